@@ -12,7 +12,7 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from base_install import base_install
-from hespas.tools.staying import stay
+from hespas.base.staying import stay
 
 # Nothing timed decides: machines are shared. The same examples are drawn every time.
 settings.register_profile(
@@ -23,7 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("hespas")
 
-_JAX_STAYS = ("fuse", "models", "pipeline", "report", "study")
+_JAX_STAYS = ("lower", "models", "prediction", "report", "study")
 """Folders of tests/unit that export much: JAX is started once for all of their tests."""
 
 pages = Sybil(

@@ -24,7 +24,7 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.schedule.tasks import (
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

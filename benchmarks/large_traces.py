@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hespas.schedule.chakra.format import SCHEMA_VERSION, NodeType, schema, varint
+from hespas.tasks.chakra.format import SCHEMA_VERSION, NodeType, schema, varint
 
 DEVICES = 8
 LAYERS = 32

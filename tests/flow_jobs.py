@@ -11,7 +11,7 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.schedule.tasks import (
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import Branch, Cost, Leaf, Loop, without_loops
 from hespas.program.program import Block, Op, Program, nested_ops
+from hespas.work.expand import expand
+from hespas.work.structure import Branch, Cost, Leaf, Loop, without_loops
 
 
 def live_costs(program: Program) -> tuple[Cost, ...]:

@@ -22,9 +22,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from hespas.cost.mosaic.kernel import KernelLoad, is_mosaic, kernel_load
 from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import Op, Program, all_ops
+from hespas.work.mosaic.kernel import KernelLoad, is_mosaic, kernel_load
 
 
 def shape(*sizes: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:

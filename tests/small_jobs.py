@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hespas.hardware.system import System
-from hespas.schedule.tasks import (
+from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -16,7 +17,6 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.timeline import Timeline
 
 MakeSystem = Callable[..., System]
 Pairs = tuple[tuple[int, int], ...]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import hespas
-from hespas.goodput.options import GoodputOptions
+from hespas.prediction.goodput.options import GoodputOptions
 from hespas.report.compare import RunResult
 from hespas.report.schema import RunReport
 

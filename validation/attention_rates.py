@@ -19,18 +19,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hespas.cost.expand import expand
-from hespas.cost.gemm import gemms
-from hespas.cost.structure import Leaf
 from hespas.errors import CostError
-from hespas.estimate.driver import is_kernel
-from hespas.estimate.ptx.kernels import kernel_pricer
-from hespas.estimate.ptx.terms import COLUMN_REDUCTION, category_of
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
+from hespas.price.driver import is_kernel
+from hespas.price.ptx.kernels import kernel_pricer
+from hespas.price.ptx.terms import COLUMN_REDUCTION, category_of
 from hespas.program.program import Op, shape_of, size_of
+from hespas.work.expand import expand
+from hespas.work.gemm import gemms
+from hespas.work.structure import Leaf
 from hespas.xla.cpu import use_cpu
 from kernel_parts import NODES, PAGE, Compiled, Point, points, program_of
 

@@ -6,10 +6,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from hespas import fidelity
 from hespas.compile import packages
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError
+from hespas.prediction import fidelity
 from hespas.study import entry
 
 

@@ -28,15 +28,15 @@ import jax.numpy as jnp
 
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
-from hespas.cost.expand import expand
-from hespas.cost.structure import Leaf
-from hespas.estimate.driver import is_kernel
-from hespas.estimate.methods import EstimatorSpec
-from hespas.estimate.tables.method import make
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
+from hespas.price.driver import is_kernel
+from hespas.price.methods import EstimatorSpec
+from hespas.price.tables.method import make
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
+from hespas.work.expand import expand
+from hespas.work.structure import Leaf
 
 PAGE = Path("docs/evidence/kernels.md")
 NODES = {"A100": "A100_SXM_40GB", "H100": "H100_80GB"}

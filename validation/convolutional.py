@@ -27,7 +27,8 @@ import jax.numpy as jnp
 from jax import export, nn
 
 from convolutional_layers import Layers
-from hespas.options import (
+from hespas.prediction import composition
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     Fidelity,
@@ -35,8 +36,7 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import composition
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.report.layers import breakdown
 
 

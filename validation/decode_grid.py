@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hespas
-from hespas.files import json_bytes, write_file
+from hespas.base.files import json_bytes, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "decode_grid.json"

@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from hespas.errors import ExtraMissingError, MeasurementError
-from hespas.estimate.tables.files import (
+from hespas.price.tables.files import (
     FORMAT,
     TABLES_DIRECTORY,
     AxisWire,
@@ -37,7 +37,7 @@ from hespas.estimate.tables.files import (
     TableWire,
     encode_part,
 )
-from hespas.estimate.tables.grid import Axis, Grid
+from hespas.price.tables.grid import Axis, Grid
 
 VERSION = "0.12.0"
 STEP = 1 / 128

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import NormalDist, mean
 from typing import Any
 
-from hespas.units import format_time
-from hespas.validate.published import Row, read_rows
+from hespas.base.units import format_time
+from hespas.evidence.validate.published import Row, read_rows
 
 _ACCURACY = Path(__file__).resolve().parents[1] / "docs" / "data" / "accuracy.json"
 RECORDED = Path(__file__).resolve().parents[1] / "docs" / "data" / "every_step.json"

@@ -32,11 +32,11 @@ import numpy as np
 from msgspec import to_builtins
 
 from distil_tables import HALF_BYTES, RECIPES, SGLANG, TENSORRT, VLLM, data_root
-from hespas.cost.attention import Attention
-from hespas.estimate.tables.attention import attention_model
-from hespas.estimate.tables.attention_fits import LatentFits
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
+from hespas.price.tables.attention import attention_model
+from hespas.price.tables.attention_fits import LatentFits
+from hespas.work.attention import Attention
 
 NODES = {
     "H100_SXM": "H100_80GB",

@@ -22,9 +22,9 @@ from math import exp
 from pathlib import Path
 from statistics import median
 
-from hespas.calibrate.piecewise import Piece, Point, fit, residuals
-from hespas.estimate.tables.files import load_part
+from hespas.evidence.calibrate.piecewise import Piece, Point, fit, residuals
 from hespas.hardware.links import LINKS_DIRECTORY, load_link
+from hespas.price.tables.files import load_part
 
 XLA_OPS = {
     "all-reduce": "all_reduce",

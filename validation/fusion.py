@@ -20,9 +20,10 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from hespas.estimate.cache import MemoryStore
-from hespas.estimate.estimate import LAUNCH
-from hespas.options import (
+from hespas.evidence.validate.measurements import MeasuredStep, read_steps
+from hespas.evidence.validate.recompute import Sources
+from hespas.prediction import composition
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     Fidelity,
@@ -30,10 +31,9 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import composition
+from hespas.price.cache import MemoryStore
+from hespas.price.estimate import LAUNCH
 from hespas.simulate.models import Model
-from hespas.validate.measurements import MeasuredStep, read_steps
-from hespas.validate.recompute import Sources
 
 ROOT = Path(__file__).resolve().parents[1]
 FUSION = ROOT / "docs" / "data" / "fusion.json"

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 
-from hespas.goodput.failures import FAILURES as RATES
-from hespas.goodput.model import LongRun, best_interval_s, goodput_of
-from hespas.goodput.simulation import simulated
+from hespas.prediction.goodput.failures import FAILURES as RATES
+from hespas.prediction.goodput.model import LongRun, best_interval_s, goodput_of
+from hespas.prediction.goodput.simulation import simulated
 
 FAILURES = 60_000
 INTERVALS = (40_000, 3_000_000)

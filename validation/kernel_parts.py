@@ -22,20 +22,20 @@ from statistics import mean
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
-from hespas.cost.expand import expand
-from hespas.cost.structure import Leaf
-from hespas.estimate.driver import is_kernel
-from hespas.estimate.methods import EstimatorSpec
-from hespas.estimate.ptx.kernels import KernelPricer, Reading, kernel_pricer
-from hespas.estimate.ptx.terms import category_of, memory_turns, terms_by_category
-from hespas.estimate.roofline import Roofline
-from hespas.estimate.tables.method import Measured, make
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
+from hespas.price.driver import is_kernel
+from hespas.price.methods import EstimatorSpec
+from hespas.price.ptx.kernels import KernelPricer, Reading, kernel_pricer
+from hespas.price.ptx.terms import category_of, memory_turns, terms_by_category
+from hespas.price.roofline import Roofline
+from hespas.price.tables.method import Measured, make
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.work.expand import expand
+from hespas.work.structure import Leaf
 from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/accuracy.md")

@@ -1,6 +1,6 @@
 """Compare models with their layers in a loop and written out: compiled computation, and kernels.
 
-    python validation/loops.py               write src/hespas/export/loops.json anew
+    python validation/loops.py               write src/hespas/sources/loops.json anew
 
 It needs hespas[gpu], and compiles for some minutes where the cache has not what it needs.
 `validation/pages.py` writes the file into docs/evidence/kernels.md, and answers about models quote
@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hespas.estimate.sequence import Priced, Rounds, Step
-from hespas.options import (
+from hespas.evidence.validate.measurements import MeasuredStep
+from hespas.evidence.validate.recompute import Sources
+from hespas.prediction import caches, composition
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     Fidelity,
@@ -25,10 +27,8 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import caches, composition
-from hespas.prediction import Prediction
-from hespas.validate.measurements import MeasuredStep
-from hespas.validate.recompute import Sources
+from hespas.prediction.result import Prediction
+from hespas.price.sequence import Priced, Rounds, Step
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOPS = ROOT / "src" / "hespas" / "export" / "loops.json"

@@ -17,10 +17,10 @@ from pathlib import Path
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
 from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/memory.md")

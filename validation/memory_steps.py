@@ -27,9 +27,9 @@ from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
-from hespas.fuse.expand import expanded
-from hespas.fuse.fused import fused
 from hespas.hardware.presets import load_device
+from hespas.lower.expand import expanded
+from hespas.lower.fused import fused
 from hespas.memory.usage import memory_use
 from hespas.xla.cpu import use_cpu
 

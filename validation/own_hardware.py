@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import hespas
-from hespas.estimate.tables.files import load_part
-from hespas.estimate.tables.gemm import nearest_part
 from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.presets import load_device
+from hespas.price.tables.files import load_part
+from hespas.price.tables.gemm import nearest_part
 
 PAGE = Path("docs/evidence/measured-tables.md")
 GENERATIONS = {

@@ -14,7 +14,7 @@ Four kinds of text in README.md and docs/ are not written by hand:
   which ``python validation/fusion.py`` writes, docs/data/every_step.json, which ``python
   validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes,
   docs/data/recipe.json, which ``python validation/recipe_cost.py`` writes, and
-  src/hespas/export/loops.json, which ``python validation/loops.py`` writes;
+  src/hespas/sources/loops.json, which ``python validation/loops.py`` writes;
 * what stands between ``<!-- shown NAME -->`` and ``<!-- end -->`` is a figure in a sentence that
   follows from the examples of its page: see validation/sentences.py.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hespas.files import write_file
-from hespas.pipelining.generate import schedule_named
-from hespas.pipelining.schedule import Action, Pass, Schedule
-from hespas.pipelining.timing import Durations, Times, timed
+from hespas.base.files import write_file
+from hespas.tasks.pipelining.generate import schedule_named
+from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
+from hespas.tasks.pipelining.timing import Durations, Times, timed
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "pipeline-schedules.svg"
 STAGES, MICRO_BATCHES = 4, 8

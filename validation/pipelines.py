@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hespas.export.options import ModelOptions
-from hespas.files import json_bytes, write_file
+from hespas.base.files import json_bytes, write_file
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import model_named
 from hespas.models.model import parse_mesh
-from hespas.options import (
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     Fidelity,
@@ -28,9 +27,10 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline.staged import predict_pipeline
-from hespas.pipelining.laws import ideal_bubble
-from hespas.pipelining.options import PipelineOptions
+from hespas.prediction.staged import predict_pipeline
+from hespas.sources.options import ModelOptions
+from hespas.tasks.pipelining.laws import ideal_bubble
+from hespas.tasks.pipelining.options import PipelineOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "pipelines.json"

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from hespas.backends.profiling import machine_name
-from hespas.estimate.cache import MemoryStore
-from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_source
+from hespas.price.cache import MemoryStore
+from hespas.price.graph import estimate_graph
+from hespas.price.methods import EstimatorSpec, estimator
 from hespas.split.modules import region_modules
 from hespas.split.strategies import split_options, split_program
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hespas
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
-from hespas.estimate.roofline import Roofline
 from hespas.hardware.presets import load_device
+from hespas.price.roofline import Roofline
 from hespas.program.program import Op
 from hespas.program.types import TensorType, Type, size_bytes
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 PROGRAM = "examples/llama3_100m_fsdp4.mlir"
 NODE = "A100_SXM_40GB"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hespas.units import parse_quantity
+from hespas.base.units import parse_quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,18 +18,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hespas.export.options import ModelOptions
-from hespas.files import json_bytes, write_file
+from hespas.base.files import json_bytes, write_file
 from hespas.models.model import parse_mesh
-from hespas.options import (
+from hespas.prediction.composition import predict
+from hespas.prediction.options import (
     CompileChoice,
     Fidelity,
     NetworkOptions,
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline.composition import predict
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
+from hespas.sources.options import ModelOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "serving.json"

@@ -14,9 +14,9 @@ import sys
 from dataclasses import replace
 
 from hespas.compile.options import CompileOptions
-from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.pipeline.folded import predict_folded
-from hespas.prediction import Prediction
+from hespas.prediction.folded import predict_folded
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
+from hespas.prediction.result import Prediction
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 

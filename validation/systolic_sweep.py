@@ -15,9 +15,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hespas.estimate.methods import EstimatorSpec, estimator
-from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic, SystolicHardware
+from hespas.price.methods import EstimatorSpec, estimator
+from hespas.price.systolic.array import Product
+from hespas.price.systolic.method import Systolic, SystolicHardware
 
 PAGE = Path("docs/reference/systolic-arrays.md")
 SIZES = (

@@ -22,8 +22,8 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.sized import find_system
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
 
 PAGE = Path("docs/evidence/tpus.md")
 SIZE_BYTES = 32 * 2**20

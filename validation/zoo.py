@@ -18,13 +18,13 @@ from typing import Any
 import jax
 
 import hespas
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
-from hespas.files import json_bytes, write_file
+from hespas.base.files import json_bytes, write_file
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.report.run import run_summary
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "zoo.json"

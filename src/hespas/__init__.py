@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hespas import stages
 from hespas.api import measure_step, predict, predict_pipeline, run_study
+from hespas.base.version import __version__
 from hespas.errors import HespasError
 from hespas.stages import load, optimise, optimize
-from hespas.version import __version__
 
 __all__ = [
     "HespasError",

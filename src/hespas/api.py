@@ -1,7 +1,8 @@
 """The public functions: predict a step, measure one, and compare many.
 
-They are a thin face of `hespas.pipeline`, `hespas.measure` and `hespas.study`; `hespas.stages` has
-the stages one by one. Each imports what it needs when it is called: ``import hespas`` stays light.
+They are a thin face of `hespas.prediction`, `hespas.evidence.measure` and `hespas.study`;
+`hespas.stages` has the stages one by one. Each imports what it needs when it is called: ``import
+hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from hespas.stages import METHOD, check_kind, estimate_options
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-    from hespas.goodput.options import GoodputOptions
+    from hespas.evidence.measure.measured import Measurement
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.measure.measured import Measurement
-    from hespas.options import PredictOptions
-    from hespas.overrides import ModelOverrides, Overrides, PipelinedOverrides
+    from hespas.prediction.goodput.options import GoodputOptions
+    from hespas.prediction.options import PredictOptions
+    from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
     from hespas.program.program import Program
     from hespas.report.answers import Answer, PipelineAnswer
     from hespas.study.studied import Studied
@@ -48,8 +49,8 @@ def predict(
     communicates needs one of them. ``compiler`` has the options of a compilation, and ``long_run``
     those of a run of many steps on devices that fail.
 
-    ``overrides`` are those of ``hespas run`` (`hespas.overrides.Overrides`), by the names of
-    fields of `PredictOptions`: they replace what ``options`` has. Raises
+    ``overrides`` are those of ``hespas run`` (`hespas.prediction.overrides.Overrides`), by the
+    names of fields of `PredictOptions`: they replace what ``options`` has. Raises
     `hespas.errors.HespasError`, as the other functions do.
 
     >>> prediction = predict("examples/attention_block.mlir", "A100_SXM_40GB",
@@ -58,7 +59,7 @@ def predict(
     (4, 27.6)
     """
     from hespas.errors import ConfigError
-    from hespas.pipeline import composition, cutting
+    from hespas.prediction import composition, cutting
     from hespas.program.program import Program
     from hespas.report.answers import answer_of
 
@@ -96,7 +97,7 @@ def predict_pipeline(
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
     `simulate`; all else is as in `predict`. A stage that cannot fit into memory is refused unless
-    ``ignore_memory`` is set. Raises what `hespas.pipeline.staged.predict_pipeline` raises.
+    ``ignore_memory`` is set. Raises what `hespas.prediction.staged.predict_pipeline` raises.
 
     >>> predicted = predict_pipeline("llama3-100m", "2xH100_80GB", mesh="pipe=2", global_batch=8,
     ...                              sequence=256, fidelity="fused", settings={"layers": "2"})
@@ -104,7 +105,7 @@ def predict_pipeline(
     (2, '1f1b', 2)
     """
     from hespas.errors import ConfigError
-    from hespas.pipeline import cutting, staged
+    from hespas.prediction import cutting, staged
     from hespas.report.answers import pipeline_answer_of
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
@@ -128,11 +129,11 @@ def _chosen(
     overrides: Mapping[str, object],
 ) -> PredictOptions:
     """Return the options of a prediction, with those that are given in the place of others."""
-    from hespas.config.fields import overridden
+    from hespas.base.fields import overridden
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.options import PredictOptions
+    from hespas.prediction.options import PredictOptions
 
     cluster, method = overrides.get("cluster"), overrides.get("method")
     check_kind(
@@ -164,7 +165,7 @@ def _chosen(
 
 def _check_model_options(options: PredictOptions, *, is_program: bool) -> None:
     """Raise `ConfigError` for a model's setting that is given for a program."""
-    from hespas.config.fields import changed
+    from hespas.base.fields import changed
     from hespas.errors import ConfigError, option
 
     given = changed(options.program.model)
@@ -193,19 +194,19 @@ def measure_step(
     ``gpu``, ``tpu``, or the best there is (``auto``). ``coordinator``, ``num_processes`` and
     ``process_id`` are those of ``jax.distributed``, on several hosts. JAX is started in a process
     of its own. What it returns holds all durations; its ``error_of(prediction)`` is how far off a
-    prediction of `predict` is. Raises what `hespas.measure.measured.measure_step` raises.
+    prediction of `predict` is. Raises what `hespas.evidence.measure.measured.measure_step` raises.
 
     >>> small = {"m": "8", "n": "8", "k": "8"}
     >>> measured = measure_step("gemm", platform="cpu", steps=3, settings=small)
     >>> measured.devices, measured.platform, len(measured.durations_s)
     (1, 'cpu', 3)
     """
+    from hespas.base.fields import overridden
+    from hespas.base.suggest import choice
     from hespas.compile.options import CompileOptions
-    from hespas.config.fields import overridden
-    from hespas.config.suggest import choice
-    from hespas.measure import measured
-    from hespas.measure.options import MeasureOptions, Platform
-    from hespas.options import CompileChoice, PredictOptions
+    from hespas.evidence.measure import measured
+    from hespas.evidence.measure.options import MeasureOptions, Platform
+    from hespas.prediction.options import CompileChoice, PredictOptions
 
     check_kind(workload, (str, Path), "a program's file or a model", "give one of these")
     how = MeasureOptions(
@@ -245,7 +246,7 @@ def run_study(
     >>> [row["candidate.node"] for row in compared.table()]
     ['H100_80GB', 'A100_SXM_40GB']
     """
-    from hespas.config.suggest import choice
+    from hespas.base.suggest import choice
     from hespas.study.executor import ExecutorOptions, Place
     from hespas.study.studied import studied
     from hespas.study.study import Study, read_study, study_of

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hespas.compile.options import CompileOptions
-    from hespas.cost.custom_call import CustomCallCost
-    from hespas.estimate.cache import Store
-    from hespas.estimate.graph import GraphEstimate
-    from hespas.estimate.roofline import RooflineOptions
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.options import EstimateOptions
+    from hespas.prediction.options import EstimateOptions
+    from hespas.price.cache import Store
+    from hespas.price.graph import GraphEstimate
+    from hespas.price.roofline import RooflineOptions
     from hespas.program.program import Program
-    from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
+    from hespas.tasks.graph import Job, TaskGraph
+    from hespas.work.custom_call import CustomCallCost
 
 
 def load(
@@ -45,8 +45,8 @@ def load(
     >>> len(program.main.body.operations)
     8
     """
-    from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
-    from hespas.pipeline.composition import load_alone
+    from hespas.prediction.composition import load_alone
+    from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
 
     given = ProgramOptions(
         file=Path(path),
@@ -75,14 +75,14 @@ def optimise(
     """
     from hespas.compile.options import DEFAULT_OPTIONS
     from hespas.hardware.sized import find_system
-    from hespas.options import (
+    from hespas.prediction.loading import load as load_program
+    from hespas.prediction.options import (
         CompileChoice,
         EstimateOptions,
         Fidelity,
         PredictOptions,
         ProgramOptions,
     )
-    from hespas.pipeline.loading import load as load_program
 
     chosen = PredictOptions(
         program=ProgramOptions(file=Path(workload), devices=devices),
@@ -140,7 +140,7 @@ def estimate(
 ) -> GraphEstimate:
     """Price every compute region on a device, preset or configuration, given by name or path.
 
-    ``method`` names the estimator (`hespas.estimate.methods.METHODS`); by default it is that of
+    ``method`` names the estimator (`hespas.price.methods.METHODS`); by default it is that of
     the configuration, or else measured tables for a compiled program on a device that has some,
     and the roofline for all others. A method that uses no such device, as ``xla`` or ``systolic``,
     takes the path of a configuration of its own (``.json``) in its place. ``options`` are the
@@ -152,10 +152,10 @@ def estimate(
     >>> round(estimate(graph, "A100_SXM_40GB").total.time_s * 1e6, 1)
     14.8
     """
-    from hespas.estimate.cache import MemoryStore
     from hespas.hardware.device import Device
-    from hespas.options import PredictOptions
-    from hespas.pipeline.composition import Prepared, price
+    from hespas.prediction.composition import Prepared, price
+    from hespas.prediction.options import PredictOptions
+    from hespas.price.cache import MemoryStore
     from hespas.split.modules import region_modules
     from hespas.split.regions import RegionGraph
 
@@ -182,16 +182,16 @@ def trace(
 ) -> TaskGraph:
     """Make the task graph of all devices.
 
-    `hespas.schedule.chakra.writer.write_traces` writes it to files. A program that moves data
+    `hespas.tasks.chakra.writer.write_traces` writes it to files. A program that moves data
     between devices and their hosts needs the bandwidth of the link, in each direction.
 
     >>> graph = split(load("examples/attention_block.mlir"))
     >>> [task.name for task in trace(graph, estimate(graph, "A100_SXM_40GB")).tasks]
     ['region_0', 'all_reduce_1']
     """
-    from hespas.estimate.graph import GraphEstimate
-    from hespas.schedule.build import estimated_tasks
+    from hespas.price.graph import GraphEstimate
     from hespas.split.regions import RegionGraph
+    from hespas.tasks.build import estimated_tasks
 
     check_kind(
         graph, RegionGraph, "a region graph", "split a program: hespas.stages.split(program)"
@@ -236,7 +236,6 @@ def simulate(
     """
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
-    from hespas.schedule.tasks import Job, TaskGraph
     from hespas.simulate.astra.messages import contention_model_named
     from hespas.simulate.models import (
         Model,
@@ -245,6 +244,7 @@ def simulate(
         model_named,
         simulate_job,
     )
+    from hespas.tasks.graph import Job, TaskGraph
 
     check_kind(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     check_kind(system, (System, str, Path), "a system or its name", "name a preset or a directory")
@@ -279,8 +279,8 @@ def estimate_options(
     threads: int = 1,
 ) -> EstimateOptions:
     """Return the options for a device, or for a configuration (``.json``) in a device's place."""
-    from hespas.config.estimators import NodeHardware, RooflineHardware
-    from hespas.options import EstimateOptions, read_configuration
+    from hespas.hardware.estimators import NodeHardware, RooflineHardware
+    from hespas.prediction.options import EstimateOptions, read_configuration
 
     configured: Mapping[str, object] = {}
     if isinstance(node, str | Path) and str(node).endswith(".json"):
@@ -301,7 +301,7 @@ def estimate_options(
     )
 
 
-METHOD = ("a method's name", "name one of hespas.estimate.methods.METHODS")
+METHOD = ("a method's name", "name one of hespas.price.methods.METHODS")
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:

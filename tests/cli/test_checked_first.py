@@ -11,7 +11,7 @@ from hespas.cli import commands as cli
 from hespas.cli.commands import commands
 from hespas.compile import compiler, job
 from hespas.errors import ExtraMissingError
-from hespas.export import workload
+from hespas.sources import workload
 from hespas.xla.partition import partition
 
 MODEL = ("run", "llama3-8b", "--mesh", "fsdp=8,tp=4", "--cluster", "32xH100_80GB")

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.schedule.chakra.reader import read_traces
+from hespas.tasks.chakra.reader import read_traces
 from hespas.xla.mlir.module import parse_mlir
 
 Call = Callable[..., CompletedProcess[str]]

@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
 
 Call = Callable[..., CompletedProcess[str]]
 HUGE = 1 << 32

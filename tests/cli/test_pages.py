@@ -16,9 +16,9 @@ from msgspec.structs import fields
 
 import pages
 from hespas.cli.commands import command_named, commands
-from hespas.config.estimators import RooflineHardware
+from hespas.hardware.estimators import RooflineHardware
 from hespas.hardware.presets import load_device, load_system
-from hespas.options import configuration_form
+from hespas.prediction.options import configuration_form
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

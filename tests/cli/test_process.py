@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hespas import estimator
-from hespas.estimate.methods import METHODS
+from hespas.price.methods import METHODS
 
 ESTIMATORS = {path.stem for path in Path(estimator.__path__[0]).glob("[a-z]*.py")}
 HEAVY = ("numpy", "jaxlib", "click", "yaml", "google.protobuf", "msgspec", "sqlite3", "jax")
@@ -110,7 +110,7 @@ def test_a_full_disk_behind_standard_output_is_reported(block: Path, tmp_path: P
 # Says that it has begun to estimate, and then takes its time.
 _SLOW = """
 import os, sys, time
-from hespas.estimate.roofline import Roofline
+from hespas.price.roofline import Roofline
 original = Roofline.estimate
 def slow(self, region, program):
     os.write(2, b"estimating\\n")

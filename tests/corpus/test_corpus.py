@@ -15,11 +15,11 @@ import pytest
 
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
-from hespas.schedule.chakra import format as wire
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.tasks import Job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.chakra import format as wire
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.graph import Job
 
 CORPUS = Path(__file__).with_name("astra-sim.json.xz")
 EXACT_CASES = {ContentionModel.CONGESTION_UNAWARE: 296, ContentionModel.CONGESTION_AWARE: 210}

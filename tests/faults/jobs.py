@@ -69,7 +69,7 @@ JOBS = (
         words=("export", "mine:step", "-o", "step.mlir"),
         written=("step.mlir",),
         files={"mine.py": FUNCTION},
-        worker="hespas.export.worker",
+        worker="hespas.sources.worker",
     ),
     Job(
         name="compile",

@@ -18,9 +18,9 @@ from fuzz.good_files import BRIDGES, CLUSTER, HLO, INFRAGRAPH, LOOPS, MACHINE, P
 from fuzz.mutators import Form
 from fuzz.option_readers import kernels_of_authors, options
 from fuzz.reader import EXPORTED, NODE, ROOT, SYSTEM, Reader, at, hespas
-from hespas.export.exported import partitioned
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.sources.exported import partitioned
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 from hespas.xla.mlir.module import parse_mlir, printed
@@ -148,7 +148,7 @@ _MODELS = {
 
 
 def _models(home: Path) -> Iterator[Reader]:
-    export: Any = import_module("hespas.export.function")
+    export: Any = import_module("hespas.sources.function")
     for name, settings in _MODELS.items():
         given = dict(setting.split("=", 1) for setting in settings.split())
         module = parse_mlir(partitioned(export.export_model(name, given)).text, name=name)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hespas
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.program.device_order import DeviceOrder, on_devices
 from hespas.program.groups import groups_along
 from hespas.report.communication import communication_rows

@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.estimate.bound import Bound
-from hespas.estimate.cache import decode_estimate, encode_estimate
-from hespas.estimate.estimate import Estimate, OpEstimate, TypeTotals
-from hespas.estimate.roofline import Roofline
 from hespas.hardware.device import Device
+from hespas.price.bound import Bound
+from hespas.price.cache import decode_estimate, encode_estimate
+from hespas.price.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.price.roofline import Roofline
 from hespas.program.work import Work
 
 TYPES = ("bf16", "f32", "i8", "tf32")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.estimate.estimate import Estimate
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
+from hespas.price.estimate import Estimate
 from hespas.stages import estimate, split
 
 Sizes = list[int]

@@ -11,11 +11,11 @@ import pytest
 
 import hespas
 from hespas.errors import CostError
-from hespas.estimate.cache import DiskStore
-from hespas.estimate.graph import GraphEstimate
-from hespas.estimate.methods import METHODS, EstimatorSpec, estimator
 from hespas.hardware.presets import load_device
-from hespas.options import read_configuration
+from hespas.prediction.options import read_configuration
+from hespas.price.cache import DiskStore
+from hespas.price.graph import GraphEstimate
+from hespas.price.methods import METHODS, EstimatorSpec, estimator
 from hespas.split.regions import RegionGraph
 from simulators import (
     CORES,

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.estimate.rates import Rates
-from hespas.estimate.tables.gemm import Product, gemm_model
-from hespas.explain.changes import all_changes
 from hespas.frontend.load import load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
-from hespas.options import EstimateOptions, NetworkOptions, PredictOptions
-from hespas.pipeline import composition
+from hespas.prediction import composition
+from hespas.prediction.explain.changes import all_changes
+from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
+from hespas.price.rates import Rates
+from hespas.price.tables.gemm import Product, gemm_model
 from hespas.simulate.models import Model
 from scheduled import HEADER, done, kernel, start, sync
 

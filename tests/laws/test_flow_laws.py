@@ -8,12 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_transfers import Transfer, simulate_transfers
+from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.report.bus import Bus, sent_bytes
-from hespas.schedule.tasks import (
+from hespas.simulate.flow.sharing import Demand, fair_rates
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.simulate.flow.topology import make_topology
+from hespas.simulate.imperfect import on_cluster
+from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -24,12 +30,6 @@ from hespas.schedule.tasks import (
     needs,
     spmd_job,
 )
-from hespas.simulate.flow.sharing import Demand, fair_rates
-from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.flow.topology import make_topology
-from hespas.simulate.imperfect import on_cluster
-from hespas.simulate.timeline import Timeline
-from hespas.units import PS_PER_S
 
 DEVICES = 8
 TABLES = (

@@ -14,21 +14,21 @@ import msgspec
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.explain.changes import HOST_LINK_DOUBLED, main_changes
 from hespas.frontend.load import load_program, load_source
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.memory.usage import memory_use
-from hespas.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions
-from hespas.pipeline.composition import predict
-from hespas.prediction import Prediction
+from hespas.prediction.composition import predict
+from hespas.prediction.explain.changes import HOST_LINK_DOUBLED, main_changes
+from hespas.prediction.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions
+from hespas.prediction.result import Prediction
 from hespas.program.program import Program
 from hespas.report.headline import headline_lines
 from hespas.report.run import run_report
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import ComputeTask, MemoryTask, TaskGraph
 from hespas.simulate.models import Model
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import ComputeTask, MemoryTask, TaskGraph
 
 HERE = Path(__file__).parent
 LAYERS, SAVED_BYTES = 4, 512 * 1024 * 2

@@ -11,10 +11,10 @@ import pytest
 
 import hespas
 from hespas.errors import HardwareError
-from hespas.estimate.tables.files import Part, load_part, part_names
-from hespas.estimate.tables.gemm import GemmModel, Product, gemm_model, nearest_part, part_of
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
+from hespas.price.tables.files import Part, load_part, part_names
+from hespas.price.tables.gemm import GemmModel, Product, gemm_model, nearest_part, part_of
 
 NODES = {
     "A100_SXM": "A100_SXM_80GB",

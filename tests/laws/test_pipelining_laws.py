@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.pipelining.generate import chunks_named, schedule_named
-from hespas.pipelining.laws import ideal_bubble, most_in_flight
-from hespas.pipelining.order import check_schedule
-from hespas.pipelining.schedule import Action, Pass, Schedule
-from hespas.pipelining.text import read_schedule, schedule_text
-from hespas.pipelining.timing import Durations, timed
+from hespas.tasks.pipelining.generate import chunks_named, schedule_named
+from hespas.tasks.pipelining.laws import ideal_bubble, most_in_flight
+from hespas.tasks.pipelining.order import check_schedule
+from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
+from hespas.tasks.pipelining.text import read_schedule, schedule_text
+from hespas.tasks.pipelining.timing import Durations, timed
 
 UNIT_PS = 1000
 STAGES = st.integers(1, 9)

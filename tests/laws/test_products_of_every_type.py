@@ -10,7 +10,7 @@ import pytest
 import hespas
 from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 
 SIZE = 8192
 FLOPS = 2 * SIZE**3

@@ -6,6 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
@@ -18,8 +19,12 @@ from hespas.hardware.system import (
     Topology,
     bare_system,
 )
-from hespas.schedule.intervals import covered_ps, exposed_parts, union
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.closed_forms import ring_bytes_sent
+from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.imperfect import joined_job
+from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -30,12 +35,7 @@ from hespas.schedule.tasks import (
     TaskGraph,
     spmd_job,
 )
-from hespas.simulate.astra.closed_forms import ring_bytes_sent
-from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.imperfect import joined_job
-from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.simulate.timeline import Timeline
-from hespas.units import PS_PER_S
+from hespas.tasks.intervals import covered_ps, exposed_parts, union
 
 KINDS = (
     CommunicationKind.ALL_REDUCE,

@@ -8,11 +8,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hespas.schedule.chakra import format as wire
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.roles import find_roles, own_tasks
-from hespas.schedule.tasks import (
+from hespas.tasks.chakra import format as wire
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -26,6 +25,7 @@ from hespas.schedule.tasks import (
     TaskGraph,
     as_job,
 )
+from hespas.tasks.roles import find_roles, own_tasks
 
 DEVICES = 5
 

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import hespas
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
+from hespas.work.expand import expand
+from hespas.work.structure import total
 from hlo_programs import ADD, entry_ops, module, read_hlo
 
 ROWS = st.integers(1, 2**12)

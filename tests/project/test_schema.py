@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hespas.files import json_bytes
+from hespas.base.files import json_bytes
 from hespas.report.schema import run_schema
 
 

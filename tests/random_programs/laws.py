@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hespas import api
-from hespas.cost.structure import Cost, total
+from hespas.base.units import PS_PER_S
 from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.memory.usage import memory_use
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.program.program import Program
-from hespas.schedule.tasks import CollectiveTask
-from hespas.units import PS_PER_S
+from hespas.tasks.graph import CollectiveTask
+from hespas.work.structure import Cost, total
 from hespas.xla.hlo.module import read_hlo_module
 from live_costs import leaves, live_costs
 from random_programs.compilers import (

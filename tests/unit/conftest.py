@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.program.work import Work
+from hespas.work.expand import expand
+from hespas.work.structure import total
 from hespas.xla.mlir.text import split_list
 
 

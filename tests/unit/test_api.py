@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 import hespas
+from hespas.base.fields import options_in
 from hespas.compile.options import CompileOptions, Matmuls
-from hespas.config.fields import options_in
-from hespas.cost.custom_call import OperandTraffic
 from hespas.errors import (
     ConfigError,
     CostError,
@@ -21,15 +20,16 @@ from hespas.errors import (
     ProgramError,
     TraceError,
 )
-from hespas.estimate.cache import DiskStore, MemoryStore
-from hespas.export.options import ModelOptions
-from hespas.goodput.options import GoodputOptions
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
-from hespas.options import PredictOptions, ReportOptions
-from hespas.overrides import ModelOverrides, Overrides, PipelinedOverrides
-from hespas.pipelining.options import PipelineOptions
+from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.options import PredictOptions, ReportOptions
+from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
+from hespas.price.cache import DiskStore, MemoryStore
+from hespas.sources.options import ModelOptions
+from hespas.tasks.pipelining.options import PipelineOptions
+from hespas.work.custom_call import OperandTraffic
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
 

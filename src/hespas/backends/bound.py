@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hespas.backends.rank_programs import Action, Place, Wait, matched
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 from hespas.simulate.external_result import ExternalResult
-from hespas.units import PS_PER_NS, PS_PER_S, format_time
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 
 _TOLERANCE = 0.01
 """For what simulators round: rates to whole Gb/s, answers to four digits."""

@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from string import Formatter
 
 from hespas.backends.tool import read_text
-from hespas.config.suggest import suggestion
+from hespas.base.process import LOG_NAME
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, ToolError
-from hespas.estimate.systolic.method import SimulatorHardware
-from hespas.tools.process import LOG_NAME
+from hespas.price.systolic.method import SimulatorHardware
 
 LOCATION = "perf_estimator.hardware"
 

@@ -23,11 +23,11 @@ from hespas.backends.built_program import (
     program_path,
 )
 from hespas.backends.tool import ToolTimer
-from hespas.config.figures import Text
+from hespas.base.figures import Text
 from hespas.errors import ConfigError, UnsupportedError
-from hespas.estimate.methods import EstimatorSpec
-from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
-from hespas.estimate.systolic.method import (
+from hespas.price.methods import EstimatorSpec
+from hespas.price.systolic.array import Dataflow, Product, SystolicArray
+from hespas.price.systolic.method import (
     SimulatorHardware,
     Systolic,
     array_hardware,

@@ -14,21 +14,21 @@ from pathlib import Path
 import msgspec
 
 from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
-from hespas.config.estimators import Hardware
-from hespas.config.figures import Text
-from hespas.cost.custom_call import CustomCallCost
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
+from hespas.base.figures import Text
+from hespas.base.files import write_file
+from hespas.base.process import Limits, run_program, scratch_directory
 from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
-from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import EstimatorSpec
-from hespas.estimate.roofline import Roofline
-from hespas.files import write_file
+from hespas.hardware.estimators import Hardware
+from hespas.price.estimate import Estimate
+from hespas.price.methods import EstimatorSpec
+from hespas.price.roofline import Roofline
 from hespas.program.program import Program, Value
 from hespas.program.types import TensorType
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
-from hespas.tools.process import Limits, run_program, scratch_directory
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.expand import expand
+from hespas.work.structure import total
 from hespas.xla.run.worker import EMPTY_MODULE
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}

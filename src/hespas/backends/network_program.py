@@ -13,9 +13,9 @@ from typing import Protocol
 
 from hespas.errors import DeviceCountError, SimulationError, ToolError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.schedule.tasks import Job
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.external_result import ExternalResult
+from hespas.tasks.graph import Job
 
 
 class Backend(Protocol):

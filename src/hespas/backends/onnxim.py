@@ -25,19 +25,19 @@ from hespas.backends.built_program import (
     digest,
 )
 from hespas.backends.tool import ToolTimer
-from hespas.config.figures import Text
-from hespas.config.files import read_json
+from hespas.base.config_files import read_json
+from hespas.base.figures import Text
+from hespas.base.files import json_bytes
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
-from hespas.estimate.methods import EstimatorSpec
-from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
-from hespas.estimate.systolic.method import (
+from hespas.price.methods import EstimatorSpec
+from hespas.price.systolic.array import Dataflow, Product, SystolicArray
+from hespas.price.systolic.method import (
     SimulatorHardware,
     Systolic,
     array_hardware,
     array_of,
     with_timer,
 )
-from hespas.files import json_bytes
 
 _MODEL = "product"
 _LIST = "models_list.json"

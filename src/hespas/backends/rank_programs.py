@@ -23,7 +23,7 @@ from hespas.collectives.patterns import Form
 from hespas.collectives.registry import ALGORITHMS, algorithms_for
 from hespas.collectives.schedule import Collective, Rounds, Schedule
 from hespas.errors import SimulationError
-from hespas.schedule.tasks import (
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

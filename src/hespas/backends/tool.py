@@ -12,16 +12,16 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
+from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.base.progress import Stage, stage
 from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError, ToolError
-from hespas.estimate.systolic.array import Product, SystolicArray
-from hespas.estimate.systolic.method import (
+from hespas.price.systolic.array import Product, SystolicArray
+from hespas.price.systolic.method import (
     SimulatorHardware,
     SystolicHardware,
     array_parameters,
     array_text,
 )
-from hespas.progress import Stage, stage
-from hespas.tools.process import Limits, run_program, scratch_directory
 
 LIMITS = Limits(time_s=1800)
 _LONG_S = 10.0

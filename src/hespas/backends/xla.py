@@ -14,20 +14,20 @@ from pathlib import Path
 import msgspec
 
 from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
-from hespas.config.estimators import Hardware
-from hespas.config.figures import Text
-from hespas.config.suggest import suggestion
-from hespas.cost.custom_call import CustomCallCost
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
+from hespas.base.figures import Text
+from hespas.base.files import write_file
+from hespas.base.suggest import suggestion
+from hespas.base.worker import Worker
 from hespas.errors import ConfigError, ToolError
-from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import EstimatorSpec
-from hespas.files import write_file
+from hespas.hardware.estimators import Hardware
+from hespas.price.estimate import Estimate
+from hespas.price.methods import EstimatorSpec
 from hespas.program.program import Program
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
-from hespas.tools.worker import Worker
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 _PLATFORMS = {
     "cpu": "cpu",

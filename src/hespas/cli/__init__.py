@@ -1,7 +1,7 @@
 """The command line: one file a command, ``NAME_command.py``, imported when it is called.
 
 `main` starts the process and `commands` runs a command and turns its errors into one line. `flags`
-makes flags from the fields of options dataclasses, and `hespas.options.PredictOptions` from what
-was given; `outputs` writes files. Commands compose no stages: they call `hespas.pipeline`. Only
-what starts the process imports this folder.
+makes flags from the fields of options dataclasses, and `hespas.prediction.options.PredictOptions`
+from what was given; `outputs` writes files. Commands compose no stages: they call
+`hespas.prediction`. Only what starts the process imports this folder.
 """

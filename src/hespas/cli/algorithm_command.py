@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hespas.base.files import check_file, write_file
+from hespas.base.suggest import suggestion
+from hespas.base.units import parse_quantity
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.config.suggest import suggestion
 from hespas.errors import AlgorithmError, ConfigError
-from hespas.files import check_file, write_file
-from hespas.units import parse_quantity
 
 if TYPE_CHECKING:
     from hespas.collectives.program import Program

@@ -10,8 +10,8 @@ import click
 
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.options import AS_GIVEN, PredictOptions, ProgramOptions
-from hespas.pipeline.loading import load
+from hespas.prediction.loading import load
+from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
 from hespas.report.operators import count_operators
 
 _WIDTH = 30

@@ -12,9 +12,9 @@ from typing import TextIO, cast
 
 import click
 
+from hespas.base.version import __version__
 from hespas.cli.help import Commands, usage_message, wants_colour
 from hespas.errors import HespasError
-from hespas.version import __version__
 
 ERROR_CODE = 2
 INTERRUPTED_CODE = 130

@@ -11,6 +11,12 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from hespas.base.cache import ContentCache
+from hespas.base.fields import Option, declare
+from hespas.base.files import cache_home, check_file, write_file
+from hespas.base.groups import Group
+from hespas.base.process import Limits
+from hespas.base.units import format_bytes_binary, parse_quantity
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.compile.cache import CompiledCache, default_directory
@@ -19,21 +25,15 @@ from hespas.compile.compiler import DEFAULT_LIMITS, compile_program
 from hespas.compile.job import Layout
 from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
-from hespas.config.fields import Option, declare
-from hespas.config.groups import Group
-from hespas.content_cache import ContentCache
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
-from hespas.export.options import ModelOptions
-from hespas.export.source import find_source
-from hespas.export.workload import export_cache, read_workload
-from hespas.files import cache_home, check_file, write_file
 from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import load_source
 from hespas.frontend.whole import whole_of_source
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
-from hespas.tools.process import Limits
-from hespas.units import format_bytes_binary, parse_quantity
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import find_source
+from hespas.sources.workload import export_cache, read_workload
 
 
 def _parse_time_limit(text: str) -> float:

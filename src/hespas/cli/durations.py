@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from hespas.base.files import cache_home, write_file
+from hespas.base.progress import Report
 from hespas.errors import OutputError
-from hespas.files import cache_home, write_file
-from hespas.progress import Report
 
 FILE_NAME = "durations.json"
 LEAST_S = 1.0

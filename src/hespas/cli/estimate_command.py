@@ -10,9 +10,9 @@ import click
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
 from hespas.cli.outputs import check_targets, write_json
-from hespas.config.expert_load import ExpertOptions
-from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
-from hespas.pipeline import checks, composition
+from hespas.prediction import checks, composition
+from hespas.prediction.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
+from hespas.program.expert_load import ExpertOptions
 from hespas.split.strategies import SplitOptions
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import click
 
+from hespas.base.fields import options_in
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.config.fields import options_in
-from hespas.explain.changes import all_changes
-from hespas.goodput.options import GoodputOptions
-from hespas.options import (
+from hespas.prediction import caches, checks, composition
+from hespas.prediction.explain.changes import all_changes
+from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.options import (
     EnergyOptions,
     OutputOptions,
     PredictOptions,
     ReportOptions,
     StepOptions,
 )
-from hespas.pipeline import caches, checks, composition
 from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_rows, explain_text
 

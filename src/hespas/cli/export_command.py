@@ -9,24 +9,24 @@ from typing import Any
 
 import click
 
+from hespas.base.files import check_file, write_file
 from hespas.cli import flags
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError, OutputError, option
-from hespas.export.exported import partitioned
-from hespas.export.maxtext.source import DEFAULT_CONFIG, MaxTextStep, check_slices
-from hespas.export.options import MaxTextOptions, ModelOptions
-from hespas.export.source import (
+from hespas.frontend.kept_mesh import with_device_order, with_mesh
+from hespas.frontend.whole import whole_of_source
+from hespas.hardware.sized import find_system
+from hespas.sources.exported import partitioned
+from hespas.sources.maxtext.source import DEFAULT_CONFIG, MaxTextStep, check_slices
+from hespas.sources.options import MaxTextOptions, ModelOptions
+from hespas.sources.source import (
     DumpSource,
     FunctionSource,
     ModelSource,
     Source,
     find_source,
 )
-from hespas.export.workload import export_source
-from hespas.files import check_file, write_file
-from hespas.frontend.kept_mesh import with_device_order, with_mesh
-from hespas.frontend.whole import whole_of_source
-from hespas.hardware.sized import find_system
+from hespas.sources.workload import export_source
 
 _MAXTEXT = "maxtext"
 

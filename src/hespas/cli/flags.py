@@ -1,8 +1,8 @@
 """Flags: those that derive from the fields of options, and those that commands share.
 
 `derived` makes click's options from the fields of an options dataclass, in their groups, and
-`requested` turns what click gives back into `hespas.options.PredictOptions`: flags before the
-configuration before defaults. A new option of a prediction needs nothing here.
+`requested` turns what click gives back into `hespas.prediction.options.PredictOptions`: flags
+before the configuration before defaults. A new option of a prediction needs nothing here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from hespas.base.fields import Layer, Option, build, check_effects, joined, options_in
+from hespas.base.groups import Group
 from hespas.cli.help import Command, Flag
 from hespas.cli.progress import show_progress
-from hespas.config.fields import Layer, Option, build, check_effects, joined, options_in
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, option, spelled
 
 if TYPE_CHECKING:
-    from hespas.options import PredictOptions, ReportOptions
+    from hespas.prediction.options import PredictOptions, ReportOptions
 
 _T = TypeVar("_T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     program or, where no ``config_file`` is, a configuration. Raises `ConfigError` for options that
     contradict each other or have no effect in the command. Starts logging.
     """
-    from hespas.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
+    from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
 
     start_logging(given.get("log_level"), given.get("log_path"))
     argument: Path | None = given.get("workload")

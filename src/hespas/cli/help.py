@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from hespas.config.groups import Group
-from hespas.config.suggest import nearest
+from hespas.base.groups import Group
+from hespas.base.suggest import nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

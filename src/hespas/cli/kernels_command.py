@@ -9,14 +9,20 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.estimate.ptx.kernels import AnalysisCache, kernel_pricer
-from hespas.estimate.ptx.method import KernelEstimator
-from hespas.estimate.tables.method import Measured
-from hespas.options import CompileChoice, EstimateOptions, Fidelity, NetworkOptions, ProgramOptions
-from hespas.pipeline.caches import compiled_directory
-from hespas.pipeline.checks import checked
-from hespas.pipeline.composition import divide, load_alone, price
-from hespas.pipeline.machines import device_of
+from hespas.prediction.caches import compiled_directory
+from hespas.prediction.checks import checked
+from hespas.prediction.composition import divide, load_alone, price
+from hespas.prediction.machines import device_of
+from hespas.prediction.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    ProgramOptions,
+)
+from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
+from hespas.price.ptx.method import KernelEstimator
+from hespas.price.tables.method import Measured
 from hespas.report.assumptions import assumption_lines, grouped_assumptions
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 

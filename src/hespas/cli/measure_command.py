@@ -8,29 +8,29 @@ from typing import Any
 
 import click
 
+from hespas.base.files import check_file
+from hespas.base.groups import Group
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, OutputError, option
-from hespas.files import check_file
-from hespas.measure.comparison import check_comparison, compare, is_compared
-from hespas.measure.measured import measure_step
-from hespas.measure.options import MeasureOptions
-from hespas.measure.report import (
+from hespas.evidence.measure.comparison import check_comparison, compare, is_compared
+from hespas.evidence.measure.measured import measure_step
+from hespas.evidence.measure.options import MeasureOptions
+from hespas.evidence.measure.report import (
     check_table,
     comparison_text,
     measured_json,
     measurement_text,
     table_step,
 )
-from hespas.options import (
+from hespas.evidence.validate.measurements import add_step, read_steps
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     NetworkOptions,
     PredictOptions,
     ProgramOptions,
 )
-from hespas.validate.measurements import add_step, read_steps
 
 _COMPILED = ("fidelity", "as_exported", "xla_flag")
 _ESTIMATED = (

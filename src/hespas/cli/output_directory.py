@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from hespas.estimate.cache import Store
-from hespas.estimate.graph import GraphEstimate, computation_assumptions
-from hespas.estimate.methods import DEFAULT, method_named
-from hespas.files import (
+from hespas.base.files import (
     OutputMark,
     json_bytes,
     staged_directory,
 )
-from hespas.options import PredictOptions
-from hespas.pipeline.caches import store_of
-from hespas.pipeline.composition import Prepared, price
-from hespas.pipeline.workload import workload_digest
+from hespas.prediction.caches import store_of
+from hespas.prediction.composition import Prepared, price
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.workload import workload_digest
+from hespas.price.cache import Store
+from hespas.price.graph import GraphEstimate, computation_assumptions
+from hespas.price.methods import DEFAULT, method_named
 from hespas.report.estimate import estimate_summary, module_stats
 from hespas.report.regions import write_region_files
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import TaskGraph
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import TaskGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

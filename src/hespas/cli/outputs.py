@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hespas.base.files import check_file, json_bytes, write_file
 from hespas.errors import OutputError
-from hespas.files import check_file, json_bytes, write_file
 
 if TYPE_CHECKING:
-    from hespas.pipeline.answer import PipelinePrediction
-    from hespas.prediction import Prediction
+    from hespas.prediction.answer import PipelinePrediction
+    from hespas.prediction.result import Prediction
     from hespas.report.timeline.chart import Chart
     from hespas.simulate.timeline import Timeline
 
@@ -42,7 +42,7 @@ def write_timeline(timeline: Timeline, file: Path) -> None:
 
 def write_prediction(prediction: Prediction, file: Path) -> None:
     """Write the timeline of a prediction, with what its program says of it."""
-    from hespas.prediction import computation_alone  # noqa: PLC0415 - as above
+    from hespas.prediction.result import computation_alone  # noqa: PLC0415 - as above
     from hespas.report.timeline.details import program_details  # noqa: PLC0415
     from hespas.report.timeline.step import step_chart  # noqa: PLC0415
 

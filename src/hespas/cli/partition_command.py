@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from hespas.base.files import check_file, write_file
 from hespas.cli import flags
 from hespas.errors import OutputError
-from hespas.files import check_file, write_file
 from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import read_source
 from hespas.frontend.whole import whole_of_source

@@ -1,8 +1,8 @@
 """What takes long says so: one line on a terminal, with the time it took so far.
 
-A handler of the logger ``hespas.progress`` writes the line to standard error, keeps it up to date
-and removes it when the stage ends. Nothing is written where standard error is no terminal, or where
-the log goes there.
+A handler of the logger ``hespas.base.progress`` writes the line to standard error, keeps it up to
+date and removes it when the stage ends. Nothing is written where standard error is no terminal, or
+where the log goes there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from threading import RLock, Thread
 from time import perf_counter
 from typing import TextIO, cast
 
+from hespas.base.progress import LOG, Event, Report, Stage
 from hespas.cli.durations import Durations, default_durations
-from hespas.progress import LOG, Event, Report, Stage
 
 _DOING = {
     Stage.EXPORT: "Exporting",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from hespas.base.files import write_file
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets
 from hespas.errors import ConfigError
-from hespas.files import write_file
 from hespas.page.comparison import Named, comparison_page
 from hespas.page.document import Page, page_html
 from hespas.page.images import FORMATS, renderer, write_charts

@@ -11,9 +11,9 @@ from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
 from hespas.errors import ConfigError, option
-from hespas.options import PredictOptions
-from hespas.pipeline import checks, composition, cutting, folded, staged
-from hespas.prediction import Prediction
+from hespas.prediction import checks, composition, cutting, folded, staged
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.result import Prediction
 from hespas.report.run import run_json, run_report, run_text
 from hespas.split.flatten import MOST_OPERATIONS
 

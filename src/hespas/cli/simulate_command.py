@@ -16,18 +16,17 @@ from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
 from hespas.backends.sst.run import run_sst
+from hespas.base.groups import Group
+from hespas.base.process import scratch_directory
+from hespas.base.progress import Stage, stage
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json, write_timeline
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
-from hespas.options import NetworkOptions
-from hespas.pipeline import machines
-from hespas.progress import Stage, stage
+from hespas.prediction import machines
+from hespas.prediction.options import NetworkOptions
 from hespas.report.simulation import external_text, simulation_text
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.tasks import Job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.astra.streamed import simulate_streamed
@@ -35,7 +34,8 @@ from hespas.simulate.external_result import ExternalResult
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
-from hespas.tools.process import scratch_directory
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.graph import Job
 
 log = logging.getLogger("hespas")
 

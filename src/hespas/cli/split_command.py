@@ -10,8 +10,8 @@ import click
 from hespas.cli import flags
 from hespas.cli.output_directory import output_of
 from hespas.cli.outputs import check_targets, write_json
-from hespas.options import OutputOptions, ProgramOptions
-from hespas.pipeline.composition import Prepared, prepare_alone
+from hespas.prediction.composition import Prepared, prepare_alone
+from hespas.prediction.options import OutputOptions, ProgramOptions
 from hespas.report.regions import file_of_region, region_descriptions, write_region_files
 from hespas.split.regions import operations_of
 from hespas.split.strategies import SplitOptions

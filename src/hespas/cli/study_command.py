@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from hespas.base.files import check_file
 from hespas.cli import flags
 from hespas.cli.help import Command, Commands
 from hespas.cli.outputs import check_targets, write_json
 from hespas.cli.study_progress import StudyProgress
 from hespas.errors import ConfigError
-from hespas.files import check_file
 from hespas.study.executor import ExecutorOptions
 from hespas.study.exports import table_json, write_table
 from hespas.study.ranking import ranking, ranking_text

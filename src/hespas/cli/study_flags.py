@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hespas.base.fields import Option
+from hespas.base.groups import Group
 from hespas.cli import flags
 from hespas.compile.options import FULL, SLOP_OPTION
-from hespas.config.fields import Option
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
-from hespas.export.source import platform_of
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import Model
 from hespas.models.part import PIPE
+from hespas.sources.source import platform_of
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.space import system_named
 from hespas.study.study import AUTO, Study, StudyFidelity, study_of

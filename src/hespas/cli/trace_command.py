@@ -10,10 +10,10 @@ from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
-from hespas.pipeline import checks, composition, machines
-from hespas.schedule.build import check_host_link, estimated_tasks
+from hespas.prediction import checks, composition, machines
+from hespas.prediction.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
 from hespas.split.strategies import SplitOptions
+from hespas.tasks.build import check_host_link, estimated_tasks
 
 
 @flags.command(

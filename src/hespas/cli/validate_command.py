@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
+from hespas.base.files import cache_home
+from hespas.base.progress import Stage, stage
+from hespas.base.units import parse_quantity
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, MeasurementError
-from hespas.estimate.methods import method_named
-from hespas.files import cache_home
-from hespas.options import NetworkOptions
-from hespas.progress import Stage, stage
-from hespas.units import parse_quantity
-from hespas.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
-from hespas.validate.every_table import every_json, every_text
-from hespas.validate.measurements import PUBLISHED, MeasuredStep, read_steps
-from hespas.validate.published import Row, chosen, read_rows
-from hespas.validate.recompute import Recomputed, Sources, check_step, recompute
-from hespas.validate.tables import validation_json, validation_text
+from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
+from hespas.evidence.validate.every_table import every_json, every_text
+from hespas.evidence.validate.measurements import PUBLISHED, MeasuredStep, read_steps
+from hespas.evidence.validate.published import Row, chosen, read_rows
+from hespas.evidence.validate.recompute import Recomputed, Sources, check_step, recompute
+from hespas.evidence.validate.tables import validation_json, validation_text
+from hespas.prediction.options import NetworkOptions
+from hespas.price.methods import method_named
 from hespas.xla.cpu import use_cpu
 
 _METHOD = "measured"

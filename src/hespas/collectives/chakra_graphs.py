@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hespas.base.files import write_file
+from hespas.base.units import PS_PER_NS
 from hespas.collectives.program import Program, Rank, Step, StepId, StepKind, Threadblock
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
-from hespas.files import write_file
 from hespas.hardware.system import CollectiveKind
-from hespas.schedule.chakra import format as wire
-from hespas.schedule.chakra.format import NodeType
-from hespas.schedule.chakra.nodes import ParsedNode
-from hespas.schedule.chakra.reader import read_messages
-from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
-from hespas.units import PS_PER_NS
+from hespas.tasks.chakra import format as wire
+from hespas.tasks.chakra.format import NodeType
+from hespas.tasks.chakra.nodes import ParsedNode
+from hespas.tasks.chakra.reader import read_messages
+from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask
 
 _LOCAL_PS = PS_PER_NS
 _LOCAL = (StepKind.COPY, StepKind.REDUCE)

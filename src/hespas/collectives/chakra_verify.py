@@ -27,8 +27,8 @@ from hespas.collectives.program import (
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import Verified, verify
 from hespas.errors import AlgorithmError
-from hespas.schedule.chakra.nodes import ParsedNode
-from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
+from hespas.tasks.chakra.nodes import ParsedNode
+from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isqrt
 
+from hespas.base.limits import MOST_ALGORITHM_CHUNKS
 from hespas.collectives.program import (
     Buffer,
     Place,
@@ -26,7 +27,6 @@ from hespas.collectives.program import (
 from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective, Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
-from hespas.limits import MOST_ALGORITHM_CHUNKS
 
 _IN_INPUT = (Collective.REDUCE_SCATTER, Collective.SCATTER)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from hespas.base.limits import MOST_ALGORITHM_CHUNKS
 from hespas.collectives.execution import (
     Block,
     Execution,
@@ -26,7 +27,6 @@ from hespas.collectives.program import (
 )
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
-from hespas.limits import MOST_ALGORITHM_CHUNKS
 
 _LONGEST_CHAIN = 8
 

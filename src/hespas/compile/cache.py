@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from hespas.base.cache import ContentCache
+from hespas.base.files import cache_home
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
-from hespas.content_cache import ContentCache
-from hespas.files import cache_home
 
 _MARK = b"hespas compiled 4\n"
 _SUFFIX = ".compiled"

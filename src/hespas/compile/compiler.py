@@ -12,6 +12,8 @@ from typing import assert_never
 import msgspec
 
 from hespas import errors
+from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
+from hespas.base.progress import Stage, stage
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
@@ -22,8 +24,6 @@ from hespas.compile.targets import GpuTarget, find_target, memory_bytes
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
 from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
-from hespas.progress import Stage, stage
-from hespas.tools.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.xla.compile import messages
 from hespas.xla.compile.kernels import read_kernels, read_starts
 

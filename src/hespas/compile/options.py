@@ -9,12 +9,12 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
+from hespas.base.fields import Option, declare
+from hespas.base.groups import Group
+from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
-from hespas.config.fields import Option, declare
-from hespas.config.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG
-from hespas.units import parse_quantity
 
 _MIB = 2**20
 _MOST_PERCENT = 10_000

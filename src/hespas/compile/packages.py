@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hespas.base.version import installed_version
 from hespas.compile.options import WORKFLOW_DISABLES
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError, ToolError
-from hespas.version import installed_version
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution

@@ -14,13 +14,13 @@ from itertools import groupby
 
 import msgspec
 
+from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.base.suggest import nearest
 from hespas.compile.job import Job
 from hespas.compile.packages import TOOLKIT, compiler_environment, known_flags, write_toolkit
 from hespas.compile.recipe import RecipeFlags
 from hespas.compile.targets import GpuTarget
-from hespas.config.suggest import nearest
 from hespas.errors import ConfigError, ToolError
-from hespas.tools.process import Limits, run_program, scratch_directory
 from hespas.xla.compile.messages import FLAGS_FILE, TAKEN_FILE, FlagsQuestion, FlagsTaken
 
 _WRITES = re.compile(r"xla_dump_\w+|\w+_(?:dir|path|file|to)")

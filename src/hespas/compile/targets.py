@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hespas.content_cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest
+from hespas.base.version import __version__
 from hespas.frontend.kept_mesh import (
     FRONTEND,
     KEY,
@@ -21,7 +22,6 @@ from hespas.frontend.kept_mesh import (
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.program.device_order import ORDER_KEY, DeviceOrder, read_order
 from hespas.program.whole import Whole
-from hespas.version import __version__
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_type

@@ -1,8 +1,8 @@
 """Read the three files that describe a system to ASTRA-sim.
 
 The files count time in ns, bandwidth in GiB/s (network.yml) or GB/s (the others); a `System` has s
-and bytes/s. GiB/s become bytes/s exactly. `hespas.units.to_ns` and `to_gb_per_s` return the figures
-of the other two exactly, up to 15 significant digits.
+and bytes/s. GiB/s become bytes/s exactly. `hespas.base.units.to_ns` and `to_gb_per_s` return the
+figures of the other two exactly, up to 15 significant digits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Struct, field
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, CountOrZero, DeviceCount, NotNegative, Positive, Text
-from hespas.config.files import read_json, read_yaml
+from hespas.base.config_files import read_json, read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import Count, CountOrZero, DeviceCount, NotNegative, Positive, Text
+from hespas.base.limits import MOST_CHUNKS, MOST_DEVICES
+from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.system import (
     CollectiveKind,
@@ -26,8 +28,6 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.limits import MOST_CHUNKS, MOST_DEVICES
-from hespas.units import GIB
 
 _Names = Annotated[tuple[Text, ...], Meta(min_length=1)]
 _Flag = Annotated[int, Meta(ge=0, le=1)]

@@ -10,12 +10,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hespas.config.decode import decode
-from hespas.config.figures import CountOrZero, NotNegative, Positive, Text
-from hespas.config.files import read_json, read_yaml
+from hespas.base.config_files import read_json, read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
+from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
+from hespas.base.units import format_time
 from hespas.errors import ConfigError, HardwareError, option
-from hespas.limits import MOST_DEVICES, MOST_DIGITS
-from hespas.units import format_time
 
 
 class Distribution(Enum):

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.power import BoardPower
 from hespas.hardware.tensor_core import TensorCore

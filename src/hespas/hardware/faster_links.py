@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from hespas.base.units import format_quantity
 from hespas.errors import HardwareError, option
 from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import (
@@ -20,7 +21,6 @@ from hespas.hardware.interconnect import (
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
 from hespas.hardware.system import LinkBandwidth, NetworkDimension, System
-from hespas.units import format_quantity
 
 LEAST_LATENCY_S = 1e-9
 """No latency is made smaller: ASTRA-sim counts ns, and aborts where a message takes no time."""

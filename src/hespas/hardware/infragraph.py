@@ -18,9 +18,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hespas.config.decode import decode
-from hespas.config.figures import CountOrZero, NotNegative, Positive, Text
-from hespas.config.files import read_json, read_yaml
+from hespas.base.config_files import read_json, read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
 from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.machine_file import MachineFile

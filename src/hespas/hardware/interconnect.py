@@ -17,9 +17,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, DeviceCount, NotNegative, Positive, Text
-from hespas.config.files import read_json
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.figures import Count, DeviceCount, NotNegative, Positive, Text
+from hespas.base.limits import MOST_DEVICES
 from hespas.errors import HardwareError
 from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.infragraph import read_infragraph
@@ -27,7 +28,6 @@ from hespas.hardware.links import Link, LinkParameters, check_protocols, link_na
 from hespas.hardware.machine_file import MachineFile
 from hespas.hardware.machine_links import read_machine_links
 from hespas.hardware.system import CollectiveKind, System, Topology
-from hespas.limits import MOST_DEVICES
 
 
 class Shape(Enum):

@@ -16,10 +16,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, Fraction, NotNegative, Positive, Text
-from hespas.config.files import read_json
-from hespas.config.suggest import suggestion
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
+from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 
 LINKS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "links"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hespas.config.figures import NotNegative, Positive, Text
+from hespas.base.figures import NotNegative, Positive, Text
 
 
 class LinkFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from hespas.config.files import read_text
+from hespas.base.config_files import read_text
 from hespas.errors import HardwareError, UnsupportedError
 from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.machine_file import MachineFile

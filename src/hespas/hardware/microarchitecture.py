@@ -7,9 +7,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, Fraction, NotNegative, Positive, Text
-from hespas.config.files import read_json
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, check_clock
 from hespas.hardware.presets import MICROARCHITECTURE, load_device

@@ -22,9 +22,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, Fraction, FractionOrZero, NotNegative, Positive, Text
-from hespas.config.files import read_json
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.figures import Count, Fraction, FractionOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 
 POWER = "power.json"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hespas.config.decode import decode
-from hespas.config.estimators import RooflineHardware, read_roofline
-from hespas.config.figures import Count, NotNegative, Positive, Text, check_rate
-from hespas.config.files import read_json
-from hespas.config.suggest import suggestion
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
+from hespas.base.suggest import suggestion
 from hespas.errors import DeviceCountError, HardwareError
 from hespas.hardware.astra_sim_files import read_network, read_system
 from hespas.hardware.device import Device, MeasuredTables, check_clock
+from hespas.hardware.estimators import RooflineHardware, read_roofline
 from hespas.hardware.interconnect import read_interconnect
 from hespas.hardware.power import POWER, read_power
 from hespas.hardware.slices import Slice

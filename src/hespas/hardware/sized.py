@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TypeVar
 
+from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
 from hespas.hardware.links import LinkParameters
@@ -30,7 +31,6 @@ from hespas.hardware.presets import (
 )
 from hespas.hardware.slices import slice_network
 from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.xla.compile.topology import TPU_GENERATIONS, TPU_NAMES, tpu_topology_shape
 
 _T = TypeVar("_T")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hespas.config.figures import Count, NotNegative, Positive
+from hespas.base.figures import Count, NotNegative, Positive
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hespas.config.figures import Count, Fraction, FractionOrZero, NotNegative, Positive
+from hespas.base.figures import Count, Fraction, FractionOrZero, NotNegative, Positive
 
 
 class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 `catalogue` is the public face: `catalogue.models` lists the models by name, with the settings of
 each, `catalogue.model_named` finds one, and its `model.Model.step` gives the jitted function with
 abstract arguments, sharded over a mesh (`model.parse_mesh`).
-`hespas.export.function.export_model` turns it into StableHLO. A family is a module with a function
+`hespas.sources.function.export_model` turns it into StableHLO. A family is a module with a function
 that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet_layers`), `gemm`,
 `moe`. Other language models are settings, `language.LanguageModel`, listed in `families` and made
 of shared pieces: `transformer` puts together `attention` (with `context` and `latent`), `cache`,

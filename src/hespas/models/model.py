@@ -12,7 +12,7 @@ from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 

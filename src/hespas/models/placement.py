@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.page.document import Cell, Chart, Page, Part, Section, Table
 from hespas.page.specs import (
     OF_PARTS,
@@ -22,7 +23,6 @@ from hespas.page.step import part_rows
 from hespas.report.compare import Comparison, RunResult, TimeRow, compared, signed_time
 from hespas.report.schema import RunReport
 from hespas.report.utilisation import peak_text
-from hespas.units import format_amount, format_quantity, format_time
 
 _MOST_STEPS = 12
 """Of a waterfall: those that change least are one."""

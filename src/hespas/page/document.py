@@ -14,8 +14,8 @@ from html import escape
 from importlib import resources
 from typing import Any, assert_never
 
+from hespas.base.version import __version__
 from hespas.errors import OutputError
-from hespas.version import __version__
 
 Specification = Mapping[str, Any]
 """A Vega-Lite specification: https://vega.github.io/schema/vega-lite/v6.json."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hespas.base.units import format_time
 from hespas.page.document import Chart
 from hespas.page.specs import (
     PALETTE,
@@ -18,7 +19,6 @@ from hespas.page.specs import (
 from hespas.report.headline import waiting_s
 from hespas.report.layers import NO_NAME_ROW
 from hespas.report.schema import RunReport
-from hespas.units import format_time
 
 _LETTER_PIXELS = 7
 """Blocks that are narrower than their names have no label."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from hespas.base.files import write_file
 from hespas.errors import ExtraMissingError, OutputError
-from hespas.files import write_file
 from hespas.page.document import Chart, Page
 
 WIDTH = 720

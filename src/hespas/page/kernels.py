@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hespas.base.units import format_quantity, format_time
 from hespas.page.document import Cell, Chart, Section, Table
 from hespas.page.specs import (
     PALETTE,
@@ -14,7 +15,6 @@ from hespas.page.specs import (
     tooltips,
 )
 from hespas.report.schema import KernelTimeRow, Peaks, RunReport
-from hespas.units import format_quantity, format_time
 
 _LIMITS = {
     "compute": PALETTE[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from hespas.base.units import format_amount
 from hespas.page.candidates import Candidates
 from hespas.page.document import Chart
 from hespas.page.specs import (
@@ -17,7 +18,6 @@ from hespas.page.specs import (
     tooltips,
 )
 from hespas.study.rows import Row
-from hespas.units import format_amount
 
 _CHOSEN = frozenset({"cluster", "batch", "global_batch", "micro_batch", "remat"})
 """Keys of which the best value is taken at each number of devices, as of meshes."""

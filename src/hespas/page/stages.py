@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hespas.base.units import format_quantity, format_time
 from hespas.page.document import Cards, Cell, Chart, Notes, Section, Table
 from hespas.page.specs import (
     PALETTE,
@@ -17,7 +18,6 @@ from hespas.page.specs import (
     tooltips,
 )
 from hespas.report.schema import PipelineReport, RunReport, StageRow
-from hespas.units import format_quantity, format_time
 
 _TIMES = {
     "computes": PALETTE[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.page.document import Cards, Cell, Chart, Notes, Page, Section, Table
 from hespas.page.icicle import icicle_chart
 from hespas.page.kernels import kernel_sections
@@ -25,7 +26,6 @@ from hespas.report.assumptions import group_text
 from hespas.report.headline import bound_parts, energy_shares, headline, waiting_s
 from hespas.report.schema import CommunicationRow, RunReport
 from hespas.report.utilisation import peak_text
-from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _NOT_KNOWN = "not known"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hespas.base.limits import MOST_DEVICES
 from hespas.errors import DeviceCountError, ProgramError, option
-from hespas.limits import MOST_DEVICES
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.device_order import on_devices
 from hespas.program.groups import GroupMode, device_groups

@@ -14,8 +14,8 @@ from math import prod
 
 import msgspec
 
+from hespas.base.limits import MOST_DEVICES
 from hespas.errors import ProgramError, option
-from hespas.limits import MOST_DEVICES
 
 
 class GroupMode(Enum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from hespas.pipeline.answer import PipelinePrediction
-from hespas.prediction import Prediction
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.result import Prediction
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_json, run_report, run_summary
 from hespas.report.step_details import full_report

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hespas.estimate.estimate import Estimate
+from hespas.price.estimate import Estimate
 from hespas.program.assumption import Part, Subject
 from hespas.report.schema import About, AssumptionGroup
 
 if TYPE_CHECKING:
-    from hespas.pipeline.answer import PipelinePrediction
-    from hespas.prediction import Prediction
+    from hespas.prediction.answer import PipelinePrediction
+    from hespas.prediction.result import Prediction
 
 _SHOWN = 3
 _WIDTH = 100

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
 from hespas.hardware.system import System
-from hespas.schedule.tasks import CommunicationKind
+from hespas.tasks.graph import CommunicationKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

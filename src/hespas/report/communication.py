@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from math import prod
 
-from hespas.prediction import Prediction
+from hespas.base.units import PS_PER_S, format_quantity, format_time
+from hespas.prediction.result import Prediction
 from hespas.program.device_order import DeviceOrder, on_devices
 from hespas.program.groups import groups_along
 from hespas.report.bus import Bus, bus_of, sent_bytes
 from hespas.report.schema import CommunicationRow
-from hespas.schedule.intervals import Interval, exposed_parts
-from hespas.schedule.tasks import (
+from hespas.simulate.timeline import ClassTimeline
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -27,8 +28,7 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
-from hespas.simulate.timeline import ClassTimeline
-from hespas.units import PS_PER_S, format_quantity, format_time
+from hespas.tasks.intervals import Interval, exposed_parts
 
 IDLE = "idle"
 """The kind of the row of time in which nothing is under way."""

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hespas.config.files import read_json
+from hespas.base.config_files import read_json
+from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.report.schema import SCHEMA_VERSION, BoundShares, RunReport
-from hespas.units import format_quantity, format_time
 
 T = TypeVar("T")
 _REST = "not in the table"

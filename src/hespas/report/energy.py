@@ -7,10 +7,10 @@ around it and the switches between machines draw the same all the while.
 
 from __future__ import annotations
 
-from hespas.estimate.clocks import draw_of
 from hespas.hardware.power import energy, network_w
-from hespas.options import PredictOptions
-from hespas.prediction import Prediction
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.result import Prediction
+from hespas.price.clocks import draw_of
 from hespas.report.schema import EnergyParts
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hespas.estimate.estimate import OpEstimate
-from hespas.estimate.graph import GraphEstimate, ModuleEstimate
+from hespas.base.units import format_quantity
+from hespas.price.estimate import OpEstimate
+from hespas.price.graph import GraphEstimate, ModuleEstimate
 from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
 from hespas.report.regions import module_file
 from hespas.split.modules import RegionModules
-from hespas.units import format_quantity
 
 WALL_TIMES = ("estimation_time", "uncached_time")
 """The fields with times measured on this machine, which differ from run to run."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hespas.explain.changes import Change
-from hespas.prediction import Prediction
+from hespas.base.units import format_time
+from hespas.prediction.explain.changes import Change
+from hespas.prediction.result import Prediction
 from hespas.report.assumptions import assumptions_of_step, step_assumption_lines, wrapped
 from hespas.report.communication import communication_lines, communication_rows
 from hespas.report.schema import ExplainRow, RunReport
-from hespas.units import format_time
 
 _SHOWN_CHANGES = 3
 _LEAST_GAIN = 0.0005

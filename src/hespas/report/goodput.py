@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.errors import ConfigError, option
-from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, CHECKPOINT_SOURCE, failure_interval
-from hespas.goodput.model import LongRun, best_interval_s, goodput_of
-from hespas.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
-from hespas.pipeline.answer import PipelinePrediction
-from hespas.prediction import Prediction
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.goodput.failures import (
+    CHECKPOINT_BYTES_PER_S,
+    CHECKPOINT_SOURCE,
+    failure_interval,
+)
+from hespas.prediction.goodput.model import LongRun, best_interval_s, goodput_of
+from hespas.prediction.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
+from hespas.prediction.result import Prediction
 from hespas.program.types import size_bytes
 from hespas.report.assumptions import wrapped
 from hespas.report.schema import GoodputReport, RunReport
-from hespas.units import format_amount, format_quantity, format_time
 
 _DAY_S = 86400.0
 _SHARES = {

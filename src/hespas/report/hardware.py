@@ -9,10 +9,10 @@ from typing import cast
 import msgspec
 from msgspec.structs import asdict
 
+from hespas.base.suggest import nearest, suggestion
+from hespas.base.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
 from hespas.compile.targets import find_target
-from hespas.config.suggest import nearest, suggestion
 from hespas.errors import HardwareError
-from hespas.estimate.tables.files import part_names
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.links import Link, link_names, load_link
@@ -31,7 +31,7 @@ from hespas.hardware.presets import (
 from hespas.hardware.sized import find_system, names_system
 from hespas.hardware.slices import Slice
 from hespas.hardware.system import NetworkDimension, System
-from hespas.units import GIB, format_bytes_binary, format_quantity, format_time, to_ns
+from hespas.price.tables.files import part_names
 
 _SYSTEM_WIDTH = 26
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.estimate.bound import Bound
-from hespas.estimate.estimate import OpEstimate
-from hespas.prediction import Prediction
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
+from hespas.prediction.result import Prediction
+from hespas.price.bound import Bound
+from hespas.price.estimate import OpEstimate
 from hespas.report.communication import IDLE
 from hespas.report.schema import BoundShares, EnergyParts, RunReport
 from hespas.report.utilisation import utilisation_rows
-from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _FIDELITIES = {
     "compiled": "compiled",

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hespas.cost.custom_call import CustomCallCost
-from hespas.cost.structure import Leaf
-from hespas.estimate.driver import Estimator, OperationMethod, Price, estimate_region
-from hespas.estimate.estimate import Estimate, OpEstimate
-from hespas.estimate.ptx.kernels import KernelPricer, Reading
-from hespas.estimate.ptx.terms import reasons
-from hespas.explain.kernels import is_of_library
+from hespas.base.units import format_time
+from hespas.prediction.explain.kernels import is_of_library
+from hespas.price.driver import Estimator, OperationMethod, Price, estimate_region
+from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.ptx.kernels import KernelPricer, Reading
+from hespas.price.ptx.terms import reasons
 from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
-from hespas.units import format_time
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.structure import Leaf
 
 _LIBRARY = "library"
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hespas.cost.attention import attentions
-from hespas.cost.convolution import convolutions
-from hespas.cost.fusion import only_moves
-from hespas.cost.gemm import GemmWriter, gemms
-from hespas.cost.grouped import grouped_gemms
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs, DimensionsAttrs
 from hespas.program.operations.table import kinds_where, traits_of
 from hespas.program.program import Op, Value, nested_ops
 from hespas.program.types import TensorType
+from hespas.work.attention import attentions
+from hespas.work.convolution import convolutions
+from hespas.work.fusion import only_moves
+from hespas.work.gemm import GemmWriter, gemms
+from hespas.work.grouped import grouped_gemms
 
 _PRODUCTS = {
     GemmWriter.DOT: "matrix product",

@@ -14,20 +14,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from hespas.estimate.estimate import Estimate, OpEstimate
-from hespas.estimate.sequence import Priced, Step
-from hespas.prediction import Prediction
+from hespas.base.units import PS_PER_S, format_time
+from hespas.prediction.result import Prediction
+from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.sequence import Priced, Step
 from hespas.program.program import Op, nested_ops
 from hespas.program.scopes import NO_NAME, Named, Phase, merged_layers
 from hespas.program.types import size_bytes
 from hespas.report.headline import share_text
 from hespas.report.kinds import kind_of
 from hespas.report.schema import KindRow, LayerRow, PhaseRow, RunReport
-from hespas.schedule.build import regions_of_tasks
 from hespas.split.carried import carried
 from hespas.split.names import operation_names
 from hespas.split.regions import Collective, Compute
-from hespas.units import PS_PER_S, format_time
+from hespas.tasks.build import regions_of_tasks
 
 NO_NAME_ROW = "(no name)"
 K = TypeVar("K", bound=Hashable)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hespas.base.units import format_quantity
 from hespas.memory.buffers import HeldBuffer
 from hespas.memory.usage import MemoryUse
-from hespas.units import format_quantity
 
 
 def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import msgspec
 
-from hespas.config.fields import option_of
+from hespas.base.fields import option_of
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
-from hespas.options import PredictOptions
+from hespas.prediction.options import PredictOptions
 
 _WITHOUT_EFFECT = frozenset(
     {
@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = frozenset(
 def given_options(options: PredictOptions) -> dict[str, Any]:
     """Return the options that differ from their defaults, by name, as JSON values.
 
-    >>> from hespas.options import EstimateOptions
+    >>> from hespas.prediction.options import EstimateOptions
     >>> given_options(PredictOptions(estimate=EstimateOptions(node="H100_80GB", threads=4)))
     {'node': 'H100_80GB'}
     """

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hespas.estimate.estimate import Estimate
+from hespas.base.units import PS_PER_S
+from hespas.base.version import __version__
 from hespas.models.part import EXPERT, PIPE, REDUCED
-from hespas.pipeline.answer import PartCost, PipelinePrediction
-from hespas.prediction import Prediction
+from hespas.prediction.answer import PartCost, PipelinePrediction
+from hespas.prediction.result import Prediction
+from hespas.price.estimate import Estimate
 from hespas.report.assumptions import assumptions_of_step
 from hespas.report.communication import IDLE, communication_rows
 from hespas.report.energy import with_facility
@@ -33,8 +35,6 @@ from hespas.report.run import op_row, rate_of
 from hespas.report.schema import SCHEMA_VERSION, CommunicationRow, RunReport
 from hespas.report.stages import pipeline_rows
 from hespas.report.utilisation import utilisation_of
-from hespas.units import PS_PER_S
-from hespas.version import __version__
 
 
 def pipeline_report(prediction: PipelinePrediction) -> RunReport:

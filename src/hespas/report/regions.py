@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hespas.files import json_bytes
+from hespas.base.files import json_bytes
 from hespas.program.program import Value
 from hespas.program.text import module_text, private_function_text
 from hespas.split.modules import RegionModules, stablehlo_text

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.estimate.estimate import OpEstimate
-from hespas.explain.changes import main_changes
+from hespas.base.units import format_quantity, format_time
+from hespas.base.version import __version__
 from hespas.frontend.load import PARTITIONED
-from hespas.prediction import Prediction
+from hespas.prediction.explain.changes import main_changes
+from hespas.prediction.result import Prediction
+from hespas.price.estimate import OpEstimate
 from hespas.program.overlap import OverlapLimit
 from hespas.report.assumptions import assumptions_of_step, step_assumption_lines
 from hespas.report.communication import communication_lines, communication_rows
@@ -35,8 +37,6 @@ from hespas.report.options import given_options
 from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport, SchedulerLimit
 from hespas.report.stages import stage_lines
 from hespas.report.utilisation import peak_text, utilisation_of
-from hespas.units import format_quantity, format_time
-from hespas.version import __version__
 
 
 def run_report(prediction: Prediction) -> RunReport:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.report.assumptions import assumption_lines
-from hespas.schedule.tasks import devices_text
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
 from hespas.simulate.timeline import Timeline
-from hespas.units import PS_PER_NS, PS_PER_S, format_time
+from hespas.tasks.graph import devices_text
 
 _SHOWN = 16
 _HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")

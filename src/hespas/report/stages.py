@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hespas.base.units import PS_PER_S, format_quantity, format_time
 from hespas.errors import ConfigError
-from hespas.pipeline.answer import PipelinePrediction
-from hespas.pipelining.laws import ideal_bubble
-from hespas.pipelining.options import Overlap
+from hespas.prediction.answer import PipelinePrediction
 from hespas.report.schema import PipelineReport, RunReport, StageRow
-from hespas.schedule.tasks import devices_text
-from hespas.units import PS_PER_S, format_quantity, format_time
+from hespas.tasks.graph import devices_text
+from hespas.tasks.pipelining.laws import ideal_bubble
+from hespas.tasks.pipelining.options import Overlap
 
 
 def pipeline_rows(prediction: PipelinePrediction) -> PipelineReport:

@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from hespas.estimate.estimate import Estimate
-from hespas.prediction import Prediction, computation_alone
+from hespas.base.units import PS_PER_S
+from hespas.prediction.result import Prediction, computation_alone
+from hespas.price.estimate import Estimate
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
 from hespas.report.kinds import kind_of
@@ -33,7 +34,6 @@ from hespas.report.timeline.chart import Counter, Process, Slice
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart
 from hespas.split.names import operation_names
-from hespas.units import PS_PER_S
 
 MOST_KERNELS = 300
 FINEST = 1000

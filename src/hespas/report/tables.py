@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.report.headline import headline
 from hespas.report.schema import RunReport

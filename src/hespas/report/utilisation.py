@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.estimate.estimate import OpEstimate
-from hespas.pipeline.answer import PipelinePrediction
-from hespas.prediction import Prediction
+from hespas.base.units import format_quantity, format_time
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.result import Prediction
+from hespas.price.estimate import OpEstimate
 from hespas.report.schema import RunReport
-from hespas.units import format_quantity, format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hespas.schedule.intervals import Interval
-from hespas.schedule.tasks import ComputeTask, Task, TaskGraph
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import ComputeTask, Task, TaskGraph
+from hespas.tasks.intervals import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
+from hespas.base.units import PS_PER_S, format_time
 from hespas.errors import SimulationError
-from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask, Task, devices_text
 from hespas.simulate.matching import CollectiveMatch
-from hespas.units import PS_PER_S, format_time
+from hespas.tasks.graph import CollectiveTask, ReceiveTask, SendTask, Task, devices_text
 
 NEVER = -1
 _MOST_SHOWN = 4

@@ -8,9 +8,11 @@ from math import exp
 from random import Random
 from typing import assert_never
 
+from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter
-from hespas.schedule.tasks import (
+from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     GroupTable,
@@ -21,8 +23,6 @@ from hespas.schedule.tasks import (
     TaskGraph,
     needs,
 )
-from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
-from hespas.units import PS_PER_S
 
 
 def on_cluster(job: Job, cluster: Cluster) -> Job:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
-from hespas.config.suggest import choice
+from hespas.base.suggest import choice
 from hespas.errors import ConfigError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System
-from hespas.schedule.tasks import Job, TaskGraph, as_job
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.replay import is_replay
 from hespas.simulate.flow.choices import ON_AXES
 from hespas.simulate.imperfect import check_devices, on_cluster
 from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import Job, TaskGraph, as_job
 
 
 class Model(Enum):

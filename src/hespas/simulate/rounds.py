@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
 
-from hespas.schedule.intervals import Interval, union
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, ReceiveTask, SendTask
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask
+from hespas.tasks.intervals import Interval, union
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hespas.schedule.intervals import Interval, covered_ps, exposed_parts, union
-from hespas.schedule.tasks import (
+from hespas.base.units import PS_PER_NS, PS_PER_S
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     MemoryTask,
@@ -15,7 +15,7 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.units import PS_PER_NS, PS_PER_S
+from hespas.tasks.intervals import Interval, covered_ps, exposed_parts, union
 
 TO_HOST, FROM_HOST = "to the host", "from the host"
 """The names of the streams of transfers between a device and its host."""

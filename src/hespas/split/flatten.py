@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hespas.cost.host import host_traffic
 from hespas.errors import ProgramError, UnsupportedError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened
 from hespas.program.types import size_bytes
 from hespas.split.rounds import LoopRound
+from hespas.work.host import host_traffic
 
 MOST_OPERATIONS = 5_000_000
 ASYNC = frozenset({"async_start", "async_update", "async_done"})

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from hespas.config.fields import Option, declare
-from hespas.config.figures import Count
-from hespas.config.groups import Group
-from hespas.config.suggest import choice
-from hespas.cost.host import is_on_host
+from hespas.base.fields import Option, declare
+from hespas.base.figures import Count
+from hespas.base.groups import Group
+from hespas.base.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
 from hespas.split.flatten import flatten, stands_alone
 from hespas.split.merge import merge_regions
 from hespas.split.regions import RegionGraph, build_graph, is_constant
 from hespas.split.scheduled import split_scheduled
+from hespas.work.host import is_on_host
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
 DEFAULT_BLOCK_LIMIT = 1024

@@ -13,5 +13,5 @@ of candidates, each predicted, bounded, refused or failed with the reason.
 * `caches`: the programs that another machine made for a task.
 * `rows`, `text`, `exports`, `ranking`: the table. `studied`: all of it from outside.
 
-Only this folder knows of several predictions; each is `hespas.pipeline.composition.predict`.
+Only this folder knows of several predictions; each is `hespas.prediction.composition.predict`.
 """

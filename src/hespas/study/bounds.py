@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.export.source import ModelSource
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.flops import model_flops
 from hespas.models.kept import least_kept_bytes, local_elements
 from hespas.models.model import TYPE_BYTES
-from hespas.pipeline.cutting import Cut
-from hespas.pipeline.fitting import least_memory
+from hespas.prediction.cutting import Cut
+from hespas.prediction.fitting import least_memory
+from hespas.sources.source import ModelSource
 
 _MOMENTS = 2
 _LAYER = (
@@ -50,8 +50,8 @@ NO_BOUNDS = Bounds()
 def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bounds:
     """Return the bounds of a model of the zoo on some devices; none for models without sizes.
 
-    >>> from hespas.export.options import ModelOptions
-    >>> from hespas.export.source import find_source
+    >>> from hespas.sources.options import ModelOptions
+    >>> from hespas.sources.source import find_source
     >>> source = find_source("llama3-70b", ModelOptions(global_batch=64), devices=64)
     >>> round(bounds_of(source, None, 64).memory_bytes / 1e9)
     63

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hespas.content_cache import ContentCache
+from hespas.base.cache import ContentCache
+from hespas.base.files import cache_home
 from hespas.errors import CacheError
-from hespas.files import cache_home
 
 MOST_BYTES = 64 * 2**20
 _NAME = re.compile(

@@ -8,19 +8,19 @@ from functools import cache
 from hashlib import sha256
 from importlib import metadata
 
-from hespas.estimate.methods import DeviceUse, method_named
-from hespas.export.source import ModelSource
-from hespas.export.workload import model_key
-from hespas.fidelity import why_not_compiled
+from hespas.base.version import __version__
 from hespas.hardware.device import Device
-from hespas.options import PredictOptions
-from hespas.pipeline import checks, cutting, machines, workload
+from hespas.prediction import checks, cutting, machines, workload
+from hespas.prediction.fidelity import why_not_compiled
+from hespas.prediction.options import PredictOptions
+from hespas.price.methods import DeviceUse, method_named
+from hespas.sources.source import ModelSource
+from hespas.sources.workload import model_key
 from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of, pipeline_bounds
 from hespas.study.keys import canonical
 from hespas.study.messages import Phase
 from hespas.study.prices import Price, price_of
 from hespas.study.space import Candidate
-from hespas.version import __version__
 
 _MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})
 _S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6

@@ -13,10 +13,10 @@ from time import perf_counter
 
 import msgspec
 
-from hespas.content_cache import used_files
+from hespas.base.cache import used_files
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
-from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.pipeline import cutting, folded, staged
+from hespas.prediction import cutting, folded, staged
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import report_without_tables, run_json, run_report
 from hespas.report.schema import RunReport

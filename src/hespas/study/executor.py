@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Protocol
 
-from hespas.config.fields import Option, declare
-from hespas.config.groups import Group
+from hespas.base.fields import Option, declare
+from hespas.base.groups import Group
 from hespas.errors import ConfigError, option
 from hespas.study.messages import Outcome, Task
 

@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from hespas.config.suggest import suggestion
+from hespas.base.files import replaced_file, write_file
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, ExtraMissingError
-from hespas.files import replaced_file, write_file
 from hespas.study.rows import Row
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
-from hespas.config.suggest import suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.content_cache import ContentCache
+from hespas.base.cache import ContentCache
 from hespas.errors import CacheError
 from hespas.study.entry import Entry
 from hespas.study.keys import WORKLOAD, canonical

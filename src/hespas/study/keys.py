@@ -1,7 +1,7 @@
 """The keys of a study: which options of a prediction can be pinned or searched, and their values.
 
-They are the options themselves (`hespas.options.PredictOptions`), so that an option that is added
-there can be searched here. ``model`` names the workload, and the model of the network is
+They are the options themselves (`hespas.prediction.options.PredictOptions`), so that an option that
+is added there can be searched here. ``model`` names the workload, and the model of the network is
 ``network_model``.
 """
 
@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 import msgspec
 
-from hespas.config.decode import decode
-from hespas.config.fields import Option, options_in
-from hespas.config.groups import Group
-from hespas.config.suggest import suggestion
+from hespas.base.decode import decode
+from hespas.base.fields import Option, options_in
+from hespas.base.groups import Group
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.options import PredictOptions
+from hespas.prediction.options import PredictOptions
 
 Scalar = str | int | float | bool
 """One value of a key."""

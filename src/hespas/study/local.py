@@ -23,9 +23,9 @@ from typing import IO, Self
 
 import msgspec
 
+from hespas.base.process import ending, last_words
 from hespas.errors import ToolError
 from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted, failed
-from hespas.tools.process import ending, last_words
 
 _LOOK_EVERY_S = 0.5
 _MOST_ATTEMPTS = 3

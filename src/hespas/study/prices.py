@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from hespas.config.decode import decode
-from hespas.config.figures import Positive, Text
-from hespas.config.files import read_text, read_yaml
+from hespas.base.config_files import read_text, read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import Positive, Text
 from hespas.errors import ConfigError
 from hespas.hardware.presets import node_name
 

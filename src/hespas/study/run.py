@@ -13,7 +13,7 @@ from math import inf, isinf
 from time import monotonic
 
 from hespas.errors import ConfigError, HespasError, OutputError
-from hespas.export.source import find_source
+from hespas.sources.source import find_source
 from hespas.study.entry import Entry, entry_of, versions
 from hespas.study.executor import Executor
 from hespas.study.expression import Value

@@ -14,14 +14,13 @@ from math import prod
 from pathlib import Path
 from typing import cast
 
-from hespas.config.fields import build, options_in
+from hespas.base.fields import build, options_in
 from hespas.errors import ConfigError
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
-from hespas.options import PredictOptions
-from hespas.pipelining.options import PipelineOptions
+from hespas.prediction.options import PredictOptions
 from hespas.study.expression import Value
 from hespas.study.keys import (
     CLUSTER,
@@ -34,6 +33,7 @@ from hespas.study.keys import (
     scalar_text,
 )
 from hespas.study.study import Meshes, Study
+from hespas.tasks.pipelining.options import PipelineOptions
 
 _MOST = 1_000_000
 _OF_STAGES = frozenset(each.name for each in options_in(PipelineOptions))

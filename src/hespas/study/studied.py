@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hespas.base.files import cache_home
+from hespas.base.limits import whole_number
 from hespas.errors import ConfigError, OutputError
-from hespas.files import cache_home
-from hespas.limits import whole_number
 from hespas.study.executor import ExecutorOptions, executor_of
 from hespas.study.exports import flat
 from hespas.study.kept import KeptOutcomes

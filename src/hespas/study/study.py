@@ -11,10 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
-from hespas.config.decode import decode
-from hespas.config.figures import Count, CountOrZero, Positive
-from hespas.config.files import read_yaml
-from hespas.config.suggest import choice, suggestion
+from hespas.base.config_files import read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import Count, CountOrZero, Positive
+from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.models.placement import ORDER

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.program.overlap import SLOP_FLAG
 from hespas.study.goal import Goal
 from hespas.study.keys import Scalar, scalar_text
 from hespas.study.rows import Row, Status
-from hespas.units import format_amount, format_energy, format_quantity, format_time
 
 _MOST_ROWS = 30
 _SHOWN: Mapping[str, str] = {

@@ -14,9 +14,9 @@ from threading import Thread
 
 import msgspec
 
+from hespas.base.staying import stay
 from hespas.study.evaluate import evaluate
 from hespas.study.messages import Task
-from hespas.tools.staying import stay
 
 
 def main() -> None:

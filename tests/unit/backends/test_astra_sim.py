@@ -34,7 +34,9 @@ from hespas.hardware.system import (
     System,
     bare_system,
 )
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -43,8 +45,6 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.astra.simulate import simulate
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
@@ -55,7 +55,7 @@ from pathlib import Path
 from hespas.hardware.astra_sim_files import read_system
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.schedule.chakra.reader import read_traces
+from hespas.tasks.chakra.reader import read_traces
 
 given = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
 system = read_system(

@@ -10,16 +10,16 @@ from hespas.backends.bound import LinkRate, check_answer, least_of_job_ps, least
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.system import CollectiveKind, NetworkDimension, Topology, bare_system
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.external_result import DeviceFigures, ExternalResult
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
     TaskGraph,
     spmd_job,
 )
-from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.external_result import DeviceFigures, ExternalResult
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)
 US = 10**6

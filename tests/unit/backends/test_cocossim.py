@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hespas.backends import tool
 from hespas.backends.cocossim import CocossimHardware
+from hespas.base.process import Limits
 from hespas.errors import (
     ConfigError,
     ExtraMissingError,
@@ -16,10 +17,9 @@ from hespas.errors import (
     ToolError,
     UnsupportedError,
 )
-from hespas.estimate.methods import EstimatorSpec, estimator
-from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic, SystolicHardware
-from hespas.tools.process import Limits
+from hespas.price.methods import EstimatorSpec, estimator
+from hespas.price.systolic.array import Product
+from hespas.price.systolic.method import Systolic, SystolicHardware
 from simulators import COCOSSIM, FIGURES, PATTERN, cocossim_checkout, program_file
 
 PRODUCT = Product(m=30, n=40, k=50)

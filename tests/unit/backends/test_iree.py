@@ -11,10 +11,10 @@ import pytest
 from hespas.backends.iree import IreeCompile, IreeHardware
 from hespas.backends.profiling import PROFILED
 from hespas.errors import ExtraMissingError, ToolError
-from hespas.estimate.estimate import Estimate
-from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_program
 from hespas.hardware.device import Device
+from hespas.price.estimate import Estimate
+from hespas.price.methods import EstimatorSpec, estimator
 from hespas.split.regions import Compute
 from hespas.split.strategies import split_options, split_program
 

@@ -20,11 +20,11 @@ from hespas.backends.onnxim import (
     product_mapping,
     write_product_model,
 )
+from hespas.base.process import Limits
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
-from hespas.estimate.methods import EstimatorSpec, estimator
-from hespas.estimate.systolic.array import Dataflow, Product, SystolicArray
-from hespas.estimate.systolic.method import Systolic, SystolicHardware
-from hespas.tools.process import Limits
+from hespas.price.methods import EstimatorSpec, estimator
+from hespas.price.systolic.array import Dataflow, Product, SystolicArray
+from hespas.price.systolic.method import Systolic, SystolicHardware
 from simulators import CORES, FIGURES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
 
 needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="onnx is not installed")

@@ -7,7 +7,7 @@ import pytest
 
 from hespas.backends.rank_programs import Action, Exchange, Wait, rank_programs
 from hespas.errors import HespasError
-from hespas.schedule.tasks import (
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

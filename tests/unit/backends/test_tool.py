@@ -13,9 +13,9 @@ import pytest
 from hespas.backends import tool
 from hespas.backends.tool import ToolTimer
 from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
-from hespas.estimate.methods import EstimatorSpec, estimator
-from hespas.estimate.systolic.array import Product
-from hespas.estimate.systolic.method import Systolic, SystolicHardware
+from hespas.price.methods import EstimatorSpec, estimator
+from hespas.price.systolic.array import Product
+from hespas.price.systolic.method import Systolic, SystolicHardware
 
 SCALE_SIM = """
 import configparser, csv, os, sys

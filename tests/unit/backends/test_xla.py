@@ -9,15 +9,15 @@ import pytest
 
 from hespas.backends.profiling import PROFILED, Repeats, estimate_of
 from hespas.backends.xla import Profiler, XlaHardware, XlaProfile, XlaTranslate, make
+from hespas.base.worker import Worker
 from hespas.errors import ConfigError, ToolError
-from hespas.estimate.cache import MemoryStore
-from hespas.estimate.graph import estimate_graph
-from hespas.estimate.methods import EstimatorSpec, estimator
 from hespas.frontend.load import load_program
+from hespas.price.cache import MemoryStore
+from hespas.price.graph import estimate_graph
+from hespas.price.methods import EstimatorSpec, estimator
 from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph
 from hespas.split.strategies import SplitOptions, split_options, split_program
-from hespas.tools.worker import Worker
 from hlo_programs import module, read_hlo
 
 TWO_PRODUCTS = """

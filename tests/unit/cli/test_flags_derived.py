@@ -11,11 +11,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from hespas.base.fields import Layer, Option, build, check_effects, declare, joined, options_in
+from hespas.base.figures import Count
 from hespas.cli import flags
-from hespas.config.fields import Layer, Option, build, check_effects, declare, joined, options_in
-from hespas.config.figures import Count
 from hespas.errors import ConfigError
-from hespas.options import PredictOptions, configuration_form, read_configuration
+from hespas.prediction.options import PredictOptions, configuration_form, read_configuration
 
 
 class Roast(Enum):

@@ -8,10 +8,10 @@ import shlex
 import click
 import pytest
 
+from hespas.base.groups import Group
 from hespas.cli import commands as cli
 from hespas.cli.commands import command_named, commands
 from hespas.cli.help import WIDEST, Command, Commands, Flag, wants_colour
-from hespas.config.groups import Group
 
 NAMES = commands.list_commands(click.Context(commands))
 SOME_NEED = {"--system", "--output", "--json", "--backend"}

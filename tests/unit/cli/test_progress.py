@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hespas.base.progress import LOG, Stage, stage
 from hespas.cli import progress
 from hespas.cli.durations import Durations
 from hespas.cli.progress import ProgressLine, show_progress
-from hespas.progress import LOG, Stage, stage
 
 
 class Terminal(StringIO):

@@ -15,8 +15,8 @@ from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
-from hespas.schedule.chakra.nodes import ParsedNode
-from hespas.schedule.tasks import ReceiveTask, SendTask
+from hespas.tasks.chakra.nodes import ParsedNode
+from hespas.tasks.graph import ReceiveTask, SendTask
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
 Graphs = Sequence[Sequence[ParsedNode]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compilers import JOB, RESULT
+from hespas.base.process import Limits
 from hespas.compile import compiler, packages
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program, run_job
@@ -24,7 +25,6 @@ from hespas.errors import (
     ToolError,
     UnsupportedError,
 )
-from hespas.tools.process import Limits
 from hespas.xla.compile.messages import Refused, encode
 
 LIMITS = Limits(time_s=20, memory_bytes=3 * 2**30)

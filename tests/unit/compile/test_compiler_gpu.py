@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilers import needs_gpu
+from hespas.base.process import Limits
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import ANY_LAYOUT, Layout
@@ -15,7 +16,6 @@ from hespas.compile.options import CompileOptions, Matmuls
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import UnsupportedError
 from hespas.program.overlap import SLOP_FLAG
-from hespas.tools.process import Limits
 from hespas.xla.compile.kernels import read_instruction_names
 from programs import all_reduce, main_function, on_devices
 

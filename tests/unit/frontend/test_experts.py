@@ -9,7 +9,7 @@ from hespas.frontend.load import load_source
 from hespas.program.attrs import CollectiveAttrs, DotAttrs
 from hespas.program.experts import UNIFORM, ExpertLoad
 from hespas.program.program import Program, all_ops
-from hespas.schedule.build import operand_bytes
+from hespas.tasks.build import operand_bytes
 from programs import vector_main
 
 SKEWED = ExpertLoad(layers=((0.5, *(0.5 / 15,) * 15),), source="load.json")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.host import host_traffic
 from hespas.errors import UnsupportedError
 from hespas.frontend.load import load_source
-from hespas.fuse.fused import fused
+from hespas.lower.fused import fused
 from hespas.memory.usage import memory_use
-from hespas.options import AS_GIVEN, EstimateOptions, PredictOptions
-from hespas.pipeline.composition import predict
+from hespas.prediction.composition import predict
+from hespas.prediction.options import AS_GIVEN, EstimateOptions, PredictOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.program.types import HOST_MEMORY, TensorType
+from hespas.work.host import host_traffic
 
 ROW, STACK = "tensor<1024xf32>", "tensor<4x1024xf32>"
 ROW_BYTES, ROUNDS = 1024 * 4, 4

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.presets import load_system
@@ -16,7 +17,6 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.units import GIB
 
 NETWORK: dict[str, list[object]] = {
     "topology": ["Ring", "Switch"],

@@ -10,7 +10,7 @@ from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimensions, Interconnect, interconnect_of
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import LinkBandwidth, System, bare_system
-from hespas.option_texts import parse_link_bandwidths
+from hespas.prediction.option_texts import parse_link_bandwidths
 
 
 def bandwidths(system: System) -> tuple[list[float], list[float]]:

@@ -9,8 +9,8 @@ from hespas.errors import ConfigError, DeviceCountError, HardwareError, Simulati
 from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape, interconnect_of
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
 
 WIRE: dict[str, object] = {"bandwidth_bytes_per_s": 5e10, "latency_s": 1e-6}
 SWITCH: dict[str, object] = {"topology": "switch", "size": 4, "link": WIRE}

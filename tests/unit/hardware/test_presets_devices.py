@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
-from hespas.config.estimators import read_roofline
 from hespas.errors import ConfigError, HardwareError, HespasError
+from hespas.hardware.estimators import read_roofline
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,
@@ -19,7 +19,7 @@ from hespas.hardware.presets import (
     load_system,
     node_info,
 )
-from hespas.options import read_configuration
+from hespas.prediction.options import read_configuration
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGETS = PRESETS_DIRECTORY / "targets"

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from hespas.config.files import read_json, read_yaml
+from hespas.base.config_files import read_json, read_yaml
+from hespas.base.units import GIB, to_ns
 from hespas.errors import ConfigError, DeviceCountError, HardwareError
 from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import Dimensions
@@ -20,7 +21,6 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.system import CollectiveKind, RemoteMemoryKind, System
-from hespas.units import GIB, to_ns
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
 

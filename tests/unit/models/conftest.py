@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.export.exported import Exported, partitioned
-from hespas.export.function import export_model
+from hespas.sources.exported import Exported, partitioned
+from hespas.sources.function import export_model
 
 AS_PUBLISHED = {"attention": "unfused", "state_dtype": "bf16"}
 """The settings in which published Llama-3-like steps differ from the zoo's."""

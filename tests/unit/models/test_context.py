@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.errors import ConfigError
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.context import Sharing, context_attention, plain_blocks
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 SMALL = {
     "embedding": "64",

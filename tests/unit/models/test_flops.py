@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.program.program import all_ops
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 PRODUCTS = {"dot_general", "convolution"}
 

@@ -14,13 +14,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.errors import ConfigError
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
-from hespas.fuse.fused import fused
+from hespas.lower.fused import fused
 from hespas.models.catalogue import model_named, models
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
@@ -28,6 +24,10 @@ from hespas.models.model import MeshAxes
 from hespas.models.part import Part, PartProgram
 from hespas.program.program import Op, Program, all_ops, is_communication_op
 from hespas.program.types import TensorType, size_bytes
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 SMALL = {
     "embedding": "64",

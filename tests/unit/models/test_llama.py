@@ -10,19 +10,19 @@ from pathlib import Path
 import jax
 import pytest
 
-from hespas.cost.attention import Attention, attentions
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.errors import ConfigError
-from hespas.export.exported import Exported, partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.program.types import TensorType, size_bytes
 from hespas.program.work import Work
+from hespas.sources.exported import Exported, partitioned
+from hespas.sources.function import export_model
 from hespas.split.strategies import split_options, split_program
+from hespas.work.attention import Attention, attentions
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
 PUBLISHED = {

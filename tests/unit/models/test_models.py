@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.export.exported import Exported, partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named, models
 from hespas.program.program import Program, is_communication_op
+from hespas.sources.exported import Exported, partitioned
+from hespas.sources.function import export_model
 from hespas.stages import estimate, split
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 import hespas
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 
 TOKENS, LAYERS, BYTES = 512, 4, 2
 SMALL = {

@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import Llama3, model_named
 from hespas.models.llama import decoder_of
@@ -26,6 +24,8 @@ from hespas.models.part import Part, PartProgram
 from hespas.models.products import Rounded, product
 from hespas.models.sharding import Divided
 from hespas.program.devices import communication_ops, device_group_table
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
 
 MODEL = model_named("llama3-100m")
 SMALL = {

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.devices import communication_ops, device_group_table
 from hespas.program.types import TensorType, size_bytes
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
 
 _RUN = Path(__file__).parent / "run_groups_of_experts.py"
 SMALL = {

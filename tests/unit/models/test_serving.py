@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hespas.cost.attention import attentions
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.errors import ConfigError
-from hespas.export.exported import partitioned
-from hespas.export.function import export_model
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.program.program import Program, all_ops, is_communication_op
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.work.attention import attentions
+from hespas.work.expand import expand
+from hespas.work.structure import total
 
 SMALL = {
     "embedding": "64",

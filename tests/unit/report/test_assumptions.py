@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import hespas
-from hespas.estimate.estimate import Estimate
-from hespas.fuse.beside import ASSUMPTION as BESIDE
-from hespas.fuse.libraries import ASSUMPTION as LIBRARIES
-from hespas.prediction import CONGESTION_ASSUMPTION, NETWORK_ASSUMPTION
+from hespas.lower.beside import ASSUMPTION as BESIDE
+from hespas.lower.libraries import ASSUMPTION as LIBRARIES
+from hespas.prediction.result import CONGESTION_ASSUMPTION, NETWORK_ASSUMPTION
+from hespas.price.estimate import Estimate
 from hespas.program.assumption import OF_COMMUNICATION, OF_COMPUTATION, SUBJECTS, assumed
 from hespas.report.assumptions import (
     assumptions_of_step,

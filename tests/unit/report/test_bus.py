@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.base.units import PS_PER_S
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
@@ -14,9 +15,8 @@ from hespas.hardware.interconnect import (
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.presets import load_system, system_names
 from hespas.report.bus import Bus, bus_of, sent_bytes
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.units import PS_PER_S
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
 
 DIVISIBLE = (
     CommunicationKind.ALL_REDUCE,

@@ -7,7 +7,7 @@ import pytest
 
 import hespas
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.report.communication import IDLE, communication_rows
 from hespas.report.run import run_report, run_text
 

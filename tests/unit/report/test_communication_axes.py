@@ -6,7 +6,7 @@ import pytest
 
 import hespas
 from compilers import needs_gpu
-from hespas.explain.changes import main_changes
+from hespas.prediction.explain.changes import main_changes
 from hespas.report.answers import Answer
 from hespas.report.communication import communication_rows
 from hespas.report.explain import explain_text

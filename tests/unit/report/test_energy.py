@@ -7,7 +7,7 @@ import pytest
 
 import hespas
 from hespas.hardware.presets import load_device
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.report.energy import energy_j, energy_parts
 from hespas.report.headline import headline
 from hespas.report.run import run_report

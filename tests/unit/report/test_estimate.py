@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import hespas
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.report.estimate import estimate_summary
 from programs import all_reduce, on_devices, vector_main
 

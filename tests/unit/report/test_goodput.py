@@ -8,10 +8,10 @@ import pytest
 
 import hespas
 from hespas.errors import HespasError
-from hespas.goodput.failures import CHECKPOINT_BYTES_PER_S, FAILURES
-from hespas.goodput.model import LongRun, best_interval_s, goodput_of
-from hespas.goodput.options import DEFAULT_START_S, GoodputOptions
 from hespas.models.catalogue import model_named
+from hespas.prediction.goodput.failures import CHECKPOINT_BYTES_PER_S, FAILURES
+from hespas.prediction.goodput.model import LongRun, best_interval_s, goodput_of
+from hespas.prediction.goodput.options import DEFAULT_START_S, GoodputOptions
 from hespas.report.goodput import goodput_lines, goodput_report
 from hespas.report.run import run_report
 from hespas.report.schema import GoodputReport

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hespas
-from hespas.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
-from hespas.pipeline import composition
-from hespas.prediction import Prediction, StepWork
+from hespas.prediction import composition
+from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
+from hespas.prediction.result import Prediction, StepWork
 from hespas.report.headline import headline, whole_per_cents
 from hespas.report.run import run_report
 

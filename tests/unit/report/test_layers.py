@@ -16,16 +16,15 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
-from hespas.export.function import export_function
 from hespas.frontend.load import load_per_device
-from hespas.options import (
+from hespas.prediction import composition
+from hespas.prediction.options import (
     EstimateOptions,
     NetworkOptions,
     PredictOptions,
     ReportOptions,
 )
-from hespas.pipeline import composition
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.report.layers import (
     Breakdown,
     breakdown,
@@ -38,6 +37,7 @@ from hespas.report.layers import (
 )
 from hespas.report.run import run_report, run_text
 from hespas.report.schema import KindRow
+from hespas.sources.function import export_function
 from hespas.split.strategies import SplitOptions, SplitStrategy
 from programs import VECTOR, all_reduce, on_devices, vector_main
 from workloads import workload

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import pytest
 
 from compilers import needs_gpu
-from hespas.export.function import export_function
-from hespas.options import EstimateOptions, PredictOptions, ProgramOptions
-from hespas.pipeline import composition
+from hespas.prediction import composition
+from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions
 from hespas.report.layers import breakdown, kind_rows, layer_rows, phase_rows
+from hespas.sources.function import export_function
 
 pytestmark = needs_gpu
 

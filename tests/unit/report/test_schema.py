@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hespas
-from hespas.files import json_bytes
+from hespas.base.files import json_bytes
 from hespas.report.schema import RunReport, run_schema
 from json_schema import faults
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from hespas.report.simulation import simulation_text
-from hespas.schedule.tasks import TaskGraph
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import TaskGraph
 
 
 def classes(count: int) -> Timeline:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hespas.export.options import ModelOptions
+from hespas.base.units import parse_quantity
 from hespas.models.model import parse_mesh
-from hespas.options import (
+from hespas.prediction import composition, staged
+from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     Fidelity,
@@ -17,11 +18,10 @@ from hespas.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import composition, staged
 from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_report, run_text
 from hespas.report.schema import RunReport
-from hespas.units import parse_quantity
+from hespas.sources.options import ModelOptions
 
 A100_BF16 = 312e12
 """FLOP/s, dense: NVIDIA A100 datasheet."""

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.hardware.presets import load_system
-from hespas.schedule.build import RegionTime, build_task_graph
-from hespas.schedule.tasks import ComputeTask, TaskGraph
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.chains import chained, opened
 from hespas.split.scheduled import split_scheduled
+from hespas.tasks.build import RegionTime, build_task_graph
+from hespas.tasks.graph import ComputeTask, TaskGraph
 from scheduled import done, kernel, scheduled, start, sync
 
 SYSTEM = load_system("H100_80GB_4GPU")

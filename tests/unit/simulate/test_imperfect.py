@@ -7,7 +7,10 @@ import pytest
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.imperfect import joined_job, on_cluster
+from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -17,9 +20,6 @@ from hespas.schedule.tasks import (
     TaskGraph,
     spmd_job,
 )
-from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.imperfect import joined_job, on_cluster
-from hespas.simulate.models import Model, ModelChoice, simulate_job
 
 SYSTEM = load_system("V100_32GB_4GPU")
 MS = 10**9

@@ -9,10 +9,10 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 from hespas.simulate import memory_guard
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
 
 MIB = 2**20
 

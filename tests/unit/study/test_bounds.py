@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from compilers import needs_gpu
-from hespas.export.source import ModelSource
-from hespas.options import CompileChoice, Fidelity, PredictOptions
-from hespas.pipeline import checks, composition, cutting, machines, staged, workload
+from hespas.prediction import checks, composition, cutting, machines, staged, workload
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
+from hespas.sources.source import ModelSource
 from hespas.study.bounds import Bounds, bounds_of, pipeline_bounds
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compilers import needs_gpu
+from hespas.base.cache import ContentCache, used_files
 from hespas.compile.cache import CompiledCache
-from hespas.content_cache import ContentCache, used_files
 from hespas.study.caches import contents_of, keep, names_of
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate

@@ -15,7 +15,7 @@ from hespas.errors import (
     TimeLimitError,
     ToolError,
 )
-from hespas.pipeline import staged
+from hespas.prediction import staged
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate, options_of
 from hespas.study.local import LocalExecutor
@@ -75,7 +75,7 @@ def test_a_step_of_very_many_kernels_has_the_same_figures_and_no_tables(
     task = Task(key="k", candidate=given, phase=Phase.SCREEN, with_report=True)
     whole = evaluate(task)
     monkeypatch.setattr("hespas.study.evaluate._MOST_IN_TABLES", 1000)
-    monkeypatch.delattr("hespas.pipeline.composition.predict")
+    monkeypatch.delattr("hespas.prediction.composition.predict")
     few = evaluate(task)
     assert few.ending is Ending.DONE
     assert few.figures == whole.figures
@@ -86,7 +86,7 @@ def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> N
     def fails(options: object, *, whole_up_to: int) -> None:
         raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
 
-    monkeypatch.setattr("hespas.pipeline.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.reason == "it is refused; see its log"
 
@@ -106,7 +106,7 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     def fails(options: object, *, whole_up_to: int) -> None:
         raise error
 
-    monkeypatch.setattr("hespas.pipeline.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason
@@ -128,7 +128,7 @@ def test_a_program_that_ended_says_nothing_of_a_candidate(
     def fails(options: object, *, whole_up_to: int) -> None:
         raise error
 
-    monkeypatch.setattr("hespas.pipeline.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is ending
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from hespas.backends.astra_sim.system_files import write_system
 from hespas.backends.bound import check_answer, least_of_job_ps
 from hespas.backends.network_program import check_size, find_program
+from hespas.base.process import LOG_NAME, Limits, run_program
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.system import System
-from hespas.schedule.chakra.format import COMM_GROUP_FILE
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import ComputeTask, Job, TaskGraph, as_job, devices_text
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
-from hespas.tools.process import LOG_NAME, Limits, run_program
+from hespas.tasks.chakra.format import COMM_GROUP_FILE
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import ComputeTask, Job, TaskGraph, as_job, devices_text
 
 BINARY_VARIABLE = "ASTRA_SIM_BINARY"
 """The environment variable that names the program."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from hespas.base.files import json_bytes, write_file
+from hespas.base.units import GIB, to_gb_per_s, to_ns
 from hespas.errors import ConfigError
-from hespas.files import json_bytes, write_file
 from hespas.hardware.system import CollectiveKind, RemoteMemory, System
-from hespas.units import GIB, to_gb_per_s, to_ns
 
 _CUSTOM = "-implementation-custom"
 _PER_NODE = "per-node-custom-implementation"

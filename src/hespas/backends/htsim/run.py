@@ -16,13 +16,13 @@ from hespas.backends.network_program import (
     find_program,
 )
 from hespas.backends.rank_programs import Action, Exchange, rank_programs
+from hespas.base.files import write_file
+from hespas.base.process import Limits, run_program
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
-from hespas.files import write_file
 from hespas.hardware.system import System
-from hespas.schedule.tasks import Job
 from hespas.simulate.external_result import ExternalResult
-from hespas.tools.process import Limits, run_program
-from hespas.units import PS_PER_NS, PS_PER_S, format_time
+from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "htsim_uec", "HTSIM_BINARY"
 _MATRIX, _TOPOLOGY = "connections.cm", "one_switch.topo"

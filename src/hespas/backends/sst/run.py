@@ -15,12 +15,12 @@ from hespas.backends.network_program import (
 from hespas.backends.rank_programs import rank_programs
 from hespas.backends.sst.network import link_of, network_text
 from hespas.backends.sst.traces import write_traces
+from hespas.base.files import write_file
+from hespas.base.process import Limits, run_program
 from hespas.errors import ToolError
-from hespas.files import write_file
 from hespas.hardware.system import System
-from hespas.schedule.tasks import Job
 from hespas.simulate.external_result import ExternalResult
-from hespas.tools.process import Limits, run_program
+from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "sst", "SST_BINARY"
 _PREFIX, _NETWORK = "rank", "network.py"

@@ -15,9 +15,9 @@ from pathlib import Path
 from struct import Struct
 
 from hespas.backends.rank_programs import Action, Exchange, Wait
+from hespas.base.files import write_file
+from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
-from hespas.files import write_file
-from hespas.units import PS_PER_S
 
 _INIT, _FINI, _SEND, _IRECV, _BARRIER, _WAIT = 1, 2, 4, 17, 64, 128
 _CHAR, _WORLD, _NO_BUFFER = 4, 0, 0

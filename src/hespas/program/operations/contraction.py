@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
+from hespas.base.limits import MOST_DILATION_CASES
 from hespas.errors import CostError
-from hespas.limits import MOST_DILATION_CASES
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
 from hespas.program.operations.sizes import (
     arithmetic_type,

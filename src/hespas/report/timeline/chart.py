@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hespas.units import PS_PER_NS
+from hespas.base.units import PS_PER_NS
 
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]

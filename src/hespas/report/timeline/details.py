@@ -6,17 +6,17 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hespas.estimate.bound import Bound
-from hespas.estimate.estimate import OpEstimate
-from hespas.estimate.sequence import Priced, Rounds, Step
 from hespas.memory.over_time import memory_of_operations, operation_key
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
+from hespas.price.bound import Bound
+from hespas.price.estimate import OpEstimate
+from hespas.price.sequence import Priced, Rounds, Step
 from hespas.program.program import Op, nested_ops
 from hespas.report.timeline.chart import Argument, Arguments
-from hespas.schedule.build import regions_of_tasks
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, Region, operations_of
 from hespas.split.rounds import LoopRound
+from hespas.tasks.build import regions_of_tasks
 
 MOST_ROUNDS = 8
 """Of a loop with more rounds the first and the last are shown, and the others as one slice."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hespas.report.timeline.partners import Partners, TaskOfClass
 from hespas.report.timeline.waits import last_before, own_dependencies
-from hespas.schedule.tasks import CollectiveTask, ReceiveTask, SendTask
+from hespas.tasks.graph import CollectiveTask, ReceiveTask, SendTask
 
 _NONE: tuple[int, ...] = ()
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hespas.schedule.tasks import (
+from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     ReceiveTask,
     SendTask,
     Task,
 )
-from hespas.simulate.timeline import ClassTimeline, Timeline
 
 TaskOfClass = tuple[int, int]
 """The number of a class, and the id of one of its tasks."""

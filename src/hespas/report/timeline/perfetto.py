@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from hespas.report.timeline.chart import Argument, Chart, Counter, Slice, Track, whole_ns
-from hespas.schedule.chakra.format import varint
+from hespas.tasks.chakra.format import varint
 
 
 class _Packet:

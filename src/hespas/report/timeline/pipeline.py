@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hespas.limits import MOST_SLICES
-from hespas.pipeline.answer import PipelinePrediction
-from hespas.pipelining.schedule import Action, Pass
-from hespas.pipelining.timing import Interval
+from hespas.base.limits import MOST_SLICES
+from hespas.prediction.answer import PipelinePrediction
 from hespas.report.timeline.chart import Chart, Process, Slice, Track
 from hespas.report.timeline.joined import joined
-from hespas.schedule.tasks import devices_text
+from hespas.tasks.graph import devices_text
+from hespas.tasks.pipelining.schedule import Action, Pass
+from hespas.tasks.pipelining.timing import Interval
 
 _NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHTS: "weights"}
 

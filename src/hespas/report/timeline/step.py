@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from hespas.limits import MOST_SLICES
+from hespas.base.limits import MOST_SLICES
 from hespas.report.timeline.chart import Arguments, Chart, Counter, Process, Slice, Track
 from hespas.report.timeline.details import Details, NoDetails
 from hespas.report.timeline.flows import Flows, flows_of
@@ -29,8 +29,8 @@ from hespas.report.timeline.nested import (
 )
 from hespas.report.timeline.partners import Partners
 from hespas.report.timeline.waits import Wait, arrivals, waits_of
-from hespas.schedule.intervals import Interval, exposed_parts
-from hespas.schedule.tasks import (
+from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -40,7 +40,7 @@ from hespas.schedule.tasks import (
     Task,
     short_devices_text,
 )
-from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.intervals import Interval, exposed_parts
 
 Timed = tuple[Task, Interval]
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hespas.report.timeline.partners import Partners
-from hespas.schedule.tasks import (
+from hespas.simulate.timeline import ClassTimeline
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     ReceiveTask,
     Task,
     short_devices_text,
 )
-from hespas.simulate.timeline import ClassTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hespas.files import replaced_file
+from hespas.base.files import replaced_file
 from hespas.report.timeline.chart import Chart, with_notes_shown
 from hespas.report.timeline.chrome import chrome_json
 from hespas.report.timeline.perfetto import perfetto_packets

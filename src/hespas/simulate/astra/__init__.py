@@ -1,6 +1,6 @@
 """ASTRA-sim's model: what its analytical simulator says, to the ns, in a fraction of the time.
 
-In go a `hespas.schedule.tasks.Job` and a `hespas.hardware.system.System`, out comes a
+In go a `hespas.tasks.graph.Job` and a `hespas.hardware.system.System`, out comes a
 `hespas.simulate.timeline.Timeline`. `simulate.simulate` is the entry. It chooses among engines
 that give the same result: `class_engine` runs one device of each symmetry class (`folding`), with
 collectives as long as closed forms say (`closed_forms`, `staggered`, `durations`); `dataflow` runs

@@ -17,14 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.schedule.tasks import (
-    CollectiveTask,
-    ComputeTask,
-    MemoryTask,
-    ReceiveTask,
-    SendTask,
-)
 from hespas.simulate.astra.closed_forms import Span
 from hespas.simulate.astra.device_state import EVERYONE
 from hespas.simulate.astra.folding import Channel, GroupClass
@@ -32,7 +26,13 @@ from hespas.simulate.astra.running import Running, Slot, children_of, released_b
 from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.kernel import Kernel
 from hespas.simulate.matching import TAG_LIMIT, CollectiveMatch, Collectives, Mailbox, Mailboxes
-from hespas.units import PS_PER_NS
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+)
 
 _Endpoint: TypeAlias = tuple[Running, int]
 """A class of devices, and the index of its task."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind
 from hespas.simulate.kernel import Kernel
-from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from hespas.collectives.schedule import Schedule

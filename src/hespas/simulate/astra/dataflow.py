@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hespas.schedule.roles import ALWAYS, Roles, find_roles
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task, TaskGraph
 from hespas.simulate.astra.folding import Members
 from hespas.simulate.timeline import ClassTimeline, class_timeline
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph
+from hespas.tasks.roles import ALWAYS, Roles, find_roles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hespas.schedule.roles import ALWAYS, own_tasks
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.astra.running import Slot, Slots
+from hespas.simulate.deadlock import Participant
+from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -13,10 +16,7 @@ from hespas.schedule.tasks import (
     ReceiveTask,
     Task,
 )
-from hespas.simulate.astra.folding import DeviceClass
-from hespas.simulate.astra.running import Slot, Slots
-from hespas.simulate.deadlock import Participant
-from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
+from hespas.tasks.roles import ALWAYS, own_tasks
 
 EVERYONE = -1
 """The number of the group of all devices."""

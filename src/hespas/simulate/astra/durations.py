@@ -14,6 +14,7 @@ from functools import cache, partial
 from math import ceil, prod
 from typing import TYPE_CHECKING, assert_never
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.astra.closed_forms import AlgorithmName, LogicalRing, Span, span
@@ -21,7 +22,6 @@ from hespas.simulate.astra.messages import Route, delay_ns, endpoint_ns, hops, r
 from hespas.simulate.astra.options import group_implementation
 from hespas.simulate.astra.plan import SUBGROUP_ENDPOINT_NS, Plan, PlannedRing, Planner
 from hespas.simulate.kernel import Kernel
-from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from hespas.simulate.astra.staggered import Times

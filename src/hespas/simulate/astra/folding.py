@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hespas.schedule.roles import ALWAYS, Roles, find_roles
-from hespas.schedule.tasks import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
+from hespas.tasks.graph import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
+from hespas.tasks.roles import ALWAYS, Roles, find_roles
 
 Members = tuple[int, ...]
 """The members of a collective, in the order of the group's list."""

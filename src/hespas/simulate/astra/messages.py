@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from hespas.config.suggest import choice
+from hespas.base.suggest import choice
+from hespas.base.units import to_ns
 from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.units import to_ns
 
 _NS_PER_S = 1_000_000_000
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hespas.base.limits import MOST_DIGITS
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.limits import MOST_DIGITS
 from hespas.simulate.astra.closed_forms import AlgorithmName
 
 _NAME = re.compile(

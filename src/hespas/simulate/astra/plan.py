@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind
 from hespas.simulate.astra.closed_forms import output_bytes
 from hespas.simulate.astra.messages import endpoint_ns
 from hespas.simulate.astra.options import (
@@ -21,7 +21,7 @@ from hespas.simulate.astra.options import (
     group_implementation,
     implementations,
 )
-from hespas.units import PS_PER_NS
+from hespas.tasks.graph import CollectiveTask, CommunicationKind
 
 _KINDS = {
     CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,

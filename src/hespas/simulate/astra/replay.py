@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, Task
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task
 
 OPTION = "replay-only"
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.tasks import ComputeTask, EmptyTask, Job, Task
 from hespas.simulate.astra.replay import is_replay
-from hespas.units import PS_PER_NS
+from hespas.tasks.graph import ComputeTask, EmptyTask, Job, Task
 
 
 def with_durations(job: Job, system: System | None) -> Job:

@@ -10,8 +10,8 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Protocol
 
-from hespas.schedule.tasks import EmptyTask, Task
 from hespas.simulate.deadlock import Indexed, Participant
+from hespas.tasks.graph import EmptyTask, Task
 
 
 class Slot(Enum):

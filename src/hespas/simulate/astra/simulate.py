@@ -8,20 +8,10 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from hespas.base.limits import MOST_CHUNKS
+from hespas.base.units import PS_PER_NS
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
-from hespas.limits import MOST_CHUNKS
-from hespas.schedule.tasks import (
-    CollectiveTask,
-    ComputeTask,
-    EmptyTask,
-    Job,
-    MemoryTask,
-    SendTask,
-    Task,
-    TaskGraph,
-    as_job,
-)
 from hespas.simulate.astra.class_engine import Durations, run_classes
 from hespas.simulate.astra.closed_forms import Span
 from hespas.simulate.astra.device_state import EVERYONE, DeviceState
@@ -39,7 +29,17 @@ from hespas.simulate.astra.replay import check_recorded, is_replay, with_replaye
 from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.astra.running import Running
 from hespas.simulate.timeline import Timeline
-from hespas.units import PS_PER_NS
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    Job,
+    MemoryTask,
+    SendTask,
+    Task,
+    TaskGraph,
+    as_job,
+)
 
 if TYPE_CHECKING:
     from hespas.simulate.astra.staggered import Times

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
 
+from hespas.base.units import PS_PER_NS
 from hespas.hardware.system import CollectiveKind
 from hespas.simulate.astra.closed_forms import (
     AlgorithmName,
@@ -20,7 +21,6 @@ from hespas.simulate.astra.closed_forms import (
     message_bytes,
     ring_steps,
 )
-from hespas.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

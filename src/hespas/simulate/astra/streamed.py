@@ -8,13 +8,6 @@ from pathlib import Path
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.chakra.format import read_groups
-from hespas.schedule.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES
-from hespas.schedule.chakra.nodes import ParsedNode
-from hespas.schedule.chakra.reader import distinct_files, trace_files
-from hespas.schedule.chakra.window import ScannedTrace, scan_trace, stream_trace
-from hespas.schedule.intervals import Interval
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, Task, TaskGraph
 from hespas.simulate.astra.device_state import EVERYONE, NEVER
 from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.messages import ContentionModel, endpoint_ns
@@ -24,6 +17,13 @@ from hespas.simulate.astra.running import Slot, Slots
 from hespas.simulate.astra.simulate import ClosedForms, check_settings
 from hespas.simulate.deadlock import Participant
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.chakra.format import read_groups
+from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES
+from hespas.tasks.chakra.nodes import ParsedNode
+from hespas.tasks.chakra.reader import distinct_files, trace_files
+from hespas.tasks.chakra.window import ScannedTrace, scan_trace, stream_trace
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Task, TaskGraph
+from hespas.tasks.intervals import Interval
 
 _HINT = "leave --stream out"
 

@@ -2,7 +2,7 @@
 
 The algorithms are those of `hespas.collectives`. A schedule's rounds become steps: in a step all
 messages go at once, and the next step begins when all have arrived. Sizes are of one member's input
-(see `hespas.schedule.tasks.CollectiveTask.size_bytes`).
+(see `hespas.tasks.graph.CollectiveTask.size_bytes`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pkgutil import iter_modules
 
+from hespas.base.suggest import suggestion
 from hespas.collectives import families
-from hespas.config.suggest import suggestion
 from hespas.errors import ConfigError
 
 AUTO = "auto"

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TypeAlias, assert_never
 
-from hespas.schedule.roles import ALWAYS, own_tasks
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.deadlock import NEVER
+from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, class_timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -19,9 +21,7 @@ from hespas.schedule.tasks import (
     Task,
     devices_text,
 )
-from hespas.simulate.astra.folding import DeviceClass
-from hespas.simulate.deadlock import NEVER
-from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, class_timeline
+from hespas.tasks.roles import ALWAYS, own_tasks
 
 NO_GROUP = -1
 _MOST_NAMED = 16

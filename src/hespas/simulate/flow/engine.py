@@ -6,16 +6,9 @@ from collections.abc import Collection
 from functools import partial
 from typing import TypeAlias, assert_never
 
+from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
-from hespas.schedule.tasks import (
-    CollectiveTask,
-    ComputeTask,
-    EmptyTask,
-    MemoryTask,
-    ReceiveTask,
-    SendTask,
-)
 from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.flow.device import Device
 from hespas.simulate.flow.groups import Signature, signature_of
@@ -23,7 +16,14 @@ from hespas.simulate.flow.symmetry import Classes
 from hespas.simulate.flow.transfers import Transfer, Transfers, make_transfer
 from hespas.simulate.kernel import Kernel
 from hespas.simulate.matching import CollectiveMatch, Collectives, Mailbox, Mailboxes
-from hespas.units import PS_PER_NS, to_gb_per_s, to_ns
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+)
 
 _Endpoint: TypeAlias = tuple[Device, int]
 """A class of devices, and the index of its task."""

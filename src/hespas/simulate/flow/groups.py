@@ -19,8 +19,9 @@ from hespas.collectives.loops import loop_through
 from hespas.collectives.patterns import Along, Form, Pattern, ends
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
-from hespas.schedule.roles import ALWAYS, Roles
-from hespas.schedule.tasks import (
+from hespas.simulate.flow.refinement import count_distinct
+from hespas.simulate.flow.topology import Integers
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     Job,
@@ -28,8 +29,7 @@ from hespas.schedule.tasks import (
     SendTask,
     Task,
 )
-from hespas.simulate.flow.refinement import count_distinct
-from hespas.simulate.flow.topology import Integers
+from hespas.tasks.roles import ALWAYS, Roles
 
 Signature: TypeAlias = tuple[str, int]
 """A kind of collective, or ``send_recv``, and its size in bytes."""

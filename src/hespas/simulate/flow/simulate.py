@@ -10,8 +10,6 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Interconnect, interconnect_of
 from hespas.hardware.system import CollectiveKind, System
-from hespas.schedule.roles import find_roles
-from hespas.schedule.tasks import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
@@ -23,6 +21,8 @@ from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
+from hespas.tasks.roles import find_roles
 
 ASSUMPTION = (
     "network: every group of devices has a stream of its own, on which its collectives keep the "

@@ -14,8 +14,6 @@ from typing import TypeAlias
 import numpy as np
 
 from hespas.collectives.patterns import Pattern
-from hespas.schedule.roles import Roles
-from hespas.schedule.tasks import Job
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.groups import (
     GroupLayout,
@@ -37,6 +35,8 @@ from hespas.simulate.flow.refinement import (
 from hespas.simulate.flow.sharing import rate_units
 from hespas.simulate.flow.topology import Integers, Reals, Topology
 from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
+from hespas.tasks.graph import Job
+from hespas.tasks.roles import Roles
 
 LinkUses: TypeAlias = tuple[tuple[int, int], ...]
 """Link classes, and how many messages cross each of their links at a time."""

@@ -16,8 +16,8 @@ import sys
 from base64 import b64decode, b64encode
 from importlib import import_module
 
+from hespas.base.worker import lasting_worker
 from hespas.errors import ProgramError, ToolError
-from hespas.tools.worker import lasting_worker
 
 _MOST_S = 600.0
 _DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")

@@ -12,8 +12,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from hespas.base.worker import lasting_worker
 from hespas.errors import ProgramError, ToolError
-from hespas.tools.worker import lasting_worker
 from hespas.xla.mlir.module import BYTECODE_MAGIC
 from hespas.xla.mlir.trial import NO_TEXT, read_names
 

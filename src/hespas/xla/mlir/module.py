@@ -22,8 +22,8 @@ from io import BytesIO
 from math import prod
 from typing import Any
 
+from hespas.base.limits import MOST_DIGITS
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.limits import MOST_DIGITS
 from hespas.xla.mlir.text import read_integer, split_list
 
 PORTABLE_PRODUCER = b"StableHLO_v"

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.content_cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest
+from hespas.base.limits import MOST_DEVICES
+from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.base.progress import Stage, stage
+from hespas.base.staying import is_staying
+from hespas.base.version import __version__, installed_version
 from hespas.errors import ProgramError, ToolError
-from hespas.limits import MOST_DEVICES
-from hespas.progress import Stage, stage
-from hespas.tools.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
-from hespas.tools.staying import is_staying
-from hespas.version import __version__, installed_version
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes

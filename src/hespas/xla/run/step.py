@@ -20,8 +20,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hespas.base.units import format_bytes_binary
 from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
-from hespas.units import format_bytes_binary
 from hespas.xla.compile.messages import MemoryAnalysis, Refused
 from hespas.xla.compile.prepare import Prepared, prepare
 from hespas.xla.compile.worker import compile_options, memory_analysis, status_error

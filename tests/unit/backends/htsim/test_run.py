@@ -8,7 +8,7 @@ from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.schedule.tasks import (
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,

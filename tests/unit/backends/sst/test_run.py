@@ -9,7 +9,8 @@ from hespas.backends.sst.run import run_sst, simulated_ns
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.schedule.tasks import (
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -18,7 +19,6 @@ from hespas.schedule.tasks import (
     TaskGraph,
     spmd_job,
 )
-from hespas.simulate.flow.simulate import simulate_flow
 from message_simulators import stand_in_sst
 
 MIB = 2**20

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.cost.expand import expand
-from hespas.cost.structure import total
 from hespas.program.program import Op
 from hespas.program.work import Work
+from hespas.work.expand import expand
+from hespas.work.structure import total
 from hlo_programs import entry_ops
 
 WorkOf = Callable[[str], Work]

@@ -9,15 +9,15 @@ import pytest
 
 from charts import ReadChart, ReadSlice, read_chart
 from hespas.hardware.cluster import Cluster
-from hespas.options import (
+from hespas.prediction import composition
+from hespas.prediction.options import (
     AS_GIVEN,
     EstimateOptions,
     NetworkOptions,
     PredictOptions,
     ProgramOptions,
 )
-from hespas.pipeline import composition
-from hespas.prediction import Prediction
+from hespas.prediction.result import Prediction
 from hespas.program.program import Program
 from hespas.report.timeline.chart import Chart, Track
 from hespas.report.timeline.details import program_details

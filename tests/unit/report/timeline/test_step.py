@@ -16,7 +16,11 @@ from hespas.hardware.system import (
 )
 from hespas.report.timeline.chart import Chart, Slice
 from hespas.report.timeline.step import step_chart
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.timeline import Timeline
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -24,10 +28,6 @@ from hespas.schedule.tasks import (
     SendTask,
     TaskGraph,
 )
-from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.simulate.timeline import Timeline
 
 
 def system(devices: int) -> System:

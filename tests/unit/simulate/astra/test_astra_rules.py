@@ -9,7 +9,10 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.events.streams import Queues
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -20,9 +23,6 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.astra.events.streams import Queues
-from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.astra.simulate import simulate
 
 MakeSystem = Callable[..., System]
 

@@ -10,7 +10,9 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.tasks import (
+from hespas.simulate.astra import simulate as module
+from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -19,8 +21,6 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.astra import simulate as module
-from hespas.simulate.astra.simulate import simulate
 
 MakeSystem = Callable[..., System]
 ROWS: GroupTable = ((0, 1, 2, 3), (4, 5, 6, 7))

@@ -8,10 +8,10 @@ import pytest
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.report.timeline.step import step_chart
-from hespas.schedule.chakra import format as wire
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.tasks import SendTask, TaskGraph
 from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.chakra import format as wire
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.graph import SendTask, TaskGraph
 
 MakeSystem = Callable[..., System]
 COMP, COLL = wire.NodeType.COMP, wire.NodeType.COMM_COLL

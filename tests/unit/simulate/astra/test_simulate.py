@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import (
     CommunicationKind,
     Job,
     Task,
 )
-from hespas.simulate.astra.messages import ContentionModel
-from hespas.simulate.astra.simulate import simulate
 from small_jobs import (
     RING4,
     MakeSystem,

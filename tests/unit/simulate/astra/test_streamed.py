@@ -11,13 +11,13 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError, TraceError
 from hespas.hardware.system import System
-from hespas.schedule.chakra.reader import read_traces
-from hespas.schedule.chakra.writer import write_traces
-from hespas.schedule.tasks import CollectiveTask, Job, Task, TaskGraph
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.graph import CollectiveTask, Job, Task, TaskGraph
 from small_jobs import MakeSystem, all_reduce, compute, graph, send
 
 HALVES = ((0, 1), (2, 3))

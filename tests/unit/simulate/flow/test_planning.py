@@ -9,8 +9,8 @@ import pytest
 from flow_jobs import MB, MS, collective, graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
-from hespas.schedule.tasks import CommunicationKind
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CommunicationKind
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=0.0)
 RING, LINE = Shape.RING, Shape.LINE

@@ -9,8 +9,8 @@ import pytest
 from flow_jobs import collective, graph
 from hespas.hardware.links import load_link
 from hespas.hardware.sized import find_system
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CollectiveTask, CommunicationKind
 
 KIB = 1 << 10
 

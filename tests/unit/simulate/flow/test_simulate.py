@@ -27,15 +27,15 @@ from hespas.hardware.system import (
     System,
     Topology,
 )
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     Job,
     Task,
     TaskGraph,
 )
-from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.flow.simulate import simulate_flow
 
 
 def alone_ps(

@@ -8,9 +8,9 @@ import pytest
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, GroupTable, Task, TaskGraph
 from hespas.simulate.flow import symmetry
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, GroupTable, Task, TaskGraph
 
 GATHER, SCATTER = CommunicationKind.ALL_GATHER, CommunicationKind.REDUCE_SCATTER
 EXCHANGE = CommunicationKind.ALL_TO_ALL

@@ -8,8 +8,8 @@ import pytest
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, TaskGraph
 from hespas.simulate.flow.simulate import simulate_flow
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=0.0)
 SIZE = 64 << 20

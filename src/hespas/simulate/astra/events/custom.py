@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hespas.config.files import read_yaml
+from hespas.base.config_files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import CollectiveKind, System
-from hespas.schedule.chakra.nodes import ParsedNode
-from hespas.schedule.chakra.reader import read_messages
-from hespas.schedule.tasks import ComputeTask, ReceiveTask, SendTask
 from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.kernel import ActorQueue
 from hespas.simulate.matching import TAG_LIMIT
+from hespas.tasks.chakra.nodes import ParsedNode
+from hespas.tasks.chakra.reader import read_messages
+from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask
 
 if TYPE_CHECKING:
     from hespas.collectives.program import Program

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
 from hespas.simulate.astra.events.network import check_not_at_start
 from hespas.simulate.kernel import Action, ActorQueue
-from hespas.units import PS_PER_NS, to_gb_per_s, to_ns
 
 _Request = tuple[ActorQueue, int, Action, Any]
 

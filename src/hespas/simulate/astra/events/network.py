@@ -10,12 +10,12 @@ from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any, Protocol
 
+from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError, option
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.simulate.astra.messages import ContentionModel, Route, bytes_per_ns, delay_ns, route
 from hespas.simulate.kernel import Action, Kernel
 from hespas.simulate.matching import Mailbox, Mailboxes
-from hespas.units import PS_PER_NS, to_ns
 
 _CONTROL_BYTES = 8192
 Waiting = tuple[Action, Any]

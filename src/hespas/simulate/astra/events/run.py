@@ -11,17 +11,9 @@ from functools import partial
 from math import ceil
 from typing import TypeAlias, assert_never
 
+from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
-from hespas.schedule.tasks import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    EmptyTask,
-    MemoryTask,
-    ReceiveTask,
-    SendTask,
-)
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState
 from hespas.simulate.astra.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.astra.events.memory import Memory
@@ -40,7 +32,15 @@ from hespas.simulate.kernel import ActorQueue, Kernel
 from hespas.simulate.matching import TAG_LIMIT, Collectives
 from hespas.simulate.memory_guard import check_memory
 from hespas.simulate.timeline import Timeline
-from hespas.units import PS_PER_NS
+from hespas.tasks.graph import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+)
 
 _CUSTOM_QUEUE = 0
 _BYTES_PER_MESSAGE = 450

@@ -15,8 +15,8 @@ from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 from hespas.hardware.system import System
-from hespas.schedule.tasks import CollectiveTask, CommunicationKind, GroupTable, TaskGraph
 from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import CollectiveTask, CommunicationKind, GroupTable, TaskGraph
 
 MakeSystem = Callable[..., System]
 SIZE = 8000

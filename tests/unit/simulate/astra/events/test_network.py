@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.simulate import simulate
+from hespas.tasks.graph import (
     Job,
 )
-from hespas.simulate.astra.simulate import simulate
 from small_jobs import (
     RING4,
     MakeSystem,

@@ -8,7 +8,11 @@ import pytest
 
 from hespas.errors import ConfigError, HespasError, SimulationError, TraceError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
-from hespas.schedule.tasks import (
+from hespas.simulate.astra.events.algorithms import tree_node
+from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.simulate.kernel import ActorQueue, Kernel
+from hespas.tasks.graph import (
     CollectiveTask,
     CommunicationKind,
     ComputeTask,
@@ -18,10 +22,6 @@ from hespas.schedule.tasks import (
     Task,
     TaskGraph,
 )
-from hespas.simulate.astra.events.algorithms import tree_node
-from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.kernel import ActorQueue, Kernel
 
 MakeSystem = Callable[..., System]
 

@@ -1,0 +1,157 @@
+"""A directory of files under keys that are made of everything that decides their content."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from hespas.base.files import write_file
+from hespas.errors import CacheError, OutputError, option
+
+log = logging.getLogger("hespas")
+_DIGEST_BYTES = 32
+_USED: ContextVar[set[Path] | None] = ContextVar("used", default=None)
+
+
+@contextmanager
+def used_files() -> Generator[set[Path]]:
+    """Yield the files that caches read and write from now on, in this thread."""
+    used = set[Path]()
+    token = _USED.set(used)
+    try:
+        yield used
+    finally:
+        _USED.reset(token)
+
+
+def _note_use(path: Path) -> None:
+    used = _USED.get()
+    if used is not None:
+        used.add(path)
+
+
+@cache
+def code_digest(*folders: str) -> str:
+    """Return what tells versions of the code apart that stands in folders of hespas.
+
+    It is a part of a key where that code decides the content.
+    """
+    digest = sha256()
+    home = Path(__file__).resolve().parent
+    for folder in folders:
+        for file in sorted((home / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentCache:
+    """A directory with a compressed file for each key.
+
+    ``suffix`` ends the files' names, ``mark`` begins their contents, and ``what`` names them in
+    messages. Files are written atomically; a damaged one counts as missing, with a warning. If all
+    files with this suffix, and with those of ``also``, together exceed ``limit_bytes``, the least
+    recently used ones are removed.
+    """
+
+    directory: Path
+    suffix: str
+    mark: bytes
+    what: str
+    also: tuple[str, ...] = ()
+    limit_bytes: int = 2 * 2**30
+
+    def read(self, key: str) -> bytes | None:
+        """Return what was written, None if it is missing or damaged."""
+        path = self.path_of(key)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable(error) from error
+        result = self._unpacked(content)
+        if result is None:
+            self.warn_of_damage(key)
+            return None
+        with suppress(OSError):
+            path.touch()
+        _note_use(path)
+        return result
+
+    def warn_of_damage(self, key: str) -> None:
+        """Log that a file holds something else than was written, and is made again."""
+        log.warning("%s: the cached program is damaged; it is made again", self.path_of(key))
+
+    def write(self, key: str, content: bytes) -> None:
+        """Store a content; `CacheError` if the directory cannot be written."""
+        packed = zlib.compress(content, level=6)
+        self._write(key, self.mark + sha256(packed).digest() + packed)
+        _note_use(self.path_of(key))
+
+    def adopt(self, key: str, file: bytes) -> None:
+        """Store what a file of another machine's cache holds, unless it is damaged or here already.
+
+        Raises `CacheError` if the directory cannot be written.
+        """
+        if self._unpacked(file) is not None and not self.path_of(key).exists():
+            self._write(key, file)
+
+    def _write(self, key: str, file: bytes) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_file(self.path_of(key), file)
+            self._evict()
+        except (OSError, OutputError) as error:
+            raise self._unusable(error) from error
+
+    def check(self) -> None:
+        """Raise `CacheError` if the directory cannot be made or written."""
+        above = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        if not above.is_dir():
+            raise self._unusable(NotADirectoryError(20, "there is a file in its place"))
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise self._unusable(PermissionError(13, "Permission denied"))
+
+    def path_of(self, key: str) -> Path:
+        """Return the file of a key."""
+        return self.directory / f"{key}{self.suffix}"
+
+    def _unpacked(self, content: bytes) -> bytes | None:
+        start = len(self.mark) + _DIGEST_BYTES
+        digest, packed = content[len(self.mark) : start], content[start:]
+        if not content.startswith(self.mark) or sha256(packed).digest() != digest:
+            return None
+        try:
+            return zlib.decompress(packed)
+        except zlib.error:
+            return None
+
+    def _evict(self) -> None:
+        files = {
+            path: path.stat()
+            for path in self.directory.iterdir()
+            if path.suffix in {self.suffix, *self.also}
+        }
+        size = sum(stat.st_size for stat in files.values())
+        for path in sorted(files, key=lambda path: files[path].st_mtime_ns):
+            if size <= self.limit_bytes:
+                return
+            size -= files[path].st_size
+            path.unlink(missing_ok=True)
+
+    def _unusable(self, error: Exception) -> CacheError:
+        why = error.strerror if isinstance(error, OSError) else error
+        return CacheError(
+            f"the cache of {self.what} cannot be used: {why}",
+            location=str(self.directory),
+            hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
+        )

@@ -1,0 +1,194 @@
+"""Turn plain values into typed ones, and msgspec's complaints into one-line errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
+from enum import Enum
+from math import isfinite
+from types import UnionType
+from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, HespasError
+
+_T = TypeVar("_T")
+_PLACED = re.compile(r"(?P<what>.*?)(?: - at (?P<of_key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
+_QUOTED = re.compile(r"`([^`]*)`")
+_WORDS = {
+    "`float`": "a number",
+    "`int`": "an integer",
+    "`str`": "a string",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "an object",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    """A place inside a value: its JSON path, what is there, and what should be."""
+
+    path: str
+    value: object
+    form: object
+
+
+def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
+    """Return ``data`` as a ``form`` (a msgspec struct or dataclass), without coercing any value.
+
+    ``location`` (a file) and ``at`` (the JSON path of ``data`` in it) go into the `ConfigError`
+    that any unknown key, missing key, wrong type or impossible figure raises.
+    """
+    root = _Spot(path=at, value=data, form=form)
+    _refuse_not_finite(root, location)
+    _refuse_unknown_keys(root, location)
+    try:
+        return msgspec.convert(data, form)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), root, location) from None
+    except HespasError as error:
+        # The form's own check doesn't know where its value was read.
+        error.location = error.location or location
+        raise
+
+
+def _refuse_unknown_keys(spot: _Spot, location: str) -> None:
+    """Refuse keys that a dataclass lacks; msgspec refuses those that a struct lacks."""
+    if not (is_dataclass(_plain(spot.form)) and isinstance(spot.value, dict)):
+        return
+    fields = _fields(spot.form)
+    for key in cast("dict[str, object]", spot.value):
+        if key not in fields:
+            raise ConfigError(
+                f"unknown key {key!r} in {spot.path}",
+                location=location,
+                hint=suggestion(key, fields),
+            )
+        _refuse_unknown_keys(_step_to_key(key, spot), location)
+
+
+def _refuse_not_finite(spot: _Spot, location: str) -> None:
+    value = spot.value
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"{spot.path} is {value}", location=location, hint="give a finite number")
+    for path, member in _members(spot):
+        _refuse_not_finite(_Spot(path=path, value=member, form=None), location)
+
+
+def _members(spot: _Spot) -> list[tuple[str, object]]:
+    if isinstance(spot.value, dict):
+        mapping = cast("dict[object, object]", spot.value)
+        return [(f"{spot.path}.{key}", value) for key, value in mapping.items()]
+    if isinstance(spot.value, list):
+        values = cast("list[object]", spot.value)
+        return [(f"{spot.path}[{index}]", value) for index, value in enumerate(values)]
+    return []
+
+
+def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
+    parts = _PLACED.fullmatch(complaint)
+    if parts is None:
+        return ConfigError(complaint, location=location)
+    spot = _follow(parts["path"] or "", root)
+    if parts["of_key"]:
+        return ConfigError(
+            f"a key of {spot.path} is not a string", location=location, hint="quote it"
+        )
+    message, hint = _verdict(parts["what"], spot)
+    return ConfigError(message, location=location, hint=hint)
+
+
+def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
+    """Return what is wrong at ``spot``, and how to fix it."""
+    quoted = _QUOTED.search(what)
+    name = quoted[1] if quoted else ""
+    if what.startswith("Object contains unknown field"):
+        return f"unknown key {name!r} in {spot.path}", suggestion(name, _fields(spot.form))
+    if what.startswith("Object missing required field"):
+        return f"{spot.path} lacks {name!r}", "add it"
+    shown = json.dumps(spot.value, default=str)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return f"{spot.path} is {shown}", _hint(what, spot)
+
+
+def _hint(what: str, spot: _Spot) -> str:
+    if what.startswith("Invalid enum value"):
+        return suggestion(str(spot.value), _choices(spot.form))
+    expected = what.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
+    for word, plain in _WORDS.items():
+        expected = expected.replace(word, plain)
+    return f"give {expected}"
+
+
+def _follow(path: str, spot: _Spot) -> _Spot:
+    for step in _STEP.finditer(path):
+        spot = _step_to_key(step["key"], spot) if step["key"] else _step_in(step["index"], spot)
+    return spot
+
+
+def _step_to_key(key: str, spot: _Spot) -> _Spot:
+    value = cast("Mapping[str, object]", spot.value).get(key)
+    return _Spot(path=f"{spot.path}.{key}", value=value, form=_fields(spot.form).get(key))
+
+
+def _step_in(index: str, spot: _Spot) -> _Spot:
+    members = [arg for arg in get_args(_container(spot.form)) if arg is not Ellipsis]
+    member: object = members[-1] if members else object
+    if index != "...":
+        value = cast("Sequence[object]", spot.value)[int(index)]
+        return _Spot(path=f"{spot.path}[{index}]", value=value, form=member)
+    # msgspec doesn't say which entry of a mapping is wrong: find the first that is.
+    entries = cast("Mapping[str, object]", spot.value).items()
+    key, value = next(entry for entry in entries if not _fits(entry[1], member))
+    return _Spot(path=f"{spot.path}.{key}", value=value, form=member)
+
+
+def _container(form: object) -> object:
+    """Return the list, tuple or mapping among the types that a value may have."""
+    plain = _plain(form)
+    if get_origin(plain) not in {Union, UnionType}:
+        return plain
+    kinds = [_plain(each) for each in get_args(plain)]
+    return next((kind for kind in kinds if get_origin(kind) in {list, tuple, dict}), plain)
+
+
+def _fits(value: object, form: object) -> bool:
+    try:
+        msgspec.convert(value, cast("type[object]", form))
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _plain(form: object) -> object:
+    """Strip ``Annotated[...]`` and ``| None`` off a type."""
+    if get_origin(form) is Annotated:
+        return _plain(get_args(form)[0])
+    if get_origin(form) in (Union, UnionType):
+        return _plain(next(member for member in get_args(form) if member is not type(None)))
+    return form
+
+
+def _fields(form: object) -> dict[str, object]:
+    plain = _plain(form)
+    if isinstance(plain, type) and is_dataclass(plain):
+        types = get_type_hints(plain, include_extras=True)
+        return {field.name: types[field.name] for field in dataclass_fields(plain)}
+    if not (isinstance(plain, type) and issubclass(plain, msgspec.Struct)):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(plain)}
+
+
+def _choices(form: object) -> list[str]:
+    plain = _plain(form)
+    if get_origin(plain) is Literal:
+        return [str(choice) for choice in get_args(plain)]
+    members = list(plain) if isinstance(plain, type) and issubclass(plain, Enum) else []
+    return [str(member.value) for member in members]

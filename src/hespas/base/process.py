@@ -1,0 +1,256 @@
+"""Run another program in its own directory, with a time limit, a memory limit and a log."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from hespas.base.interruption import interruption
+from hespas.errors import TimeLimitError, ToolError
+
+LOG_NAME = "log.txt"
+MOST_LOG_BYTES = 2**28
+"""What a program may print: more is a program that prints without end."""
+_READ_BYTES = 2**18
+_LAST_LINES = 3
+_LOOK_EVERY_S = 0.1
+_PROGRAM_OF_A_SHELL = """
+exec 3<&0
+( (read -r _ <&3; kill -s KILL -- "-$$") >/dev/null 2>&1 & )
+exec "$@" </dev/null 3<&-
+"""
+"""Becomes a program, and leaves behind what ends its process group when standard input closes.
+
+Its parent holds the other end, so that the program ends with its parent however that ends. The one
+left behind is nobody's child: a program that waits for all of its own doesn't wait for it.
+"""
+# How programs built with Abseil, as XLA's compilers are, log what ends them.
+_FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a program may run, and how much memory it may address; None means no limit."""
+
+    time_s: float
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A program that succeeded: its log, and how long it took."""
+
+    log: Path
+    elapsed_s: float
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    name: str,
+    directory: Path,
+    limits: Limits,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    r"""Run ``command`` in ``directory`` and wait for it.
+
+    ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
+    which is made if it is missing. ``environment`` is added to this process's own. Raises
+    `ToolError`, naming the log, if the program is missing, fails, is killed, takes too long or
+    prints more than `MOST_LOG_BYTES`; it and its children have ended by then. They end with this
+    process too, even if that is killed.
+
+    >>> import sys, tempfile
+    >>> with tempfile.TemporaryDirectory() as made:
+    ...     done = run_program([sys.executable, "-c", "print('well')"], name="python",
+    ...                        directory=Path(made), limits=Limits(time_s=60))
+    ...     done.log.read_text()
+    'well\n'
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / LOG_NAME
+    started_s = monotonic()
+    _check_executable(command[0], name=name, directory=directory)
+    with log.open("wb") as output, _pipe() as read_end:
+        try:
+            process = subprocess.Popen(
+                [*_shell(limits.memory_bytes), *command],
+                cwd=directory,
+                stdin=read_end,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolError(
+                f"{name} cannot be started: {error.strerror or error}", location=str(command[0])
+            ) from error
+        code = _waited(process, limits.time_s, name=name, log=log)
+    if code != 0:
+        raise ToolError(f"{name} {ending(code)}: {last_words(log)}", location=str(log))
+    return Finished(log=log, elapsed_s=monotonic() - started_s)
+
+
+def _check_executable(program: str, *, name: str, directory: Path) -> None:
+    """Raise `ToolError` where there is no such program, before a shell stumbles over it."""
+    if "/" not in program:
+        reason = None if shutil.which(program) else errno.ENOENT
+    else:
+        file = directory / program
+        reason = None if os.access(file, os.X_OK) else _reason(file)
+    if reason is not None:
+        raise ToolError(f"{name} cannot be started: {os.strerror(reason)}", location=program)
+
+
+def _reason(file: Path) -> int:
+    return errno.EACCES if file.exists() else errno.ENOENT
+
+
+@contextlib.contextmanager
+def _pipe() -> Generator[int]:
+    """Yield the end of a pipe to read from; the other is closed afterwards, or with the process."""
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def _shell(memory_bytes: int | None) -> tuple[str, ...]:
+    """Return a prefix for a command, a shell that becomes the program.
+
+    It limits the memory that the program can address. Python code between fork and exec would be
+    unsafe where threads run, as JAX's do.
+    """
+    most = None if memory_bytes is None else within_inherited(resource.RLIMIT_AS, memory_bytes)
+    limit = "" if most is None else f"ulimit -v {most // 1024} || exit\n"
+    return ("/bin/sh", "-c", limit + _PROGRAM_OF_A_SHELL, "sh")
+
+
+def within_inherited(kind: int, wanted: int) -> int:
+    """Return a limit for this process's children: what it inherited, where that is lower.
+
+    ``kind`` is one of `resource`'s. No process may raise what it inherited.
+
+    >>> within_inherited(resource.RLIMIT_CORE, 0)
+    0
+    """
+    inherited = resource.getrlimit(kind)[0]
+    return wanted if inherited == resource.RLIM_INFINITY else min(wanted, inherited)
+
+
+def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
+    try:
+        code = _wait(process, time_s, interruption(), name=name, log=log)
+        _check_log(log, name)
+    except subprocess.TimeoutExpired as error:
+        raise TimeLimitError(
+            f"{name} took longer than {time_s:g} s: {last_words(log)}",
+            location=str(log),
+            hint="allow more time",
+        ) from error
+    finally:
+        # Whatever it started dies with it, on Ctrl-C too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if log.stat().st_size > MOST_LOG_BYTES:
+            os.truncate(log, _READ_BYTES)
+    return code
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    time_s: float,
+    interrupted: Event | None,
+    *,
+    name: str,
+    log: Path,
+) -> int:
+    """Wait for a process; `KeyboardInterrupt` once ``interrupted`` is set."""
+    end_s = monotonic() + time_s
+    while monotonic() < end_s - _LOOK_EVERY_S:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=_LOOK_EVERY_S)
+        if interrupted is not None and interrupted.is_set():
+            raise KeyboardInterrupt
+        _check_log(log, name)
+    return process.wait(timeout=max(0.0, end_s - monotonic()))
+
+
+def _check_log(log: Path, name: str) -> None:
+    """Raise `ToolError` for a program that prints without end."""
+    if log.stat().st_size > MOST_LOG_BYTES:
+        raise ToolError(
+            f"{name} printed more than {MOST_LOG_BYTES >> 20} MiB",
+            location=str(log),
+            hint="let it print less",
+        )
+
+
+def ending(code: int) -> str:
+    """Describe how a process ended, by its exit code; negative codes are signals.
+
+    >>> ending(3), ending(-6)
+    ('failed with code 3', 'was ended by SIGABRT')
+    """
+    if code > 0:
+        return f"failed with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def last_words(log: Path) -> str:
+    """Return the last lines of a log, as one line for a message; a failed check before a stack."""
+    with log.open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size_bytes - _READ_BYTES))
+        text = file.read().decode(errors="replace")
+    fatal = _FATAL.findall(text)
+    if fatal:
+        return fatal[-1][:600]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"
+
+
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Generator[Path]:
+    """Make a temporary directory, and remove it after the work in it.
+
+    It is kept, for its log, if the work raises an error and left anything in it, but not on Ctrl-C.
+    ``purpose`` is part of its name.
+
+    >>> with scratch_directory("example") as directory:
+    ...     directory.is_dir()
+    True
+    >>> directory.exists()
+    False
+    """
+    directory = Path(tempfile.mkdtemp(prefix=f"hespas-{purpose}-"))
+    try:
+        yield directory
+    except Exception:
+        # What was refused before anything ran left nothing to look at.
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+        raise
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)

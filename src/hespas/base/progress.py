@@ -1,0 +1,123 @@
+"""The stages that take time: their beginnings and ends, as records of the log.
+
+To show progress, add a handler to the logger ``hespas.base.progress`` and set its level to
+INFO, or to DEBUG for steps on the way. Each record holds a `Report` as ``report``. A stage that
+needs no work, such as a compilation that is taken from the cache, has no records.
+
+>>> records = []
+>>> class Shown(logging.Handler):
+...     def emit(self, record):
+...         records.append((record.report.stage.value, record.report.event.value))
+>>> handler = Shown()
+>>> LOG.addHandler(handler)
+>>> LOG.setLevel(logging.INFO)
+>>> with stage(Stage.COMPILE, "for H100_80GB"):
+...     pass
+>>> LOG.removeHandler(handler)
+>>> LOG.setLevel(logging.NOTSET)
+>>> records
+[('compile', 'begin'), ('compile', 'end')]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from threading import Lock
+from time import perf_counter
+
+LOG = logging.getLogger("hespas.base.progress")
+
+
+class Stage(Enum):
+    """A stage that can take longer than a person likes to wait without a word."""
+
+    EXPORT = "export"
+    PARTITION = "partition"
+    COMPILE = "compile"
+    ESTIMATE = "estimate"
+    SIMULATE = "simulate"
+    VALIDATE = "validate"
+    MEASURE = "measure"
+
+
+class Event(Enum):
+    """What happened to a stage; one that raises an error has failed."""
+
+    BEGIN = "begin"
+    ADVANCE = "advance"
+    END = "end"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What happened to a stage.
+
+    ``what`` says what it works on. ``kind`` and ``size`` say which others it takes as long as:
+    those of its kind and about its size; a size of 0 says nothing. ``done`` of ``total`` parts are
+    done, where it has parts. ``seconds`` is how long it took, None before its end.
+    """
+
+    stage: Stage
+    event: Event
+    what: str
+    kind: str
+    size: int
+    total: int
+    done: int = 0
+    seconds: float | None = None
+
+
+@contextmanager
+def stage(
+    which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
+) -> Generator[Callable[[int], None]]:
+    """Log that a stage begins, and that it ends or fails; see `Report` for what is given.
+
+    Yields a function to call with how many more of its parts are done, from any thread.
+    """
+    name = f"{which.value} {what}".rstrip()
+    start_s = perf_counter()
+    begun = Report(stage=which, event=Event.BEGIN, what=what, kind=kind, size=size, total=total)
+    _log(logging.INFO, f"{name} begins", begun)
+    try:
+        yield _advance(name, begun)
+    except BaseException:
+        _log_end(f"{name} failed", begun, Event.FAIL, perf_counter() - start_s)
+        raise
+    _log_end(f"{name} ended", begun, Event.END, perf_counter() - start_s)
+
+
+def _advance(name: str, begun: Report) -> Callable[[int], None]:
+    """Return what counts parts: a record for each hundredth of them."""
+    lock = Lock()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        with lock:
+            before, done = done, done + more
+            now = done
+        if before * 100 // begun.total < now * 100 // begun.total:
+            report = replace(begun, event=Event.ADVANCE, done=now)
+            _log(logging.DEBUG, f"{name}: {now} of {begun.total}", report)
+
+    return advance if begun.total and LOG.isEnabledFor(logging.DEBUG) else _ignore
+
+
+def _ignore(more: int) -> None:
+    """Count nothing, where the counts are not logged."""
+
+
+def _log_end(text: str, begun: Report, event: Event, seconds: float) -> None:
+    ended = replace(begun, event=event, seconds=seconds)
+    _log(logging.INFO, f"{text} after {seconds:.3f} s", ended)
+
+
+def _log(level: int, text: str, report: Report) -> None:
+    if LOG.isEnabledFor(level):
+        LOG.log(level, text, extra={"report": report})

@@ -1,0 +1,1 @@
+"""Predictions against measurements: steps measured here, published steps, and calibration."""

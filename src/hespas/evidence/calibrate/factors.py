@@ -1,0 +1,176 @@
+"""Fit factors by predicting with them.
+
+Not all of a prediction grows with a factor: launches and communication stay as they are, and
+nothing gets faster than the peaks. So a factor is fitted by predicting with it, and the errors
+that are reported are those of predictions with all the factors that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import median
+
+from hespas.errors import MeasurementError
+from hespas.evidence.calibrate.samples import Case, FactorFit, Sample
+from hespas.hardware.device import Device
+
+SMALLEST_FACTOR = 1e-3
+"""With this, only what no factor scales is left of a prediction."""
+
+_LARGEST_LOG = -log(SMALLEST_FACTOR)
+_CLOSE_ENOUGH = 1e-5
+_MOST_PREDICTIONS = 60
+_TELLING = 1.5
+"""A prediction that twice the factor makes less than this much longer is mostly no factor's."""
+
+Predict = Callable[[Device], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The measurements that one factor is fitted to.
+
+    ``name`` is a key of a node's ``calibration``; ``predict`` returns the time of each case on a
+    device, in seconds, as the device is calibrated.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    predict: Predict
+    notes: tuple[str, ...] = ()
+
+
+def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...]:
+    """Return a factor for each group, fitted one after the other.
+
+    The median of measured over predicted time becomes 1, which no outlier pulls. Raises
+    `MeasurementError` where no factor does that.
+    """
+    calibrated = device
+    fitted: list[tuple[Group, float, tuple[str, ...]]] = []
+    for group in groups:
+        decisive = _telling(group, calibrated)
+        factor = float(f"{_factor(group, decisive, calibrated):.4g}")
+        calibrated = with_factors(calibrated, {group.name: factor})
+        fitted.append((group, factor, _idle_note(group, decisive)))
+    return tuple(
+        FactorFit(
+            name=group.name,
+            factor=factor,
+            samples=_samples(group, device, calibrated),
+            notes=(*group.notes, *notes),
+        )
+        for group, factor, notes in fitted
+    )
+
+
+def combined(known: Mapping[str, float], fitted: Mapping[str, float]) -> dict[str, float]:
+    """Return a node's factors with fitted ones, of four digits, multiplied onto them.
+
+    >>> combined({"gemm": 2.0, "kernels": 0.5}, {"gemm.bf16": 1.5, "kernels": 3.0})
+    {'gemm': 2.0, 'kernels': 1.5, 'gemm.bf16': 3.0}
+    """
+    made = {name: float(f"{value * _known(known, name):.4g}") for name, value in fitted.items()}
+    return {**known, **made}
+
+
+def _known(known: Mapping[str, float], name: str) -> float:
+    """Return the factor that holds: one of products of all types goes where one's own comes."""
+    general = known.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
+    return known.get(name, general)
+
+
+def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
+    """Return the device as it is calibrated once ``fitted`` is written."""
+    return _told(device, lambda known: combined(known, fitted))
+
+
+def scaled(device: Device, name: str, factor: float) -> Device:
+    """Return the device with a factor that isn't rounded."""
+    return _told(device, lambda known: {**known, name: factor * _known(known, name)})
+
+
+def _told(
+    device: Device, factors_of: Callable[[Mapping[str, float]], Mapping[str, float]]
+) -> Device:
+    measured = device.measured
+    if measured is None:
+        return device
+    return replace(device, measured=replace(measured, factors=factors_of(measured.factors)))
+
+
+def _telling(group: Group, device: Device) -> list[int]:
+    """Return which cases say something of the factor: all, where none does much."""
+    everything = list(range(len(group.cases)))
+    if len(everything) < 2:
+        return everything
+    once = group.predict(device)
+    twice = group.predict(scaled(device, group.name, 2.0))
+    return [at for at in everything if twice[at] >= _TELLING * once[at]] or everything
+
+
+def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
+    idle = len(group.cases) - len(decisive)
+    if not idle:
+        return ()
+    return (f"{idle} of {len(group.cases)} say little of the factor: most of each is launching it",)
+
+
+def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
+    measured = [group.cases[at].measured_s for at in decisive]
+
+    def missing(log_factor: float) -> float:
+        """Return the logarithm of the median of measured over predicted time."""
+        times = group.predict(scaled(device, group.name, exp(log_factor)))
+        predicted = (times[at] for at in decisive)
+        return log(median(m / p for m, p in zip(measured, predicted, strict=True)))
+
+    root = _root(missing)
+    if root is None:
+        case = group.cases[decisive[0]]
+        raise MeasurementError(
+            f"no factor {group.name!r} makes predictions what was measured: launches, "
+            "communication and the peaks stay as they are",
+            location=case.location,
+            hint="correct the unit, or the program, node and system that were measured",
+        )
+    return exp(root)
+
+
+def _root(of: Callable[[float], float]) -> float | None:
+    """Return where a falling function is 0, by false position (Illinois); None where nowhere.
+
+    Steps from 0 grow until there is a point on each side. The line between the two gives the
+    next; a side that stays twice counts half, so that neither stays for ever.
+    """
+    sides: dict[bool, tuple[float, float]] = {}
+    at, step, was_above = 0.0, 0.0, False
+    for _ in range(_MOST_PREDICTIONS):
+        value = of(at)
+        if abs(value) < _CLOSE_ENOUGH:
+            return at
+        is_above = value > 0
+        if len(sides) == 2 and is_above == was_above:
+            other, height = sides[not is_above]
+            sides[not is_above] = (other, height / 2)
+        sides[is_above], was_above = (at, value), is_above
+        if len(sides) < 2:
+            if abs(at) >= _LARGEST_LOG:
+                return None
+            step = max(2 * abs(value), 2 * step)
+            further = at + (step if is_above else -step)
+            at = min(max(further, -_LARGEST_LOG), _LARGEST_LOG)
+            continue
+        (left, high), (right, low) = sides[True], sides[False]
+        at = (left * low - right * high) / (low - high)
+    return at
+
+
+def _samples(group: Group, base: Device, calibrated: Device) -> tuple[Sample, ...]:
+    before, after = group.predict(base), group.predict(calibrated)
+    return tuple(
+        Sample(case=case, predicted_s=predicted_s, fitted_s=fitted_s)
+        for case, predicted_s, fitted_s in zip(group.cases, before, after, strict=True)
+    )

@@ -1,0 +1,206 @@
+"""Timings of matrix products in a CSV of the user's own.
+
+The header names ``m``, ``n``, ``k``, ``dtype``, optionally ``batch``, and the time with its unit:
+``latency_us``, ``time (ms)``, ``duration[ns]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hespas.base.limits import whole_number
+from hespas.base.suggest import suggestion
+from hespas.base.units import format_time
+from hespas.errors import HardwareError, MeasurementError
+from hespas.evidence.calibrate.factors import Group
+from hespas.evidence.calibrate.lines import check_columns, csv_lines, time_of
+from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits
+from hespas.hardware.device import Device, factor_of
+from hespas.price.tables.gemm import GemmModel, Product, gemm_model
+from hespas.program.types import ELEMENT_TYPES
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_TIME = re.compile(r"(?:latency|time|duration)[ _]*[\[(]?(s|ms|us|µs|ns)[\])]?")
+_TYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "half": "f16",
+    "fp16": "f16",
+    "float32": "f32",
+    "fp32": "f32",
+    "float64": "f64",
+    "fp64": "f64",
+    "fp8": "f8E4M3FN",
+    "f8": "f8E4M3FN",
+    "e4m3": "f8E4M3FN",
+    "e5m2": "f8E5M2",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float8_e5m2": "f8E5M2",
+    "int8": "i8",
+}
+SHORTEST_KERNEL_S = 5e-7
+"""No GPU starts and ends a kernel in less."""
+
+_HEADER = "m,n,k,dtype,latency_us"
+_HINT = "correct the unit in the header"
+_TF32 = ", or write tf32 where tensor cores multiplied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The header: names of the columns, and the unit of the time."""
+
+    names: Sequence[str]
+    time: int
+    unit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    product: Product
+    time_s: float
+    location: str
+
+    @property
+    def name(self) -> str:
+        """What was measured."""
+        product = self.product
+        batch = "" if product.batch == 1 else f"{product.batch} x "
+        return f"{batch}{product.m} x {product.n} x {product.k} of {product.type_name}"
+
+    @property
+    def case(self) -> Case:
+        """What was measured, where it stands, and its time."""
+        return Case(label=self.name, location=self.location, measured_s=self.time_s)
+
+    @property
+    def key(self) -> Product:
+        """What is equal of rows of one thing: rows and columns exchanged take the same time."""
+        low, high = sorted((self.product.m, self.product.n))
+        return replace(self.product, m=low, n=high)
+
+
+def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
+    """Return the products of each type that the file has, for a factor on each.
+
+    Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit,
+    for what is no number, for times below the physical floor or far from what the part's tables
+    say, and for lines that contradict each other; `HardwareError` for a device without tables.
+    """
+    rows = _rows(path)
+    if device.measured is None:
+        raise HardwareError(
+            "no tables of measured kernels are named, whose times factors could multiply",
+            location=device.name,
+            hint='name those of the nearest part in its node.json ("tables": "H100_SXM")',
+        )
+    model = gemm_model(device)
+    for row in rows:
+        _check(row, model)
+    by_factor: dict[str, list[_Row]] = {}
+    for row in rows:
+        by_factor.setdefault(factor_of(row.product.type_name), []).append(row)
+    return tuple(_group(name, by_factor[name]) for name in sorted(by_factor))
+
+
+def _check(row: _Row, model: GemmModel) -> None:
+    device, type_name = model.device, row.product.type_name
+    floor_s = model.floor_s(row.product)
+    if not device.names(type_name) and row.time_s < floor_s:
+        served = device.served_by(type_name) or "peak_flops"
+        raise MeasurementError(
+            f"{row.name} in {format_time(row.time_s)} is below the {format_time(floor_s)} of "
+            f"{served}, for {device.name} names no rate of {type_name}",
+            location=row.location,
+            hint="name it in per_datatype_flops (roofline/config.json of a node of your own), or "
+            "correct the type or the unit",
+        )
+    check_limits(
+        row.case,
+        floor_s=max(floor_s, SHORTEST_KERNEL_S),
+        expected_s=model.price(row.product).time_s,
+        hint=_HINT + (_TF32 if type_name == "f32" else ""),
+    )
+
+
+def _group(name: str, rows: Sequence[_Row]) -> Group:
+    notes = check_agreement(
+        rows,
+        key=lambda row: row.key,
+        time_s=lambda row: row.time_s,
+        location=lambda row: row.location,
+        name=lambda row: row.name,
+    )
+
+    def predict(device: Device) -> list[float]:
+        model = gemm_model(device)
+        return [model.price(row.product).time_s for row in rows]
+
+    return Group(name=name, cases=tuple(row.case for row in rows), predict=predict, notes=notes)
+
+
+def _rows(path: Path) -> list[_Row]:
+    header, *lines = csv_lines(path, header=_HEADER)
+    columns = _columns(header.cells, header.location)
+    if not lines:
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
+    return [_row(line.cells, columns, line.location) for line in lines]
+
+
+def _columns(header: Sequence[str], location: str) -> _Columns:
+    names = [name.lower() for name in header]
+    names = ["dtype" if name in {"type", "data_type"} else name for name in names]
+    check_columns(names, location)
+    missing = [name for name in ("m", "n", "k", "dtype") if name not in names]
+    if missing:
+        hint = f"the first line must be the header, such as {_HEADER}"
+        message = f"the header lacks {', '.join(missing)}"
+        raise MeasurementError(message, location=location, hint=hint)
+    times = [(at, match) for at, name in enumerate(names) if (match := _TIME.fullmatch(name))]
+    if len(times) != 1:
+        raise MeasurementError(
+            "the header doesn't name one time with its unit",
+            location=location,
+            hint="write latency_us, latency_ms, latency_ns or latency_s",
+        )
+    at, match = times[0]
+    return _Columns(names=names, time=at, unit_s=_UNITS[match[1]])
+
+
+def _row(line: Sequence[str], columns: _Columns, location: str) -> _Row:
+    if len(line) != len(columns.names):
+        message = f"{len(line)} columns where the header has {len(columns.names)}"
+        raise MeasurementError(message, location=location)
+    cells = dict(zip(columns.names, line, strict=True))
+    sizes = {name: _size(cells, name, location) for name in ("m", "n", "k")}
+    product = Product(
+        type_name=_type(cells["dtype"], location),
+        m=sizes["m"],
+        n=sizes["n"],
+        k=sizes["k"],
+        batch=_size(cells, "batch", location) if "batch" in cells else 1,
+    )
+    time_s = time_of(line[columns.time], unit_s=columns.unit_s, location=location)
+    return _Row(product=product, time_s=time_s, location=location)
+
+
+def _size(cells: Mapping[str, str], name: str, location: str) -> int:
+    text = cells[name]
+    size = whole_number(text)
+    if not size:
+        raise MeasurementError(
+            f"{name} is {text[:40]!r}", location=location, hint="give a whole number above 0"
+        )
+    return size
+
+
+def _type(text: str, location: str) -> str:
+    name = _TYPES.get(text.lower().removeprefix("torch."), text)
+    known = tuple(ELEMENT_TYPES)
+    if name not in known:
+        message = f"there is no type {text!r}"
+        raise MeasurementError(message, location=location, hint=suggestion(text, (*known, *_TYPES)))
+    return name

@@ -1,0 +1,153 @@
+"""What is said of a measured step: as text, as JSON, and as a line of a table of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hespas.base.units import format_bytes_binary, format_time
+from hespas.errors import ConfigError, option
+from hespas.evidence.measure.comparison import Comparison
+from hespas.evidence.measure.measured import Measurement
+from hespas.evidence.validate.measurements import MeasuredStep
+from hespas.prediction import checks, machines, workload
+from hespas.prediction.options import PredictOptions
+from hespas.sources.source import FileSource, ModelSource
+
+WIDE = 0.1
+"""A spread above which a median says little."""
+_WIDTH = 16
+
+
+def measurement_text(measured: Measurement) -> str:
+    """Return a summary for people."""
+    counted = len(measured.durations_s)
+    low, high = (format_time(each) for each in (measured.p10_s, measured.p90_s))
+    where = f"{measured.devices} x {measured.device_kind}"
+    if measured.processes > 1:
+        where += f" in {measured.processes} processes"
+    memory = f"{format_bytes_binary(measured.memory.total_bytes)} a device"
+    if measured.free_bytes is not None:
+        memory += f", of {format_bytes_binary(measured.free_bytes)} that were free"
+    versions = ", ".join(f"{name} {number}" for name, number in measured.versions.items())
+    rows = [
+        ("Step time", f"{format_time(measured.median_s)}, the median of {counted} steps"),
+        ("10 % to 90 %", f"{low} to {high}: a spread of {_share(measured.spread)}"),
+        ("Memory", memory),
+        ("Compiled in", format_time(measured.compile_s)),
+        ("Versions", versions),
+    ]
+    notes = measured.notes
+    if measured.spread > WIDE:
+        notes = (*notes, "steps differ widely: other programs run here, or more steps are needed")
+    return _lines(f"{measured.workload}: one step on {where}, measured", rows, notes)
+
+
+def comparison_text(compared: Comparison) -> str:
+    """Return how far off the prediction is."""
+    prediction = compared.prediction
+    where = prediction.device_name
+    if prediction.system is not None:
+        where += f" on {prediction.system.name}"
+    title = f"Predicted for {where} ({prediction.fidelity}, {prediction.estimates.method})"
+    rows = [
+        ("Step time", format_time(prediction.step_time_s)),
+        ("Error", f"{100 * compared.error:+.1f} % of what was measured"),
+    ]
+    return _lines(title, rows, (*compared.notes, *prediction.warnings))
+
+
+def _lines(title: str, rows: Sequence[tuple[str, str]], notes: Sequence[str]) -> str:
+    shown = [f"  {name:<{_WIDTH}}{text}" for name, text in rows]
+    return "\n".join([title, *shown, *(f"  Note: {note}" for note in notes)])
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def measured_json(measured: Measurement, compared: Comparison | None) -> dict[str, object]:
+    """Return the documented object; ``predicted`` is null without a prediction."""
+    memory = measured.memory
+    return {
+        "workload": measured.workload,
+        "devices": measured.devices,
+        "processes": measured.processes,
+        "platform": measured.platform,
+        "device_kind": measured.device_kind,
+        "warm_up": measured.warm_up,
+        "steps": len(measured.durations_s),
+        "median_s": measured.median_s,
+        "p10_s": measured.p10_s,
+        "p90_s": measured.p90_s,
+        "least_s": min(measured.durations_s),
+        "most_s": max(measured.durations_s),
+        "spread": measured.spread,
+        "durations_s": list(measured.durations_s),
+        "compile_s": measured.compile_s,
+        "memory_bytes": memory.total_bytes,
+        "free_memory_bytes": measured.free_bytes,
+        "versions": dict(measured.versions),
+        "notes": list(measured.notes),
+        "predicted": None if compared is None else _predicted(compared),
+    }
+
+
+def _predicted(compared: Comparison) -> dict[str, object]:
+    prediction = compared.prediction
+    return {
+        "step_time_s": prediction.step_time_s,
+        "error": compared.error,
+        "node": prediction.device_name,
+        "system": None if prediction.system is None else prediction.system.name,
+        "method": prediction.estimates.method,
+        "fidelity": prediction.fidelity,
+        "notes": [*compared.notes, *prediction.warnings],
+    }
+
+
+def check_table(options: PredictOptions) -> None:
+    """Raise `ConfigError` for a step that has no line in the table of `hespas.evidence.validate`.
+
+    A line names a model or a file, a node and a system.
+    """
+    table_names(options)
+
+
+def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
+    """Return the line of a measured step; its resolution is from the 10th to the 90th percentile.
+
+    Raises what `check_table` raises.
+    """
+    source = workload.source_of(options, machines.system_of(options.network))
+    node, system = table_names(options)
+    return MeasuredStep(
+        workload=source.name,
+        options=dict(source.texts) if isinstance(source, ModelSource) else {},
+        node=node,
+        system=system,
+        step_s=measured.median_s,
+        resolution_s=measured.p90_s - measured.p10_s,
+        profiled_compute_s=None,
+        line=0,
+    )
+
+
+def table_names(options: PredictOptions) -> tuple[str, str]:
+    """Return the names of the node and the system; raises what `check_table` raises."""
+    network = options.network
+    source = workload.source_of(options, machines.system_of(network))
+    if not isinstance(source, ModelSource | FileSource):
+        raise ConfigError(
+            f"{option('csv')} names a model or a file, and {source.name} is neither",
+            hint="write it to a file first: hespas export",
+        )
+    given = network.system if network.cluster is None else network.cluster
+    node = checks.checked(options).estimate.node
+    for name, value in (("cluster", given), ("node", node)):
+        if not isinstance(value, str | Path):
+            raise ConfigError(
+                f"{option('csv')} names the system and its node, and {option(name)} is not given",
+                hint=f"give {option('cluster')}, as in 4xA100_SXM_40GB",
+            )
+    return str(node), str(given)

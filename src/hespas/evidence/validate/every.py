@@ -1,0 +1,265 @@
+"""Recompute published steps, one process each; what was computed before is taken from a cache.
+
+A row is compiled where that is possible within the limits, and otherwise predicted with the fusion
+of a model of the compiler; a row that can't be predicted says why. A run that is ended goes on from
+its cache.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from hespas.base.cache import ContentCache
+from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.errors import ToolError
+from hespas.evidence.validate.messages import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
+from hespas.evidence.validate.published import Row
+from hespas.prediction.options import Fidelity
+from hespas.simulate.models import Model
+from hespas.sources.maxtext.source import PYTHON_VARIABLE
+
+_MARK = b"hespas row 1\n"
+_PACKAGES = ("jax", "jaxlib", "jax-cuda12-pjrt", "libtpu")
+_HOME = Path(__file__).resolve().parents[2]
+_TOO_LONG = ("SIGXCPU", "SIGKILL", "took longer than")
+_TOO_LARGE = ("ran out of memory", "MemoryError", "bad_alloc", "Cannot allocate memory")
+_WALL_OF_CPU = 12.0
+"""A machine that is shared runs a process at a fraction of its speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToPredict:
+    """The method and the network's model, where things are cached, and the limits of a row.
+
+    None for the method is the best for the row's device, and for the model the system's own.
+    ``cpu_limit_s`` is of each process: the one that compiles, in practice.
+    """
+
+    method: str | None = None
+    model: Model | None = None
+    cache_dir: Path | None = None
+    cpu_limit_s: float = 600.0
+    memory_limit_bytes: int = 16 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRow:
+    """A published step and its prediction; None where there is none, and ``reason`` says why.
+
+    ``reason`` also says why a program is not compiled. ``cpu_s`` is the processor time of all that
+    it took, at most what it took the first time; ``memory_bytes`` that of the largest process.
+    """
+
+    row: Row
+    answer: RowAnswer | None
+    reason: str
+    cpu_s: float
+    memory_bytes: int
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over published, less one."""
+        return None if self.answer is None else self.answer.predicted_s / self.row.published_s - 1
+
+
+class _Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row cost at most, and under which limits it could not be compiled."""
+
+    cpu_s: float = 0.0
+    memory_bytes: int = 0
+    gave_up: str = ""
+    cpu_limit_s: float = 0.0
+    memory_limit_bytes: int = 0
+
+    def stands(self, how: HowToPredict) -> bool:
+        """Whether it would not be compiled under these limits either."""
+        within = how.cpu_limit_s <= self.cpu_limit_s
+        return bool(self.gave_up) and within and how.memory_limit_bytes <= self.memory_limit_bytes
+
+
+def row_cache(directory: Path) -> ContentCache:
+    """Return the cache of predicted rows in a directory."""
+    return ContentCache(directory=directory, suffix=".row", mark=_MARK, what="predicted steps")
+
+
+def predict_rows(
+    rows: Iterable[Row],
+    how: HowToPredict,
+    *,
+    cached: ContentCache,
+    advance: Callable[[int], object],
+) -> tuple[PredictedRow, ...]:
+    """Predict rows, the cheapest first as far as that is known, and return them in their order.
+
+    Whatever fails is a row's ``reason``. ``advance`` is called after each.
+    """
+    asked = tuple(rows)
+    costs = {at: _cost(cached, row) for at, row in enumerate(asked)}
+    done: dict[int, PredictedRow] = {}
+    for at in sorted(costs, key=lambda at: costs[at].cpu_s or float("inf")):
+        done[at] = _predicted(asked[at], how, cached, costs[at])
+        advance(1)
+    return tuple(done[at] for at in range(len(asked)))
+
+
+def _predicted(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
+    if row.missing:
+        return PredictedRow(row=row, answer=None, reason=row.missing, cpu_s=0.0, memory_bytes=0)
+    key = _key(row, how)
+    content = cached.read(key)
+    if content is not None:
+        answer = msgspec.msgpack.decode(content, type=RowAnswer)
+        return _finished(row, answer, cost.gave_up if cost.stands(how) else "", cost)
+    reason = cost.gave_up if cost.stands(how) else ""
+    answer = RowAnswer(refused=reason)
+    if not reason:
+        answer = _asked(row, how, Fidelity.COMPILED)
+        reason = answer.refused
+    if answer.refused:
+        fused = _asked(row, how, Fidelity.FUSED)
+        spent = max(answer.memory_bytes, fused.memory_bytes)
+        answer = msgspec.structs.replace(
+            fused, cpu_s=answer.cpu_s + fused.cpu_s, memory_bytes=spent
+        )
+        reason = reason if not answer.refused else answer.refused
+    new = _Cost(
+        cpu_s=max(cost.cpu_s, answer.cpu_s),
+        memory_bytes=max(cost.memory_bytes, answer.memory_bytes),
+        gave_up=reason if _is_limit(reason) else "",
+        cpu_limit_s=how.cpu_limit_s,
+        memory_limit_bytes=how.memory_limit_bytes,
+    )
+    cached.write(_cost_key(row), msgspec.msgpack.encode(new))
+    if not answer.refused and (not reason or new.gave_up):
+        cached.write(key, msgspec.msgpack.encode(answer))
+    return _finished(row, answer, reason, new)
+
+
+def _finished(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> PredictedRow:
+    return PredictedRow(
+        row=row,
+        answer=None if answer.refused else answer,
+        reason=reason,
+        cpu_s=cost.cpu_s,
+        memory_bytes=cost.memory_bytes,
+    )
+
+
+def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
+    """Predict a row in a process of its own; what ends it is an answer too."""
+    request = RowRequest(
+        workload=_absolute(row.workload),
+        options=row.options,
+        xla_flags=row.xla_flags if fidelity is Fidelity.COMPILED else {},
+        node=_absolute(row.node),
+        system=_absolute(row.system),
+        fidelity=fidelity.value,
+        method=how.method,
+        model=None if how.model is None else how.model.value,
+        cache_dir=None if how.cache_dir is None else str(how.cache_dir.resolve()),
+        cpu_limit_s=how.cpu_limit_s,
+        memory_limit_bytes=how.memory_limit_bytes,
+    )
+    with scratch_directory("row") as home:
+        (home / REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+        answer = _answered(home, how)
+    if any(sign in answer.refused for sign in _TOO_LONG):
+        said = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
+        return msgspec.structs.replace(answer, refused=said)
+    if any(sign in answer.refused for sign in _TOO_LARGE):
+        said = f"compiling takes more than {how.memory_limit_bytes / 1e9:g} GB"
+        return msgspec.structs.replace(answer, refused=said)
+    return answer
+
+
+def _absolute(name: str) -> str:
+    """Return a name as it is, and a path for a process in another directory."""
+    kind, colon, rest = name.rpartition("maxtext:")
+    path = Path(rest)
+    return f"{kind}{colon}{path.resolve()}" if path.exists() else name
+
+
+def _answered(home: Path, how: HowToPredict) -> RowAnswer:
+    try:
+        run_program(
+            [sys.executable, "-P", "-m", "hespas.evidence.validate.worker"],
+            name="the prediction",
+            directory=home,
+            limits=Limits(time_s=how.cpu_limit_s * _WALL_OF_CPU),
+        )
+        return msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=RowAnswer)
+    except ToolError as error:
+        return RowAnswer(refused=error.message)
+
+
+def _is_limit(reason: str) -> bool:
+    return reason.startswith("compiling takes more than ")
+
+
+def _cost(cached: ContentCache, row: Row) -> _Cost:
+    content = cached.read(_cost_key(row))
+    return _Cost() if content is None else msgspec.msgpack.decode(content, type=_Cost)
+
+
+def _asked_of(row: Row) -> dict[str, object]:
+    names = ("workload", "options", "xla_flags", "node", "system")
+    every: dict[str, object] = asdict(row)
+    asked = {name: every[name] for name in names}
+    return {**asked, "file": _content_of(row.workload)}
+
+
+def _cost_key(row: Row) -> str:
+    return _digest({"cost": _asked_of(row), "versions": _versions()})
+
+
+def _key(row: Row, how: HowToPredict) -> str:
+    """Return the key of a prediction: all of hespas' code and presets are in it."""
+    parts = {
+        "row": _asked_of(row),
+        "how": [how.method, how.model and how.model.value, how.cpu_limit_s, how.memory_limit_bytes],
+        "versions": _versions(),
+        "code": _code(),
+    }
+    return _digest(parts)
+
+
+def _digest(value: Mapping[str, object]) -> str:
+    return sha256(_MARK + msgspec.json.encode(value, order="deterministic")).hexdigest()
+
+
+def _content_of(workload: str) -> str:
+    path = Path(workload)
+    return sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def _versions() -> dict[str, str]:
+    return {name: _version(name) for name in _PACKAGES} | {
+        PYTHON_VARIABLE: os.environ.get(PYTHON_VARIABLE, "")
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def _code() -> str:
+    """Return what tells apart the code and the presets that decide a prediction."""
+    digest = sha256()
+    for file in sorted(_HOME.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(str(file.relative_to(_HOME)).encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,156 @@
+"""Predict what was measured: export the model, and run the pipeline on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hespas.base.suggest import suggestion
+from hespas.base.units import format_time
+from hespas.errors import MeasurementError
+from hespas.evidence.calibrate.lines import at_line
+from hespas.evidence.calibrate.samples import FAR
+from hespas.evidence.validate.measurements import MeasuredStep
+from hespas.frontend.load import read_source
+from hespas.hardware.presets import load_device
+from hespas.hardware.sized import find_system
+from hespas.models.catalogue import models
+from hespas.prediction import composition
+from hespas.prediction.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.prediction.result import Prediction
+from hespas.price.cache import MemoryStore
+from hespas.price.methods import DeviceUse, EstimatorSpec, method_named
+from hespas.simulate.models import Model
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+
+FLOOR_METHOD = "roofline"
+"""Whose answer no device can beat: every peak reached, every byte moved once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """A measured step, and what each method predicts for it."""
+
+    measured: MeasuredStep
+    predictions: Mapping[str, Prediction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Exported programs, by workload and options.
+
+    Compiled ones are cached in ``cache_dir``, by default in the user's cache directory.
+    """
+
+    cache_dir: Path | None
+    exported: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
+
+    def source(self, step: MeasuredStep) -> bytes:
+        """Return a workload's partitioned StableHLO, or the HLO that its file holds."""
+        key = (step.workload, repr(sorted(step.options.items())))
+        if key not in self.exported:
+            self.exported[key] = _source(step)
+        return self.exported[key]
+
+
+def _source(step: MeasuredStep) -> bytes:
+    if step.workload in models():
+        return partitioned(export_model(step.workload, step.options)).text
+    return read_source(Path(step.workload))
+
+
+def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
+    """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
+
+    A node that ``method`` can't price is refused too. ``location`` is the step's ``file:line``.
+    """
+    with at_line(location):
+        find_system(step.system)
+        device = load_device(step.node)
+        chosen = method_named(method)
+        if chosen.device_use is DeviceUse.NEEDED:
+            chosen.estimator(EstimatorSpec(device=device))
+        _check_workload(step)
+
+
+def _check_workload(step: MeasuredStep) -> None:
+    if step.workload in models():
+        models()[step.workload].step(dict(step.options))
+        return
+    if not Path(step.workload).exists():
+        raise MeasurementError(
+            f"there is no model or file {step.workload!r}",
+            hint=suggestion(step.workload, models()),
+        )
+    if step.options:
+        raise MeasurementError(
+            f"{step.workload} is no model of the zoo, and takes no options",
+            hint="see hespas export --list",
+        )
+
+
+def recompute(
+    step: MeasuredStep, sources: Sources, *, method: str, model: Model | None, location: str
+) -> Recomputed:
+    """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
+
+    A program that was compiled before is taken as it is; its kernels' PTX is not known.
+
+    Raises `MeasurementError` where the roofline of computation alone is longer than what was
+    measured: no device is faster than its peaks, so that the unit or the workload is wrong; and
+    where prediction and measurement differ by more than a factor of a hundred.
+    ``location`` is the step's ``file:line``, which every error about what it names shows.
+    """
+    with at_line(location):
+        predictions = _predictions(step, sources, method, model)
+    floor_s = predictions[FLOOR_METHOD].estimates.total.without_launches_s
+    if step.interval_s[1] < floor_s:
+        raise MeasurementError(
+            f"{step.workload} on {step.system} took {step.step_s:g} s, but at every peak of "
+            f"{step.node} it would take {floor_s:.4g} s",
+            location=location,
+            hint="give seconds, and the program that was measured",
+        )
+    _check_far(step, predictions[method].step_time_s, location)
+    return Recomputed(measured=step, predictions=predictions)
+
+
+def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
+    ratio = step.step_s / predicted_s
+    if 1 / FAR <= ratio <= FAR:
+        return
+    far = f"{ratio:.0f} times" if ratio > 1 else f"a {1 / ratio:.0f}th of"
+    raise MeasurementError(
+        f"{step.workload} on {step.system} took {format_time(step.step_s)}, {far} the "
+        f"{format_time(predicted_s)} that are predicted",
+        location=location,
+        hint="give seconds, and the program, node and system that were measured",
+    )
+
+
+def _predictions(
+    step: MeasuredStep, sources: Sources, method: str, model: Model | None
+) -> dict[str, Prediction]:
+    options = PredictOptions(
+        program=ProgramOptions(file=Path(step.workload)),
+        compile=CompileChoice(fidelity=Fidelity.COMPILED),
+        estimate=EstimateOptions(node=step.node, cache_dir=sources.cache_dir),
+        network=NetworkOptions(system=step.system, model=model),
+    )
+    prepared = composition.prepare(options, source=sources.source(step))
+
+    def predicted_by(name: str) -> Prediction:
+        chosen = replace(options, estimate=replace(options.estimate, method=name))
+        estimates = composition.price(prepared, chosen, store=MemoryStore())
+        return composition.finish(prepared, estimates, chosen)
+
+    return {name: predicted_by(name) for name in dict.fromkeys((FLOOR_METHOD, method))}

@@ -1,0 +1,223 @@
+"""Predict one row: a process of its own, so that its limits and its memory are the row's alone.
+
+Started as ``python -m hespas.evidence.validate.worker`` in a directory that holds the request; the
+answer is left there (`hespas.evidence.validate.messages` names the files).
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from hespas.base.process import within_inherited
+from hespas.compile.options import CompileOptions
+from hespas.compile.recipe import RecipeFlags
+from hespas.errors import HespasError, spelled
+from hespas.evidence.validate.messages import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
+from hespas.hardware.sized import find_system
+from hespas.models.catalogue import models
+from hespas.models.model import parse_mesh
+from hespas.models.part import PIPE
+from hespas.prediction import composition, loading, machines, staged
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.prediction.result import Prediction
+from hespas.program.slices import COMPILED_SLICES, with_slices
+from hespas.report.run import run_report
+from hespas.simulate.models import Model
+from hespas.sources.exported import partitioned
+from hespas.sources.function import export_model
+from hespas.sources.options import ModelOptions
+from hespas.tasks.pipelining.options import PipelineOptions
+from hespas.xla.cpu import use_cpu
+
+_KIB = 1024
+_OVER_S = 5
+_THREADS = 2
+_DEFAULT_STACK_BYTES = 2**23
+
+
+def main() -> None:
+    """Read the request in the working directory, predict, and write the answer."""
+    request = msgspec.json.decode(Path(REQUEST_FILE).read_bytes(), type=RowRequest)
+    use_cpu()
+    try:
+        _limit(request)
+        answer = _answered(request)
+    except HespasError as error:
+        answer = RowAnswer(refused=spelled(error.text(str), str))
+    spent = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    done = msgspec.structs.replace(
+        answer,
+        cpu_s=sum(each.ru_utime + each.ru_stime for each in spent),
+        memory_bytes=_KIB * max(each.ru_maxrss for each in spent),
+    )
+    Path(ANSWER_FILE).write_bytes(msgspec.json.encode(done))
+
+
+def _limit(request: RowRequest) -> None:
+    """Limit this process and those that it starts: the compiler, and what exports."""
+    limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
+    over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
+    memory = request.memory_limit_bytes + stacks_bytes(find_system(request.system).device_count)
+    within = within_inherited(resource.RLIMIT_DATA, memory)
+    resource.setrlimit(resource.RLIMIT_DATA, (within, within))
+
+
+def stacks_bytes(devices: int) -> int:
+    """Return what the partitioner's threads reserve for their stacks, and hardly use.
+
+    XLA's client has two threads for each device, each with the stack that a process may have.
+    """
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _THREADS * devices * (stack if stack > 0 else _DEFAULT_STACK_BYTES)
+
+
+def _answered(request: RowRequest) -> RowAnswer:
+    options = _options(request)
+    if PIPE in request.options.get("mesh", ""):
+        return _answer_of_pipeline(staged.predict_pipeline(_as_pipeline(options, request)))
+    if _is_extended(request):
+        answer = _answer(_extended(options, request))
+        is_compiled = request.fidelity == Fidelity.COMPILED.value
+        return msgspec.structs.replace(answer, held_by="extended") if is_compiled else answer
+    return _answer(_predicted(options, request))
+
+
+def _options(request: RowRequest) -> PredictOptions:
+    return PredictOptions(
+        program=ProgramOptions(
+            file=Path(request.workload), model=ModelOptions(settings=request.options)
+        ),
+        compile=CompileChoice(
+            fidelity=Fidelity(request.fidelity),
+            options=CompileOptions(recipe=_recipe(request.xla_flags)),
+        ),
+        estimate=EstimateOptions(
+            node=request.node,
+            method=request.method,
+            cache_dir=None if request.cache_dir is None else Path(request.cache_dir),
+        ),
+        network=NetworkOptions(
+            system=request.system,
+            model=None if request.model is None else Model(request.model),
+        ),
+    )
+
+
+_MAXTEXT = "maxtext:"
+_BETWEEN = "dcn_data_parallelism"
+
+
+def _is_extended(request: RowRequest) -> bool:
+    """Return whether a row is of more slices of TPUs than two, alike but for their data."""
+    if not request.workload.startswith(_MAXTEXT):
+        return False
+    slices = find_system(request.system).slices
+    between = {name for name in request.options if name.startswith("dcn_")}
+    is_alike = between == {_BETWEEN} and request.options[_BETWEEN] == str(slices)
+    return slices > COMPILED_SLICES and is_alike
+
+
+def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
+    """Predict a row with the program of two slices, which differs in its collectives alone."""
+    system = find_system(request.system)
+    count, _, part = request.system.partition("x")
+    two = replace(
+        options,
+        program=replace(
+            options.program,
+            model=ModelOptions(settings={**request.options, _BETWEEN: str(COMPILED_SLICES)}),
+        ),
+        network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
+    )
+    compiled = loading.load(two, system=machines.system_of(two.network))
+    note = (
+        f"the program is that of {COMPILED_SLICES} slices, and simulated on {count}: a slice does "
+        "the same however many there are"
+    )
+    program = with_slices(compiled, system.slices)
+    program = msgspec.structs.replace(program, assumptions=(note, *program.assumptions))
+    return composition.predict(replace(options, compile=CompileChoice()), program=program)
+
+
+def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions:
+    """Return the options of a row whose mesh has stages: no compiler takes all of its programs.
+
+    The option ``fidelity`` says whose kernels they have.
+    """
+    given = dict(request.options)
+    model = ModelOptions(
+        mesh=parse_mesh(given.pop("mesh")),
+        global_batch=int(given.pop("global_batch")),
+        sequence=int(given.pop("sequence")),
+        micro_batch=int(given.pop("micro_batch", "1")),
+    )
+    fidelity = Fidelity(given.pop("fidelity", Fidelity.AUTO.value))
+    stages = PipelineOptions(schedule=given.pop("schedule", PipelineOptions().schedule))
+    return replace(
+        options,
+        program=replace(options.program, model=replace(model, settings=given)),
+        compile=CompileChoice(fidelity=fidelity),
+        pipeline=stages,
+    )
+
+
+def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
+    if request.workload in models():
+        # As `hespas validate` does: layers written out, and divided before they are compiled.
+        program = replace(options.program, model=ModelOptions())
+        source = partitioned(export_model(request.workload, request.options)).text
+        return composition.predict(replace(options, program=program), source=source)
+    return composition.predict(options)
+
+
+def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:
+    """Return a row's flags as those of a recipe: what the compiler doesn't take is noted."""
+    if not flags:
+        return None
+    return RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
+
+
+def _answer_of_pipeline(prediction: PipelinePrediction) -> RowAnswer:
+    return RowAnswer(
+        predicted_s=prediction.step_time_s,
+        compute_s=prediction.compute_s,
+        exposed_s=prediction.exposed_communication_s,
+        held_by=prediction.fidelity,
+        peak_bytes=prediction.peak_memory_bytes,
+        assumptions=prediction.assumptions,
+    )
+
+
+def _answer(prediction: Prediction) -> RowAnswer:
+    report = run_report(prediction)
+    kinds: dict[str, float] = {}
+    for row in report.kinds:
+        kinds[row.kind] = kinds.get(row.kind, 0.0) + row.time_s
+    return RowAnswer(
+        predicted_s=report.step_time_s,
+        compute_s=report.compute_s,
+        exposed_s=report.exposed_communication_s,
+        held_by=report.fidelity,
+        bound=msgspec.structs.asdict(report.bound),
+        kinds=kinds,
+        peak_bytes=prediction.memory.peak_bytes,
+        assumptions=tuple(report.assumptions),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,445 @@
+"""Kernels with several results: those that read the same data, and those that read each other's.
+
+Two kernels that go over the same elements are one, with the results of both, if neither then waits
+for itself. Reading the same large value, or one reading what the other writes, they move fewer
+bytes together. The depth of a kernel, the longest way to it from an argument, tells in a few steps
+that no way leads from one through others to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hespas.lower.group import Group, Grouping
+from hespas.lower.kinds import IN_PLACE, REDUCING
+from hespas.lower.order import needed_by
+from hespas.lower.roles import Role, bytes_of, is_row
+from hespas.program.attrs import SliceAttrs
+from hespas.program.program import Op, Value, size_of
+
+_MOST_RESULTS = 10
+_MOST_ROUNDS = 12
+_ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
+_MOST_OPERANDS = 64
+_FEW, _ABOUT = 64, 32
+"""So many kernels are all compared with each other; of more, those of about the same depth."""
+_SMALL_BYTES = 16
+_SLICED_APART_BYTES = 1024
+"""Of a value this large, kernels that read parts without a common element stay apart.
+
+Source: openxla/xla, ``ParameterSlicesAreNonOverlapping`` in multi_output_fusion.cc (Apache License
+2.0), and what jaxlib 0.10.2 compiles for H100."""
+
+_OF_COLUMNS, _OF_ROW, _SHARED_BYTES = 4 * 32 * 33, 32, 48 * 1024
+"""Elements that a sum of columns, or of a row, keeps in shared memory, and what a kernel has of it.
+
+Source: openxla/xla, ``SharedMemoryUsage`` in gpu_fusible.cc (Apache License 2.0)."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """A kernel, or an operation that stands alone, with what it reads and writes.
+
+    ``size`` is how many elements it goes over, ``how`` how it reduces them, ``shared_bytes`` what
+    its reductions keep in shared memory; ``is_alone`` is what has one result in XLA. ``depth`` is
+    greater than that of all nodes in ``before``, and less than in ``after``.
+    """
+
+    rank: int
+    group: Group | None
+    operation: int
+    size: int
+    how: str
+    shared_bytes: int
+    is_alone: bool
+    reads: dict[Value, None] = field(default_factory=dict[Value, None])
+    before: set[Node] = field(default_factory=set["Node"])
+    after: set[Node] = field(default_factory=set["Node"])
+    depth: int = 0
+
+
+def nodes_of(grouping: Grouping) -> list[Node]:
+    """Return the nodes of a block, kernels of several results merged, in program order."""
+    graph = _Graph(grouping=grouping)
+    graph.build()
+    graph.merge_readers()
+    graph.set_depths()
+    graph.merge_chains(graph.is_pass)
+    graph.set_depths()
+    graph.merge_readers()
+    return graph.nodes
+
+
+def stretches_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
+    """Return the nodes of a block with kernels of libraries, as `hespas.lower.libraries` says.
+
+    ``results`` are those of the block.
+    """
+    graph = _Graph(grouping=grouping)
+    graph.build()
+    graph.merge_stretches()
+    graph.drop_inner(results)
+    return graph.nodes
+
+
+def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
+    """Yield what a group reads and doesn't compute, in order of first use."""
+    inside = {result for at in group.members for result in operations[at].results}
+    seen: set[Value] = set()
+    for at in sorted(group.members):
+        for value in needed_by(operations[at]):
+            if value not in inside and value not in seen:
+                seen.add(value)
+                yield value
+
+
+@dataclass(slots=True, kw_only=True)
+class _Graph:
+    """The nodes of a block while they are merged."""
+
+    grouping: Grouping
+    nodes: list[Node] = field(default_factory=list[Node])
+    writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
+
+    def build(self) -> None:
+        """Make the nodes."""
+        operations, roles = self.grouping.operations, self.grouping.roles
+        rooted: dict[int, Group] = {}
+        for group in self.grouping.groups:
+            for root in group.roots:
+                rooted[root] = group
+        for at, op in enumerate(operations):
+            group = rooted.get(at)
+            if group is None and not (
+                self.grouping.written[at] and roles[at] in (Role.FIXED, Role.VIEW)
+            ):
+                continue
+            size, how = _shape(op, at)
+            reads = needed_by(op) if group is None else outside(operations, group)
+            node = Node(
+                rank=at,
+                group=group,
+                operation=at,
+                size=size,
+                how=how,
+                shared_bytes=_shared_bytes(op),
+                is_alone=group is None or group.library or self._is_of_rows(group),
+                reads=dict.fromkeys(reads),
+            )
+            self.nodes.append(node)
+            for result in op.results:
+                self.writer[result] = node
+        for node in self.nodes:
+            node.before = {self.writer[value] for value in node.reads if value in self.writer}
+            node.before.discard(node)
+            for each in node.before:
+                each.after.add(node)
+        self.set_depths()
+
+    def set_depths(self) -> None:
+        """Set the depth of every node."""
+        missing = {node: len(node.before) for node in self.nodes}
+        ready = [node for node in self.nodes if not node.before]
+        for node in ready:
+            node.depth = 0
+        at = 0
+        while at < len(ready):
+            node = ready[at]
+            at += 1
+            for user in node.after:
+                missing[user] -= 1
+                if not missing[user]:
+                    user.depth = 1 + max(each.depth for each in user.before)
+                    ready.append(user)
+        assert len(ready) == len(self.nodes), "a kernel waits for itself"  # noqa: S101
+
+    def merge_readers(self) -> None:
+        """Merge kernels that read the same value."""
+        readers: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            if not node.is_alone:
+                for value in node.reads:
+                    if bytes_of(value) > _SMALL_BYTES:
+                        readers.setdefault(value, []).append(node)
+        gone: dict[Node, Node] = {}
+        for value, nodes in readers.items():
+            if len(nodes) > 1:
+                found = list(dict.fromkeys([_found(gone, node) for node in nodes]))
+                self._merge_all(found, value, gone)
+        self._drop(gone)
+
+    def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
+        """Merge readers of a value, in their order, with those behind over the same elements."""
+        left = _Candidates(are_few=len(nodes) <= _FEW)
+        for node in nodes:
+            left.add(node)
+        for first in nodes:
+            if first in gone:
+                continue
+            left.drop(first)
+            for other in left.of(first):
+                if _is_full(first):
+                    break
+                if (
+                    _is_alike(first, other)
+                    and not self._read_apart(first, other, read)
+                    and _are_independent(first, other)
+                ):
+                    left.drop(other)
+                    self._merge(first, other, gone)
+
+    def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
+        """Merge kernels with the first that reads what they write and belongs to them."""
+        gone: dict[Node, Node] = {}
+        for node in self.nodes:
+            if node in gone:
+                continue
+            for user in sorted(node.after, key=lambda user: user.rank):
+                if belong(node, user) and _can_join(node, user):
+                    self._merge(user, node, gone)
+                    break
+        self._drop(gone)
+
+    def merge_stretches(self) -> None:
+        """Merge kernels with those that read what they write, or the same large values."""
+        for _ in range(_MOST_ROUNDS):
+            before = len(self.nodes)
+            self.merge_chains(lambda node, user: self._is_stretch(node) and self._is_stretch(user))
+            self.set_depths()
+            self._merge_siblings()
+            self.set_depths()
+            if len(self.nodes) == before:
+                return
+
+    def drop_inner(self, results: Iterable[Value]) -> None:
+        """Have no kernel write what only it reads."""
+        read = {value for node in self.nodes for value in node.reads}.union(results)
+        operations = self.grouping.operations
+        for node in filter(self._is_stretch, self.nodes):
+            assert node.group is not None  # noqa: S101 - for the type checker
+            kept = [at for at in node.group.roots if not read.isdisjoint(operations[at].results)]
+            node.group.roots = kept or node.group.roots
+
+    def _merge_siblings(self) -> None:
+        readers: dict[Value, list[Node]] = {}
+        for node in filter(self._is_stretch, self.nodes):
+            for value in node.reads:
+                if bytes_of(value) > _SMALL_BYTES:
+                    readers.setdefault(value, []).append(node)
+        gone: dict[Node, Node] = {}
+        for nodes in readers.values():
+            first, *others = dict.fromkeys([_found(gone, node) for node in nodes])
+            for other in others:
+                if _are_independent(first, other):
+                    self._merge(first, other, gone)
+        self._drop(gone)
+
+    def _is_stretch(self, node: Node) -> bool:
+        """Return whether a kernel is one that a library's may do with others in one pass."""
+        if node.group is None or node.group.library:
+            return False
+        kinds = {self.grouping.operations[root].kind for root in node.group.roots}
+        return kinds.isdisjoint(_ALONE)
+
+    def is_pass(self, node: Node, user: Node) -> bool:
+        """Return whether a kernel goes over what another writes, and can read it on the spot."""
+        if not _is_alike(node, user):
+            return False
+        if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
+            return False
+        operations, roles = self.grouping.operations, self.grouping.roles
+        closed = {
+            result
+            for root in (node.group.roots if node.group else ())
+            if roles[root] is not Role.LOOP
+            for result in operations[root].results
+        }
+        return closed.isdisjoint(user.reads)
+
+    def _read_apart(self, one: Node, other: Node, read: Value) -> bool:
+        """Return whether two kernels stay apart as they read parts of a value.
+
+        XLA leaves a kernel alone that does nothing but slice, unless another uses that slice.
+        """
+        assert one.group is not None  # noqa: S101 - checked where they were compared
+        assert other.group is not None  # noqa: S101 - the same
+        members = one.group.members, other.group.members
+        for mine, its in (members, members[::-1]):
+            if len(mine) == 1 and mine.keys() <= its.keys():
+                return False
+        slices = [self._slice_of(group, read) for group in members]
+        if any(
+            each is not None and len(group) == 1
+            for each, group in zip(slices, members, strict=True)
+        ):
+            return True
+        first, second = slices
+        if first is None or second is None or bytes_of(read) < _SLICED_APART_BYTES:
+            return False
+        places = zip(first.start, first.limit, second.start, second.limit, strict=True)
+        return any(low >= end or start >= high for low, high, start, end in places)
+
+    def _slice_of(self, members: Iterable[int], read: Value) -> SliceAttrs | None:
+        """Return which part of a value a kernel reads; None where it is all, or several parts."""
+        operations = self.grouping.operations
+        users = [operations[at] for at in members if read in operations[at].operands]
+        if len(users) != 1 or not isinstance(users[0].attrs, SliceAttrs):
+            return None
+        return users[0].attrs
+
+    def _is_of_rows(self, group: Group) -> bool:
+        """Return whether a kernel reduces rows and goes over them again, as in a norm.
+
+        Such a kernel is Triton's, which has one result in XLA.
+        """
+        reduced = {at for at in group.members if self.grouping.operations[at].kind == "reduce"}
+        return not reduced <= set(group.roots)
+
+    def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
+        """Put a node into another one, whose depth may change."""
+        assert one.group is not None  # noqa: S101 - checked where they were compared
+        assert other.group is not None  # noqa: S101 - the same
+        depth = _joint_depth(one, other)
+        one.group.roots = sorted({*one.group.roots, *other.group.roots})
+        for at, times in other.group.members.items():
+            one.group.members[at] = max(times, one.group.members.get(at, 0))
+        one.before |= other.before
+        one.after |= other.after
+        for each in other.before:
+            each.after.discard(other)
+            each.after.add(one)
+        for each in other.after:
+            each.before.discard(other)
+            each.before.add(one)
+        one.before -= {one, other}
+        one.after -= {one, other}
+        one.how = one.how or other.how
+        one.shared_bytes += other.shared_bytes
+        one.depth = depth
+        one.rank = max(one.rank, other.rank)
+        one.reads = dict.fromkeys(outside(self.grouping.operations, one.group))
+        gone[other] = one
+
+    def _drop(self, gone: dict[Node, Node]) -> None:
+        if gone:
+            self.nodes = [node for node in self.nodes if node not in gone]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Candidates:
+    """Kernels that others may merge with, by the elements that they go over.
+
+    Where there are many, most can be merged at about their own depth alone, and are looked up
+    there; the others are ``loose``.
+    """
+
+    are_few: bool
+    of_size: dict[int, dict[Node, int]] = field(default_factory=dict[int, dict["Node", int]])
+    at_depth: dict[tuple[int, int], list[Node]] = field(
+        default_factory=dict[tuple[int, int], list["Node"]]
+    )
+    loose: dict[int, list[Node]] = field(default_factory=dict[int, list["Node"]])
+
+    def add(self, node: Node) -> None:
+        """Add one more behind all others."""
+        same = self.of_size.setdefault(node.size, {})
+        same[node] = len(same)
+        if self.are_few or _is_loose(node):
+            self.loose.setdefault(node.size, []).append(node)
+        else:
+            self.at_depth.setdefault((node.size, node.depth), []).append(node)
+
+    def drop(self, node: Node) -> None:
+        """Leave one out from now on."""
+        del self.of_size[node.size][node]
+
+    def of(self, node: Node) -> Iterator[Node]:
+        """Return in their order those that are left and that a kernel may be merged with."""
+        left = self.of_size[node.size]
+        if self.are_few or _is_loose(node):
+            return iter(list(left))
+        depths = range(node.depth - _ABOUT, node.depth + _ABOUT + 1)
+        near = [each for depth in depths for each in self.at_depth.get((node.size, depth), ())]
+        near += self.loose.get(node.size, ())
+        return iter(sorted([each for each in near if each in left], key=left.__getitem__))
+
+
+def _is_loose(node: Node) -> bool:
+    """Return whether a kernel could run far before or behind where its depth is."""
+    after = min([each.depth for each in node.after], default=None)
+    before = max([each.depth for each in node.before], default=-1)
+    return after is None or after - node.depth > _ABOUT or node.depth - before > _ABOUT
+
+
+def _is_full(node: Node) -> bool:
+    """Return whether a kernel takes in no other, for it has the most results or operands."""
+    results = 0 if node.group is None else len(node.group.roots)
+    return results >= _MOST_RESULTS or len(node.reads) >= _MOST_OPERANDS
+
+
+def _is_alike(one: Node, other: Node) -> bool:
+    """Return whether two kernels go over the same elements."""
+    if one.is_alone or other.is_alone or one.size != other.size:
+        return False
+    if one.how and other.how and one.how != other.how:
+        return False
+    return (
+        sum([len(each.group.roots) for each in (one, other) if each.group]) <= _MOST_RESULTS
+        and len(one.reads) + len(other.reads) <= _MOST_OPERANDS
+        and one.shared_bytes + other.shared_bytes <= _SHARED_BYTES
+    )
+
+
+def _shared_bytes(op: Op) -> int:
+    """Return what a reduction keeps in shared memory."""
+    if op.kind != "reduce":
+        return 0
+    element_bytes = bytes_of(op.operands[0]) // max(1, size_of(op.operands[0]))
+    return (_OF_ROW if is_row(op) else _OF_COLUMNS) * element_bytes
+
+
+def _shape(op: Op, root: int) -> tuple[int, str]:
+    if op.kind == "reduce":
+        kind = "row" if is_row(op) else "column"
+        return size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
+    if op.kind in REDUCING or op.kind in IN_PLACE:
+        return -root, op.kind
+    if op.kind == "copy":
+        return size_of(op.results[0]), f"copy {op.operands[0].type} {op.results[0].type}"
+    return size_of(op.results[0]), ""
+
+
+def _found(gone: dict[Node, Node], node: Node) -> Node:
+    while node in gone:
+        node = gone[node]
+    return node
+
+
+def _are_independent(one: Node, other: Node) -> bool:
+    if other in one.after or one in other.after:
+        return False
+    return _can_join(one, other)
+
+
+def _can_join(one: Node, other: Node) -> bool:
+    """Return whether depths show that no way leads from one node through others to the other."""
+    low, high = (one, other) if one.depth <= other.depth else (other, one)
+    return _can_rise(low, high) or _can_sink(low, high)
+
+
+def _can_rise(low: Node, high: Node) -> bool:
+    return _all_below(high.before, low.depth, low)
+
+
+def _can_sink(low: Node, high: Node) -> bool:
+    return all(each is high or each.depth > high.depth for each in low.after)
+
+
+def _all_below(nodes: Iterable[Node], depth: int, but: Node) -> bool:
+    return all(each is but or each.depth < depth for each in nodes)
+
+
+def _joint_depth(one: Node, other: Node) -> int:
+    low, high = (one, other) if one.depth <= other.depth else (other, one)
+    return low.depth if _can_rise(low, high) else high.depth

@@ -1,0 +1,250 @@
+"""A pipeline of several programs: how long its step takes, and everything that led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hespas.base.units import PS_PER_S, format_quantity
+from hespas.errors import spelled
+from hespas.hardware.device import Device
+from hespas.hardware.system import System
+from hespas.models.part import Part
+from hespas.prediction.cutting import Cut
+from hespas.prediction.fitting import STATES, Footprint, StageMemory, remedy, states_held
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.passes import PassCost, Spent
+from hespas.prediction.result import Prediction, StepWork
+from hespas.program.assumption import Assumed, assumed
+from hespas.program.program import Fidelity
+from hespas.tasks.pipelining.schedule import Action
+from hespas.tasks.pipelining.timing import Interval, Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCost:
+    """A part of the model: its passes, the optimiser's step, and the predictions of its programs.
+
+    ``update`` is what the optimiser's step takes, ``footprint`` what a device holds.
+    """
+
+    passes: PassCost
+    update: Spent
+    footprint: Footprint
+    prediction: Prediction
+    update_prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one stage does beside its passes, in ps.
+
+    ``gathers`` of weights and ``sums`` of gradients have a name, with its start and end; ``update``
+    is the optimiser's step.
+    """
+
+    gathers: tuple[tuple[str, Interval], ...]
+    sums: tuple[tuple[str, Interval], ...]
+    update: Interval
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PipelinePrediction:
+    """One step of a pipeline of several programs.
+
+    ``times`` says when each pass runs, ``stages`` what stands around the passes, ``costs`` what the
+    parts take. FLOPs and energy are those of a device of the stage that computes longest.
+    """
+
+    cut: Cut
+    costs: Mapping[Part, PartCost]
+    times: Times
+    stages: tuple[StageTimes, ...]
+    memories: tuple[StageMemory, ...]
+    message_ps: int
+    message_bytes: int
+    device: Device | None
+    device_name: str
+    notes: tuple[str, ...]
+    part_warnings: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> PredictOptions:
+        """All options of the prediction."""
+        return self.cut.options
+
+    @property
+    def system(self) -> System:
+        """The system that runs it."""
+        return self.cut.system
+
+    @property
+    def work(self) -> StepWork:
+        """What a step takes in, on all devices."""
+        return self.cut.work
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return self.cut.mesh.device_count
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """The axes of the mesh, farthest apart first."""
+        return self.cut.mesh.axes
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What was priced: ``compiled``, ``fused``, ``library`` or ``exported`` operations."""
+        return next(iter(self.costs.values())).prediction.fidelity
+
+    @cached_property
+    def finish_ps(self) -> int:
+        """When the last stage has new weights: the duration of the step."""
+        return max(each.update[1] for each in self.stages)
+
+    @property
+    def step_time_s(self) -> float:
+        """From the start to the end of the last stage: computation and what nothing hides."""
+        return self.finish_ps / PS_PER_S
+
+    @cached_property
+    def busiest(self) -> int:
+        """The stage that computes longest."""
+        return max(range(self.cut.stages), key=lambda stage: (self.spent(stage).compute_ps, -stage))
+
+    def spent(self, stage: int) -> Spent:
+        """Return what all passes and the optimiser's step of a stage take."""
+        found = Spent()
+        for chunk, part in enumerate(self.cut.parts_of(stage)):
+            found += self.passes_of(stage, chunk) + self.costs[part].update
+        return found
+
+    def passes_of(self, stage: int, chunk: int) -> Spent:
+        """Return what all passes of a chunk take, less what passes beside them hide."""
+        passes = self.costs[self.cut.parts_of(stage)[chunk]].passes
+        one = passes.forward + passes.backward + passes.weights
+        hidden = sum(
+            hidden_ps
+            for action, hidden_ps in self.times.hidden_ps[stage].items()
+            if action.chunk == chunk
+        )
+        return one.times(self.cut.schedule.micro_batches).less(Spent(exchange_ps=hidden))
+
+    @property
+    def compute_s(self) -> float:
+        """The time that the stage that computes longest computes."""
+        return self.spent(self.busiest).compute_ps / PS_PER_S
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """The time in which it neither computes nor waits for its host; waiting included."""
+        return self.step_time_s - self.compute_s - self.exposed_host_transfer_s
+
+    @property
+    def exposed_host_transfer_s(self) -> float:
+        """The time in which its passes wait for moves to the host's memory and from it."""
+        return self.spent(self.busiest).host_ps / PS_PER_S
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time up to the last pass in which stages run no pass."""
+        return self.times.bubble
+
+    def ends_ps(self, stage: int) -> int:
+        """Return when the last pass of a stage ends."""
+        return max(end for _, end in self.times.passes[stage].values())
+
+    def waiting_ps(self, stage: int) -> int:
+        """Return how long a stage waits before its last pass ends: for weights and other stages."""
+        return self.ends_ps(stage) - self.times.busy_ps(stage)
+
+    @property
+    def memory_capacity_bytes(self) -> int | None:
+        """The memory of a device; None where that is not known."""
+        return None if self.device is None else self.device.memory_capacity_bytes
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The memory that the stage needs that needs most."""
+        return max(each.peak_bytes for each in self.memories)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The weights and moments of all stages, once for all equal parts along ``data``."""
+        parts = self.devices // self.cut.stages // self.cut.mesh.size("data")
+        held = parts * sum(memory.state_bytes for memory in self.memories)
+        return held * STATES // states_held(self.cut)
+
+    @property
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What was taken for granted, each once, and what it decides."""
+        of_parts = (
+            one
+            for cost in self.costs.values()
+            for each in (cost.prediction, cost.update_prediction)
+            for one in each.assumed
+        )
+        found: dict[str, Assumed] = {}
+        for one in (*map(assumed, self.notes), *of_parts):
+            found.setdefault(one.text, one)
+        return tuple(found.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The sentences of what was taken for granted."""
+        return tuple(each.text for each in self.assumed)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the parts, and stages that do not fit."""
+        of_parts = (
+            text
+            for cost in self.costs.values()
+            for text in cost.prediction.estimates.total.warnings
+        )
+        overlap = (
+            text
+            for cost in self.costs.values()
+            for each in (cost.prediction, cost.update_prediction)
+            for text in each.overlap_warnings
+        )
+        listed = [*of_parts, *self.part_warnings, *self._too_large(), *overlap]
+        return tuple(dict.fromkeys(listed))
+
+    def _too_large(self) -> Iterator[str]:
+        """Say which stages don't fit, by how much, and what would."""
+        capacity = self.memory_capacity_bytes
+        if capacity is None:
+            return
+        large = [
+            (memory.peak_bytes - capacity, stage)
+            for stage, memory in enumerate(self.memories)
+            if memory.peak_bytes > capacity
+        ]
+        if not large:
+            return
+        lacking, stage = max(large, key=lambda each: (each[0], -each[1]))
+        memory = self.memories[stage]
+        others = f", and {len(large) - 1} other stages lack less" if len(large) > 1 else ""
+        # A warning names options as models do; the command line spells those of errors.
+        would = spelled(remedy(self.cut, memory, capacity), str)
+        yield (
+            f"stage {stage} needs {format_quantity(memory.peak_bytes, 'B')} of device memory, "
+            f"{format_quantity(lacking, 'B')} more than there is{others}; {would}"
+        )
+
+    def messages(self, stage: int) -> int:
+        """Return how many messages a stage sends to other stages."""
+        schedule = self.cut.schedule
+        return sum(
+            schedule.receiver(stage, action) not in {None, stage}
+            for action in schedule.order[stage]
+        )
+
+    def passes(self) -> Iterator[tuple[int, Action, Interval]]:
+        """Yield all passes with their stages, and when they run."""
+        for stage, passes in enumerate(self.times.passes):
+            for action, interval in passes.items():
+                yield stage, action, interval

@@ -1,0 +1,293 @@
+"""What is refused: without the program, before anything that takes time; and once it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+from hespas.base.fields import changed
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, CostError, DeviceCountError, option
+from hespas.frontend.load import check_source
+from hespas.frontend.loaded import Loaded
+from hespas.hardware.device import Device
+from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.parts import part_warnings
+from hespas.hardware.presets import presets_that_fit
+from hespas.hardware.system import System
+from hespas.models.experts import has_shared_experts
+from hespas.models.part import EXPERT, PIPE
+from hespas.prediction.caches import check_caches
+from hespas.prediction.estimators import check_device_options, check_method_options, spec_of
+from hespas.prediction.goodput.failures import failure_interval
+from hespas.prediction.machines import device_of, model_of, no_device, node_of, system_of, with_node
+from hespas.prediction.options import EstimateOptions, Fidelity, NetworkOptions, PredictOptions
+from hespas.prediction.workload import source_of
+from hespas.price.methods import DeviceUse, method_named
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Program, all_ops
+from hespas.simulate.models import check_choice
+from hespas.sources.source import FileSource, ModelSource
+from hespas.split.regions import RegionGraph
+from hespas.tasks.graph import CollectiveTask, GroupTable, SendTask, TaskGraph
+from hespas.tasks.pipelining.options import Overlap, check_overlap
+from hespas.tasks.pipelining.schedule import Schedule
+from hespas.work.custom_call import CustomCallCost, custom_call
+
+
+def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:
+    """Return the options with the system loaded, and the node that follows from it.
+
+    Whatever can be refused without a program is refused here, before anything that takes time:
+    raises what loading a system, a device and an estimation method raise, `ConfigError` for options
+    that contradict each other, `DeviceCountError` for a mesh of another size than the system's, and
+    `ProgramError` for a file that isn't there.
+    """
+    _check_stages(options)
+    system = system_of(options.network)
+    options = replace(
+        options,
+        network=replace(options.network, system=system, cluster=None),
+        estimate=with_node(options.estimate, system),
+    )
+    if system is None:
+        model_of(options.network, system)
+    else:
+        check_choice(system, model_of(options.network, system))
+        _check_devices(options.program.devices, system)
+    part_warnings(node_of(options.estimate), system)
+    if options.long_run.goodput:
+        node = node_of(options.estimate)
+        named = node.name if isinstance(node, Device) else Path(node).name if node else ""
+        failure_interval(options.long_run, named)
+    _check_method(options)
+    _check_energy(options)
+    _check_model_flops(options)
+    check_caches(options.estimate)
+    if needs_program:
+        source = source_of(options, system)
+        if isinstance(source, FileSource):
+            check_source(source.path)
+        if isinstance(source, ModelSource):
+            check_experts(source, options)
+            if options.step.parameters is not None:
+                raise ConfigError(
+                    f"{option('parameters')} has no effect on {source.name}, whose model FLOPs are "
+                    "known",
+                    hint=f"drop it, or count them in another way with {option('model_flops')}",
+                )
+    return options
+
+
+def _check_stages(options: PredictOptions) -> None:
+    """Refuse what is about stages where the mesh has none."""
+    for name in options.pipeline.overlap:
+        check_overlap(name, name)
+    mesh, part = options.program.model.mesh, options.program.model.part
+    given = options.pipeline.names
+    if not given or part is not None or (mesh is not None and mesh.size(PIPE) > 1):
+        return
+    is_one = mesh is not None and PIPE in mesh.names
+    stated = option(given[0])
+    if is_one and given == ("schedule",) and options.pipeline.schedule_is_named:
+        return
+    raise ConfigError(
+        f"{stated} has no effect {'with one stage' if is_one else 'without stages'}",
+        hint=f"drop it, or give {option('mesh')} an axis {PIPE}, as in {PIPE}=4,tp=8",
+    )
+
+
+def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOptions) -> None:
+    """Refuse to hide all-to-alls under another micro-batch where there is none, or it isn't there.
+
+    With one chunk a stage, the next forward pass of the stage before ends when the backward pass of
+    the stage behind does: it has not arrived when a backward pass starts.
+    """
+    if not options.pipeline.hides(Overlap.EXCHANGES):
+        return
+    stated = f"{option('overlap')} {Overlap.EXCHANGES.value}=on has no effect"
+    _check_all_to_alls(source, stated)
+    if schedule.chunks == 1 and options.pipeline.schedule_is_named:
+        raise ConfigError(
+            f"{stated} with {schedule.name}: no forward pass is ready when a backward pass starts",
+            hint=f"give {option('schedule')} several chunks, as in interleaved:2",
+        )
+
+
+def _check_all_to_alls(source: ModelSource, stated: str) -> None:
+    if source.mesh.size(EXPERT) < 2:
+        raise ConfigError(
+            f"{stated}: {source.name} has no all-to-alls without an axis expert",
+            hint=f"give {option('mesh')} an axis expert, as in expert=8",
+        )
+
+
+def check_experts(source: ModelSource, options: PredictOptions) -> None:
+    """Refuse to hide all-to-alls under shared experts for a model without either."""
+    if not options.pipeline.hides(Overlap.EXPERTS):
+        return
+    stated = f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect"
+    if not has_shared_experts(source.settings):
+        raise ConfigError(f"{stated}: {source.name} has no shared experts", hint="drop it")
+    _check_all_to_alls(source, stated)
+    if options.compile.asked is Fidelity.EXPORTED:
+        raise ConfigError(
+            f"{stated} with {options.compile.words}: operations that do not wait for each other "
+            "overlap anyway",
+            hint="drop one of them",
+        )
+
+
+def _check_energy(options: PredictOptions) -> None:
+    """Refuse what multiplies energy where none is known."""
+    if not changed(options.energy):
+        return
+    device = device_of(options.estimate)
+    if device is None or device.tdp_w is None:
+        raise ConfigError(
+            f"{option('pue')} has no effect: the power of the device is not known",
+            location="" if device is None else device.name,
+            hint="drop it, or give tdp_W in the node's file",
+        )
+
+
+def _check_model_flops(options: PredictOptions) -> None:
+    """Refuse what the MFU is counted from where there is none, or where it is known."""
+    step = options.step
+    name = "model_flops" if step.parameters is None else "parameters"
+    if step.model_flops is None and step.parameters is None:
+        return
+    if device_of(options.estimate) is None:
+        raise ConfigError(
+            f"{option(name)} has no effect: the peak rates of the device are not known",
+            hint=f"drop it, or give {option('node')}",
+        )
+
+
+def _check_devices(devices: int | None, system: System) -> None:
+    if devices is not None and devices != system.device_count:
+        raise DeviceCountError(
+            f"{devices} devices are asked for, but the system has {system.device_count}",
+            location=system.name,
+            hint=f"drop {option('devices')}",
+        )
+
+
+def _check_method(options: PredictOptions) -> None:
+    """Refuse a device or a method that is not there, or is given what it doesn't use."""
+    estimate = options.estimate
+    if estimate.method is None:
+        device_of(estimate)
+        return
+    method = method_named(estimate.method)
+    check_device_options(estimate, method)
+    device = device_of(estimate)
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise no_device(estimate)
+    check_method_options(method, options)
+    method.estimator(spec_of(options, device, None))
+
+
+def check_priced(options: PredictOptions) -> None:
+    """Raise `ConfigError` where no device is given to price a program on, but one is needed."""
+    named = options.estimate.method
+    needed = named is None or method_named(named).device_use is DeviceUse.NEEDED
+    if needed and device_of(options.estimate) is None:
+        raise no_device(options.estimate)
+
+
+def check_is_alone(options: PredictOptions, system: System | None) -> None:
+    """Refuse a model on several devices without a system before it is exported."""
+    source = source_of(options, system)
+    if system is None and isinstance(source, ModelSource) and source.mesh.device_count > 1:
+        raise no_system(source.mesh.device_count, f"{source.name} on the mesh {source.mesh}")
+
+
+def no_system(needed: int, location: str) -> ConfigError:
+    """Return the error for a program that communicates on no system, naming presets that fit."""
+    presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
+    return ConfigError(
+        f"the program communicates among {needed} devices, but no system is given",
+        location=location,
+        hint=f"give {option('cluster')} {needed}xPART, or {option('system')} ({presets}), or price "
+        "its computation alone with hespas estimate",
+    )
+
+
+def check_effects(loaded: Loaded, options: PredictOptions) -> None:
+    """Raise `ConfigError` for options about what the program doesn't have."""
+    program = loaded.program
+    if "" in options.program.trip_counts and "" not in loaded.used.trip_counts:
+        raise _no_effect("trip_count", "no loop whose count can't be read", program)
+    if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
+        raise _no_effect("branch_weights", "no branch without weights of its own", program)
+    if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
+        raise no_schedule("launch_overhead", program)
+    stated = options.estimate.custom_calls
+    called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
+    for target in stated.keys() - called:
+        raise ConfigError(
+            f"{option('custom_call')} names {target!r}, which the program doesn't call",
+            location=program.source,
+            hint=suggestion(target, called) if called else "drop it",
+        )
+
+
+def check_host_bandwidth(graph: RegionGraph, options: EstimateOptions) -> None:
+    """Raise `ConfigError` for a bandwidth to the host that a program makes no use of."""
+    if options.host_bandwidth is not None and not graph.host_transfers:
+        raise _no_effect("host_bandwidth", "nothing that moves to or from the host", graph.program)
+
+
+def no_schedule(name: str, program: Program) -> ConfigError:
+    """Return the error for an option about the schedule of a program that has none."""
+    return _no_effect(name, f"no schedule of kernels: see {option('fidelity')}", program)
+
+
+def _no_effect(name: str, lack: str, program: Program) -> ConfigError:
+    return ConfigError(
+        f"{option(name)} has no effect: there is {lack}", location=program.source, hint="drop it"
+    )
+
+
+def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
+    """Raise `CostError` for a custom call of unknown work, naming the option that states it."""
+    for op in all_ops(program):
+        if not isinstance(op.attrs, CustomCallAttrs):
+            continue
+        try:
+            custom_call(op, stated)
+        except CostError as error:
+            target = op.attrs.target
+            hint = (
+                f"give {option('custom_call')} {target}=traffic to charge its operands and "
+                f"results, or {target}=flops:N,type:T,bytes:N"
+            )
+            raise CostError(error.marked_message, location=error.location, hint=hint) from error
+
+
+def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGraph) -> None:
+    """Raise `ConfigError` for other bandwidths of links along which nothing is sent."""
+    if not options.link_bandwidth:
+        return
+    whole = (tuple(range(tasks.device_count)),)
+    tables: set[GroupTable] = set()
+    for task in tasks.tasks:
+        if isinstance(task, SendTask):
+            tables.add(task.pairs)
+        if isinstance(task, CollectiveTask):
+            number = task.group_table
+            tables.add(whole if number is None else tasks.group_tables[number])
+    fabric = interconnect_of(system).fabric
+    sizes = [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []
+    for change in options.link_bandwidth:
+        stride, size = prod(sizes[: change.dimension]), sizes[change.dimension]
+        groups = (group for table in tables for group in table)
+        if all(len({member // stride % size for member in group}) < 2 for group in groups):
+            raise ConfigError(
+                f"{option('link_bandwidth')} {change} has no effect: the program sends nothing "
+                f"along dimension {change.dimension} of {system.name}",
+                hint="drop it",
+            )

@@ -1,0 +1,332 @@
+"""The stages, composed: from options to a prediction, whole or one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from time import perf_counter
+
+from hespas.base.progress import Stage, stage
+from hespas.errors import ConfigError, option
+from hespas.hardware.parts import part_warnings
+from hespas.hardware.system import System
+from hespas.prediction.caches import prices_of, store_of
+from hespas.prediction.checks import (
+    check_changed_links,
+    check_custom_calls,
+    check_host_bandwidth,
+    check_is_alone,
+    check_priced,
+    checked,
+    no_schedule,
+    no_system,
+)
+from hespas.prediction.estimators import estimator_of
+from hespas.prediction.loading import load, with_experts, with_origin_noted
+from hespas.prediction.machines import (
+    device_name,
+    device_of_memory,
+    host_bandwidth,
+    model_of,
+    node_of,
+    system_of,
+)
+from hespas.prediction.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
+from hespas.prediction.result import Prediction, computation_alone
+from hespas.prediction.workload import mesh_of, work_of
+from hespas.price.cache import MemoryStore, Store
+from hespas.price.clocks import Clocks, at_sustained_clock
+from hespas.price.driver import Estimator, OperationMethod
+from hespas.price.graph import GraphEstimate, estimate_graph
+from hespas.price.rates import Scalable
+from hespas.price.sequence import Step, priced_steps
+from hespas.program.devices import communication_ops, with_device_count
+from hespas.program.program import Program
+from hespas.simulate.chains import chained, opened
+from hespas.simulate.models import simulate_job
+from hespas.simulate.timeline import Timeline
+from hespas.split.modules import RegionModules, region_modules
+from hespas.split.regions import Compute, RegionGraph
+from hespas.split.strategies import split_program
+from hespas.tasks.build import check_host_link, estimated_tasks
+from hespas.tasks.graph import TaskGraph
+from hespas.tasks.pipelining.options import Overlap
+
+log = logging.getLogger("hespas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A program, divided, with the system it runs on: what several predictions share.
+
+    ``modules`` are its distinct regions. ``system`` is None where none is given.
+    """
+
+    graph: RegionGraph
+    modules: RegionModules
+    system: System | None = None
+
+
+def predict(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prediction:
+    """Predict one step of a program.
+
+    The program is read from its file, unless it is given, as a ``program`` or as the ``source``
+    that the file would hold. Raises `hespas.errors.HespasError` as the stages do.
+    """
+    options = checked(options, needs_program=program is None and source is None)
+    prepared = prepare(options, program=program, source=source)
+    estimates = price(prepared, options, store=store_of(options.estimate))
+    return finish(prepared, estimates, options)
+
+
+def prepare(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> Prepared:
+    """Load a program, settle it on the devices of its system, and divide it.
+
+    Options that can be refused without the program are refused before it is read.
+    """
+    options = checked(options, needs_program=program is None and source is None)
+    system, settled = load_settled(options, program=program, source=source)
+    return divide_whole(settled, options, system)
+
+
+def divide_whole(program: Program, options: PredictOptions, system: System | None) -> Prepared:
+    """Divide a settled program with every round of its loops.
+
+    Raises `HardwareError` where it moves data over a link to the host of unknown bandwidth.
+    """
+    prepared = divide(program, options, system=system)
+    check_host_link(prepared.graph, host_bandwidth(options.estimate))
+    return prepared
+
+
+def load_settled(
+    options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
+) -> tuple[System | None, Program]:
+    """Return the system, and the program settled on its devices: loaded unless it is given."""
+    system = system_of(options.network)
+    if program is None:
+        check_priced(options)
+        check_is_alone(options, system)
+        program = load(options, source=source, system=system)
+    program = with_experts(with_origin_noted(program, options), options, system)
+    return system, settle(program, devices=options.program.devices, system=system)
+
+
+def prepare_alone(options: PredictOptions) -> Prepared:
+    """Load and divide a program as it is given, for work that needs no system.
+
+    Raises `ConfigError` where another fidelity is asked for.
+    """
+    if options.compile.asked not in {None, Fidelity.AUTO}:
+        raise ConfigError(
+            f"{options.compile.words} has no effect: the program is taken as it is given",
+            location=str(options.estimate.configuration or ""),
+            hint="drop it, or compile the program first: hespas compile",
+        )
+    return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
+
+
+def load_alone(options: PredictOptions) -> Program:
+    """Load a program for work that needs no system, even if it communicates.
+
+    A system that is given says how many devices there are.
+    """
+    options = checked(options)
+    system = system_of(options.network)
+    program = with_origin_noted(load(options, system=system), options)
+    program = with_experts(program, options, system)
+    count = None if system is None else system.device_count
+    return with_device_count(program, requested=options.program.devices, system=count)
+
+
+def divide(
+    program: Program,
+    options: PredictOptions,
+    *,
+    system: System | None = None,
+    most_rounds: int | None = None,
+) -> Prepared:
+    """Cut a settled program into regions and find the distinct ones.
+
+    Loops of a scheduled program have ``most_rounds`` where that is given.
+    """
+    if options.pipeline.hides(Overlap.EXPERTS):
+        program = _with_experts_beside(program, options)
+    graph = split_program(program, options.split, most_rounds=most_rounds)
+    if options.program.model.part is None:
+        check_host_bandwidth(graph, options.estimate)
+    modules = region_modules(graph)
+    log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
+    return Prepared(graph=graph, modules=modules, system=system)
+
+
+def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
+    """Return a program whose shared experts run beside all-to-alls.
+
+    Raises `ConfigError` for a program without them; a part of a model may have none.
+    """
+    if not program.is_scheduled:
+        raise no_schedule("overlap", program)
+    # Modelled fusion, which few programs need.
+    from hespas.lower.beside import with_experts_beside  # noqa: PLC0415
+
+    found = with_experts_beside(program)
+    if found is program and options.program.model.part is None:
+        raise ConfigError(
+            f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect: no module of the "
+            "program has both shared experts and all-to-alls",
+            location=program.source,
+            hint="drop it",
+        )
+    return found
+
+
+def settle(program: Program, *, devices: int | None, system: System | None) -> Program:
+    """Return the program for the devices that it runs on.
+
+    Raises `DeviceCountError` if counts disagree, and `ConfigError`, naming presets that fit, for a
+    program that communicates if no system is given.
+    """
+    count = None if system is None else system.device_count
+    settled = with_device_count(program, requested=devices, system=count)
+    needed = settled.declared_devices or 1
+    if system is not None or needed == 1 or not any(True for _ in communication_ops(settled)):
+        return settled
+    raise no_system(needed, program.source)
+
+
+def price(
+    prepared: Prepared,
+    options: PredictOptions,
+    *,
+    store: Store | None,
+    estimator: Estimator | None = None,
+) -> GraphEstimate:
+    """Price every region.
+
+    ``store`` holds prices between calls; without one each region is priced by itself. The
+    ``estimator`` is made from the options unless it is given.
+    """
+    program = prepared.graph.program
+    check_custom_calls(program, options.estimate.custom_calls)
+    start_s = perf_counter()
+    chosen = estimator or estimator_of(program, options)
+    distinct, regions = len(prepared.modules.modules), len(prepared.graph.compute_regions)
+    what = f"{regions} regions, {distinct} of them distinct"
+    if isinstance(store, MemoryStore) and program.is_scheduled and isinstance(chosen, Scalable):
+        store = prices_of(options.estimate, prepared.modules) or store
+    with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
+        by = partial(
+            estimate_graph,
+            prepared.graph,
+            prepared.modules,
+            store=store,
+            threads=options.estimate.threads,
+        )
+        first = partial(by, progress=advance)
+        sustained = options.estimate.power.clocks is Clocks.SUSTAINED
+        result = at_sustained_clock(chosen, first, by) if sustained else first(chosen)
+    saved = 100 * result.reuse.time_reduction
+    log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
+    return result
+
+
+Steps = Callable[[Compute], tuple[Step, ...]]
+"""Returns the operations of a region in order, with their prices."""
+
+
+def steps_of(
+    prepared: Prepared, options: PredictOptions, *, estimator: Estimator | None = None
+) -> Steps | None:
+    """Return what prices the operations of regions one by one, as their estimates add them up.
+
+    The ``estimator`` is what priced them; by default it is made from the options. None for a method
+    that prices regions as a whole.
+    """
+    program = prepared.graph.program
+    method = estimator or estimator_of(program, options)
+    if not isinstance(method, OperationMethod):
+        return None
+    custom_calls = options.estimate.custom_calls
+    return lambda region: priced_steps(method, region, program, custom_calls=custom_calls)
+
+
+def _steps_when_needed(
+    prepared: Prepared, options: PredictOptions, estimator: Estimator | None
+) -> Callable[[Compute], tuple[Step, ...] | None]:
+    """Return `steps_of`, which is made when the first region is asked for."""
+
+    @cache
+    def made() -> Steps | None:
+        return steps_of(prepared, options, estimator=estimator)
+
+    def steps(region: Compute) -> tuple[Step, ...] | None:
+        found = made()
+        return None if found is None else found(region)
+
+    return steps
+
+
+def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
+    """Return when each device does what.
+
+    None without a system, unless data moves to and from the host. The kernels of a compiled program
+    are simulated in rows where that is the same: where no device is a special one.
+    """
+    if prepared.system is None:
+        return computation_alone(tasks) if prepared.graph.host_transfers else None
+    choice = model_of(options, prepared.system)
+    name = prepared.system.name
+    kind = f"{name}, {choice.model.value}"
+    with stage(Stage.SIMULATE, f"on {name}", kind=kind, size=len(tasks.tasks)):
+        if not prepared.graph.program.is_scheduled or choice.cluster is not None:
+            return simulate_job(tasks, prepared.system, choice)
+        rows = chained(tasks)
+        return opened(simulate_job(rows.graph, prepared.system, choice), rows)
+
+
+def finish(
+    prepared: Prepared,
+    estimates: GraphEstimate,
+    options: PredictOptions,
+    *,
+    change: Callable[[TaskGraph], TaskGraph] = lambda tasks: tasks,
+) -> Prediction:
+    """Simulate what was priced, and gather everything that led to the prediction.
+
+    ``change`` takes tasks away that another program of a pipeline runs.
+    """
+    # Of no use to single stages.
+    from hespas.memory.usage import memory_use  # noqa: PLC0415
+
+    tasks = change(
+        estimated_tasks(
+            prepared.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
+        )
+    )
+    if prepared.system is not None:
+        check_changed_links(options.network, prepared.system, tasks)
+    return Prediction(
+        graph=prepared.graph,
+        estimates=estimates,
+        tasks=tasks,
+        system=prepared.system,
+        timeline=simulate(prepared, tasks, options.network),
+        memory=memory_use(prepared.graph.program),
+        options=options,
+        modules=prepared.modules,
+        steps=_steps_when_needed(prepared, options, estimates.estimator),
+        mesh=mesh_of(prepared.graph.program, options),
+        work=work_of(prepared.graph.program, options),
+        device=device_of_memory(options.estimate),
+        device_name=device_name(options.estimate),
+        part_warnings=part_warnings(node_of(options.estimate), prepared.system),
+    )

@@ -1,0 +1,294 @@
+"""A model cut for the stages of a pipeline, and all that is refused of it before it is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hespas.base.fields import changed
+from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
+from hespas.hardware.system import System
+from hespas.models.flops import model_flops
+from hespas.models.model import MeshAxes
+from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
+from hespas.models.placement import in_default_order
+from hespas.prediction.checks import check_exchanges, check_experts, checked
+from hespas.prediction.machines import host_bandwidth, system_of
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.result import StepWork
+from hespas.prediction.workload import placed_mesh, target_of
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import ModelSource, find_source
+from hespas.tasks.pipelining.generate import schedule_named
+from hespas.tasks.pipelining.options import DEFAULT
+from hespas.tasks.pipelining.schedule import Schedule
+from hespas.tasks.pipelining.text import load_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A model, cut into parts, and the schedule of their stages.
+
+    ``options`` are those of the whole, with the system loaded. ``source`` is the model with its
+    settings; its mesh is that of one stage, ``mesh`` that of all devices, in the order in which its
+    axes lie on the machine. ``parts`` stand in the order of the model.
+    """
+
+    options: PredictOptions
+    system: System
+    source: ModelSource
+    mesh: MeshAxes
+    schedule: Schedule
+    parts: tuple[Part, ...]
+    work: StepWork
+
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return self.schedule.stages
+
+    @property
+    def offloads(self) -> bool:
+        """Whether what layers keep lies in the host's memory until the backward pass."""
+        return offloads(self.source)
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether the layers of a part are a loop, which writes the gradients of all as one."""
+        return self.options.program.model.scan is True
+
+    @property
+    def micro_batch(self) -> int:
+        """The sequences of one micro-batch of a data-parallel part."""
+        settings: Any = self.source.settings
+        return settings.batch // settings.accumulation
+
+    def parts_of(self, stage: int) -> tuple[Part, ...]:
+        """Return the parts of a stage, by chunk."""
+        schedule = self.schedule
+        return tuple(self.parts[schedule.part(stage, chunk)] for chunk in range(schedule.chunks))
+
+    def devices_of(self, stage: int) -> tuple[int, ...]:
+        """Return the devices of a stage."""
+        sizes = [size for _, size in self.mesh.axes]
+        at = self.mesh.names.index(PIPE)
+        stride = 1
+        for size in sizes[at + 1 :]:
+            stride *= size
+        count = self.mesh.device_count
+        return tuple(each for each in range(count) if each // stride % sizes[at] == stage)
+
+    def options_of(self, part: Part) -> PredictOptions:
+        """Return the options of a prediction of a program of a part."""
+        settings: Any = self.source.settings
+        given = self.options.program.model
+        model = replace(
+            given,
+            mesh=settings.mesh,
+            batch=settings.batch,
+            global_batch=None,
+            micro_batch=self.micro_batch,
+            scan=self.is_looped,
+            part=part,
+        )
+        return replace(self.options, program=replace(self.options.program, model=model))
+
+    def mesh_of(self, program: PartProgram) -> MeshAxes:
+        """Return the axes of the mesh that divide the arrays of a program of a part."""
+        return divided_by(self.mesh, program)
+
+
+def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
+    """Return the axes that divide the arrays of a program; all others run it as it is.
+
+    >>> mesh = MeshAxes(axes=(("pipe", 4), ("data", 2), ("fsdp", 2), ("tp", 8)))
+    >>> str(divided_by(mesh, PartProgram.BOTH)), str(divided_by(mesh, PartProgram.UPDATE))
+    ('tp=8', 'fsdp=2,tp=8')
+    """
+    others = {PIPE, *REDUCED}
+    if program is PartProgram.UPDATE:
+        others -= {*SHARED}
+    axes = tuple(axis for axis in mesh.axes if axis[0] not in others)
+    return MeshAxes(axes=axes or (("tp", 1),))
+
+
+OFFLOAD = "offload"
+"""The choice of ``remat`` that keeps what layers make in the host's memory."""
+
+
+def is_pipeline(options: PredictOptions) -> bool:
+    """Return whether a model is divided over several stages, each with programs of its own."""
+    mesh = options.program.model.mesh
+    return mesh is not None and mesh.size(PIPE) > 1
+
+
+def cut_of(options: PredictOptions) -> Cut:
+    """Return how a model is cut.
+
+    Raises `ConfigError` for what doesn't fit: stages that don't divide layers or micro-batches, a
+    schedule that can't run, a model that can't be cut; and what `hespas.prediction.checks.checked`
+    raises.
+    """
+    options = checked(options, needs_program=False)
+    system = system_of(options.network)
+    mesh = options.program.model.mesh
+    if system is None or mesh is None:
+        raise ConfigError(
+            f"a pipeline runs on {'several devices' if mesh is None else mesh.device_count} "
+            "devices, but no system is given",
+            hint=f"give {option('cluster')}, as in 64xH100_80GB",
+        )
+    if options.network.imperfect is not None:
+        raise ConfigError(
+            f"{option('imperfect')} has no effect on pipelines of several programs", hint="drop it"
+        )
+    for name in changed(options.step):
+        if name != "model_flops":
+            raise ConfigError(
+                f"{option(name)} has no effect on a model of the zoo in stages, where it is known",
+                hint="drop it",
+            )
+    mesh = placed_mesh(in_default_order(mesh), options, system)
+    if mesh.device_count != system.device_count:
+        raise DeviceCountError(
+            f"the mesh {mesh} has {mesh.device_count} devices, and there are {system.device_count}",
+            hint=f"give {option('mesh')} sizes that multiply to {system.device_count}",
+        )
+    source = _source(options, system, mesh)
+    check_experts(source, options)
+    _check_host_link(source, options)
+    settings: Any = source.settings
+    schedule = _schedule(options, mesh.size(PIPE), settings.accumulation)
+    check_exchanges(source, schedule, options)
+    parts = tuple(_parts(options, source, mesh, schedule))
+    samples = settings.batch * settings.parts
+    work = StepWork(
+        tokens=samples * settings.sequence,
+        samples=samples,
+        what="sequences",
+        model_flops=options.step.model_flops or model_flops(settings),
+    )
+    return Cut(
+        options=options,
+        system=system,
+        source=source,
+        mesh=mesh,
+        schedule=schedule,
+        parts=parts,
+        work=work,
+    )
+
+
+def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSource:
+    """Return the model on the mesh of one stage, with its micro-batches settled."""
+    given = options.program.model
+    others = tuple(axis for axis in mesh.axes if axis[0] != PIPE)
+    inner = MeshAxes(axes=others or (("data", 1),))
+    target = target_of(options, system)
+
+    def found(model: ModelOptions) -> ModelSource:
+        source = find_source(
+            str(options.program.file), model, devices=inner.device_count, target=target
+        )
+        if not isinstance(source, ModelSource) or not source.model.build_part:
+            raise ConfigError(
+                f"{source.name} cannot be cut between layers",
+                hint=f"take {PIPE} out of {option('mesh')}",
+            )
+        return source
+
+    model = replace(given, mesh=inner)
+    if given.micro_batch is None and given.micro_batches is None:
+        # One sequence each.
+        model = replace(model, micro_batches=found(model).settings.batch)
+    return found(model)
+
+
+def offloads(source: ModelSource) -> bool:
+    """Return whether what a model's layers keep lies in the host's memory."""
+    return source.texts.get("remat") == OFFLOAD
+
+
+def _check_host_link(source: ModelSource, options: PredictOptions) -> None:
+    """Refuse a link to the host of unknown bandwidth, or one that nothing uses."""
+    stated = options.estimate.host_bandwidth is not None
+    if not offloads(source) and stated:
+        raise ConfigError(
+            f"{option('host_bandwidth')} has no effect: no stage moves anything to or from the "
+            "host",
+            hint=f"drop it, or give {option('remat')} {OFFLOAD}",
+        )
+    if offloads(source) and host_bandwidth(options.estimate) is None:
+        raise HardwareError(
+            f"with {option('remat')} {OFFLOAD} stages move data to the host, and the bandwidth of "
+            "the link is not known",
+            hint=f"give {option('host_bandwidth')}, in each direction, as in 64e9 for 64 GB/s",
+        )
+
+
+def _schedule(options: PredictOptions, stages: int, micro_batches: int) -> Schedule:
+    name = options.pipeline.schedule or DEFAULT
+    if not Path(name).is_file():
+        return schedule_named(name, stages=stages, micro_batches=micro_batches)
+    schedule = load_schedule(Path(name))
+    for what, wanted, has in (
+        ("stages", stages, schedule.stages),
+        ("micro-batches", micro_batches, schedule.micro_batches),
+    ):
+        if wanted != has:
+            hint = (
+                f"write {wanted} lines, or give {option('mesh')} {PIPE}={has}"
+                if what == "stages"
+                else f"give {option('micro_batches')} {has}, or write passes of {wanted}"
+            )
+            raise ConfigError(
+                f"the schedule has {has} {what}, and there are {wanted}", location=name, hint=hint
+            )
+    return schedule
+
+
+def _parts(
+    options: PredictOptions, source: ModelSource, mesh: MeshAxes, schedule: Schedule
+) -> Iterator[Part]:
+    settings: Any = source.settings
+    listed = options.pipeline.stage_layers
+    shared = shared_layers(settings.layers, schedule.parts) if listed is None else listed
+    if listed is not None and (len(shared) != schedule.parts or sum(shared) != settings.layers):
+        raise ConfigError(
+            f"{option('stage_layers')} names {len(shared)} parts with {sum(shared)} layers, and "
+            f"{source.name} has {settings.layers} layers for {schedule.parts} parts",
+            hint=f"name {schedule.parts} numbers that add up to {settings.layers}",
+        )
+    last = schedule.parts - 1
+    used = divided_by(mesh, PartProgram.BOTH)
+    for number, layers in enumerate(shared):
+        if not layers:
+            raise ConfigError(
+                f"part {number} of {source.name} has no layer",
+                hint=f"give {option('stage_layers')} numbers of 1 or more",
+            )
+        yield Part(mesh=used, layers=layers, is_first=number == 0, is_last=number == last)
+
+
+def shared_layers(layers: int, parts: int) -> tuple[int, ...]:
+    """Return how many layers each part has: as many each, or one fewer in the first and the last.
+
+    There the embedding and the head stand for a layer, as Megatron-Core counts them where it
+    accounts for both. Raises `ConfigError` where neither divides the layers.
+
+    >>> shared_layers(32, 4), shared_layers(126, 16)[:2]
+    ((8, 8, 8, 8), (7, 8))
+    """
+    if layers % parts == 0:
+        return (layers // parts,) * parts
+    each, rest = divmod(layers + 2, parts)
+    if rest == 0 and each > 1:
+        return (each - 1, *[each] * (parts - 2), each - 1)
+    low, high = divmod(layers, parts)
+    near = f"{low + 1}x{high},{low}x{parts - high}" if low else ""
+    raise ConfigError(
+        f"{layers} layers are not divided by {parts} parts",
+        hint=f"give {option('stage_layers')} {near}" if near else f"take fewer stages than {parts}",
+    )

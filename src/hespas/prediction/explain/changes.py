@@ -1,0 +1,397 @@
+"""A step priced again with one cause of its time taken away or halved.
+
+Each change is made to the values that the prediction was made from (the device's rates, the
+system's links, the cluster's imperfections), and the step is priced and simulated again by the same
+method and the same network model. What the method cannot answer has no row: cycles that a compiler
+wrote don't change with the memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from hespas.base.units import format_quantity, format_time
+from hespas.hardware.faster_links import LinkFactors, with_links
+from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.power import sustained_clock
+from hespas.hardware.system import System
+from hespas.prediction.caches import prices_of
+from hespas.prediction.composition import predict
+from hespas.prediction.explain.pricing import (
+    Prices,
+    priced_again,
+    priced_at_rates,
+    with_first_kernel,
+)
+from hespas.prediction.explain.rows import Rows, rows_of
+from hespas.prediction.machines import host_bandwidth, model_of
+from hespas.prediction.options import NetworkOptions
+from hespas.prediction.result import Prediction, computation_alone
+from hespas.price.cache import MemoryStore
+from hespas.price.clocks import Clocked, draw_of
+from hespas.price.estimate import Estimate
+from hespas.price.graph import estimate_graph
+from hespas.price.rates import Rates, Scalable
+from hespas.program.overlap import SLOP_FLAG
+from hespas.simulate.models import Model, simulate_job, simulated_again
+from hespas.simulate.timeline import Timeline
+from hespas.tasks.build import estimated_tasks
+from hespas.tasks.graph import MemoryTask, TaskGraph
+
+_MUCH = 1e6
+"""Stands for infinitely many times as fast: rates have to be finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A step with one thing changed: what, how long it then takes, and the part that is gained.
+
+    ``gain`` is a part of the step as predicted, 0 to 1; below 0 where the change makes it longer.
+    ``note`` says more about what was changed.
+    """
+
+    change: str
+    step_time_s: float
+    gain: float
+    note: str = ""
+
+
+MEMORY_DOUBLED = "memory bandwidth doubled"
+ARITHMETIC_DOUBLED = "peak FLOP/s doubled"
+LAUNCHES_FREE = "kernel launches free after the first"
+LINKS_DOUBLED = "link bandwidth doubled"
+HOST_LINK_DOUBLED = "host link bandwidth doubled"
+COMMUNICATION_HIDDEN = "communication hidden behind computation"
+AS_SPECIFIED = "every device as specified"
+AT_BOOST = "no power limit"
+
+_RATES = {
+    MEMORY_DOUBLED: Rates(memory=2.0),
+    ARITHMETIC_DOUBLED: Rates(arithmetic=2.0),
+    LAUNCHES_FREE: Rates(launch=0.0),
+}
+_MORE_RATES = {
+    "memory bandwidth infinite": Rates(memory=_MUCH),
+    "peak FLOP/s infinite": Rates(arithmetic=_MUCH),
+}
+_MORE_LINKS = {
+    "link bandwidth infinite": LinkFactors(bandwidth=_MUCH),
+    "link latency zero": LinkFactors(latency=0.0),
+}
+
+
+def main_changes(prediction: Prediction) -> tuple[Change, ...]:
+    """Return the changes that take little time to compute, the largest gain first.
+
+    Those are the memory bandwidth, the peak rates, the bandwidth of all links and that of the links
+    to hosts doubled, launches that take no time, no power limit, communication that computation
+    hides, and devices as specified.
+    """
+    step = _step(prediction)
+    rates = (*step.rates(_RATES), *step.power())
+    return ordered([*rates, *step.network(), *step.host(), *step.devices()])
+
+
+def all_changes(prediction: Prediction) -> tuple[Change, ...]:
+    """Return all changes, the largest gain first: see `main_changes`.
+
+    In addition rates are infinite, latencies 0, links faster along each dimension, attention fused,
+    kernels at their memory limits, and the memory limit of XLA's scheduler raised where it gave up
+    overlap. Raises `hespas.errors.HespasError` as pricing and simulating do.
+    """
+    step = _step(prediction)
+    rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
+    network = (*step.network(), *step.more_network(), *step.host())
+    others = (*step.devices(), *step.overlap(), *step.attention(), *step.kernels())
+    return ordered([*rates, *network, *others])
+
+
+def ordered(changes: list[Change]) -> tuple[Change, ...]:
+    """Return changes, the largest gain first, equal ones by their names."""
+    return tuple(sorted(changes, key=lambda each: (-each.gain, each.change)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """The step that is changed, one thing at a time.
+
+    ``rows`` are of a scheduled program whose devices are as specified; None of another. ``again``
+    simulates its tasks with other durations, None where there is no system.
+    """
+
+    prediction: Prediction
+    rows: Rows | None
+    again: Callable[[TaskGraph], Timeline] | None
+
+    def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
+        """Yield the step on devices of other rates, where the method's times follow them."""
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        estimator, before = estimates.estimator, estimates.estimate_of_region
+        if not isinstance(estimator, Scalable):
+            return
+        asked = {
+            name: rates
+            for name, rates in changes.items()
+            if name != LAUNCHES_FREE or graph.program.is_scheduled
+        }
+        options, modules = self.prediction.options.estimate, self.prediction.modules
+        priced = partial(
+            priced_at_rates,
+            graph,
+            modules,
+            before,
+            custom_calls=options.custom_calls,
+            store=prices_of(options, modules) if graph.program.is_scheduled else None,
+        )
+        for name, after in zip(asked, self._limited(estimator, asked, priced), strict=True):
+            replayed = name == LAUNCHES_FREE
+            prices = with_first_kernel(graph, before, after) if replayed else after
+            yield self._priced(name, prices)
+
+    def _limited(
+        self,
+        estimator: Scalable,
+        asked: Mapping[str, Rates],
+        priced: Callable[[Scalable, Sequence[Rates]], list[Prices]],
+    ) -> list[Prices]:
+        """Return prices at other rates, and at the clock that the power limit then allows.
+
+        A device that does more at a time draws more. Nothing limits infinite rates but what else
+        there is, which keeps its clock.
+        """
+        sustained = self.prediction.estimates.sustained
+        if sustained is None or not isinstance(estimator, Clocked):
+            return priced(estimator, list(asked.values()))
+        power, boost = estimator.device.power, estimator.at_clock(1.0)
+        if power is None or not isinstance(boost, Scalable):
+            return priced(estimator, list(asked.values()))
+        limited = [rates for name, rates in asked.items() if name not in _MORE_RATES]
+        found = dict(zip(limited, priced(boost, limited), strict=True))
+        clocks: dict[Rates, float] = {}
+        for rates, prices in found.items():
+            total = sum((each for each in prices if each is not None), Estimate())
+            clocks[rates] = sustained_clock(power, draw_of(total.total), sustained.limit_w)
+        for rates, clock in clocks.items():
+            slower = estimator.at_clock(clock)
+            if clock < 1.0 and isinstance(slower, Scalable):
+                (found[rates],) = priced(slower, [rates])
+        others = [rates for rates in asked.values() if rates not in found]
+        found |= zip(others, priced(estimator, others), strict=True)
+        return [found[rates] for rates in asked.values()]
+
+    def power(self) -> Iterator[Change]:
+        """Yield the step at the boost clock, where the power limit keeps it below."""
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        sustained, estimator = estimates.sustained, estimates.estimator
+        if sustained is None or sustained.clock == 1.0 or not isinstance(estimator, Clocked):
+            return
+        # What found the clock is kept with the other prices.
+        options, modules = self.prediction.options.estimate, self.prediction.modules
+        kept = prices_of(options, modules) if graph.program.is_scheduled else None
+        at_boost = estimate_graph(
+            graph, modules, estimator.at_clock(1.0), store=kept or MemoryStore()
+        )
+        note = (
+            f"the computation would draw {sustained.at_boost_w:.0f} W instead of "
+            f"{sustained.limit_w:g} W"
+        )
+        yield replace(self._priced(AT_BOOST, at_boost.estimate_of_region), note=note)
+
+    def network(self) -> Iterator[Change]:
+        """Yield the step with links twice as fast, and with its communication hidden."""
+        system = self.prediction.system
+        if system is None or not self.prediction.communication_s:
+            return
+        yield self._on_links(LINKS_DOUBLED, with_links(system, LinkFactors(bandwidth=2.0)))
+        yield self._row(COMMUNICATION_HIDDEN, self._hidden_s())
+
+    def more_network(self) -> Iterator[Change]:
+        """Yield the step with other links, and with each dimension's twice as fast."""
+        system = self.prediction.system
+        if system is None or not self.prediction.communication_s:
+            return
+        for name, factors in _MORE_LINKS.items():
+            yield self._on_links(name, with_links(system, factors))
+        sizes = _dimension_sizes(system, self.prediction.options.network)
+        if len(sizes) < 2:
+            return
+        for at, size in enumerate(sizes):
+            name = f"{LINKS_DOUBLED} along dimension {at} ({size} devices)"
+            faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=at)
+            yield self._on_links(name, faster)
+
+    def host(self) -> Iterator[Change]:
+        """Yield the step with links between devices and hosts twice as fast."""
+        if self.prediction.host_transfer_s:
+            tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
+            yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
+
+    def devices(self) -> Iterator[Change]:
+        """Yield the step without what is not perfect: devices, then links."""
+        network, timeline = self.prediction.options.network, self.prediction.timeline
+        imperfect = network.imperfect
+        if imperfect is None or timeline is None or self.prediction.system is None:
+            return
+        if timeline.as_specified is not None:
+            step_s = self.prediction.step_time_s - self.prediction.straggler_s
+            yield self._row(AS_SPECIFIED, step_s)
+        if imperfect.links:
+            model = model_of(network, self.prediction.system).model
+            perfect = replace(network, model=model, imperfect=replace(imperfect, links=()))
+            step_s = self._simulated_s(self.prediction.tasks, self.prediction.system, perfect)
+            yield self._row("every link as specified", step_s)
+
+    def overlap(self) -> Iterator[Change]:
+        """Yield the step whose scheduler may fill the device, where its limit gave up overlap."""
+        limit, options = self.prediction.graph.program.overlap, self.prediction.options
+        if limit is None or limit.full_factor is None or not self.prediction.gave_up_overlap:
+            return
+        filled = options.compile.options.with_slop_factor(limit.full_factor)
+        again = predict(replace(options, compile=replace(options.compile, options=filled)))
+        needs, has = again.memory.peak_bytes, again.memory_capacity_bytes
+        fits = "" if has is None else ", and fits" if needs <= has else ", and does not fit"
+        of = "" if has is None else f" of {format_quantity(has, 'B')}"
+        note = (
+            f"overlap: the scheduler's limit was {format_quantity(limit.limit_bytes, 'B')}, and it "
+            f"counted {format_quantity(limit.needed_bytes, 'B')}; with {SLOP_FLAG}="
+            f"{limit.full_factor} the step needs {format_quantity(needs, 'B')}{of}{fits}"
+        )
+        row = self._row(f"{SLOP_FLAG}={limit.full_factor}", again.step_time_s)
+        yield replace(row, note=note)
+
+    def attention(self) -> Iterator[Change]:
+        """Yield the step with attention fused, where the program keeps scores in memory."""
+        # A run doesn't ask for this, nor waits for what it takes.
+        from hespas.prediction.explain.attention import (  # noqa: PLC0415
+            Fused,
+            Labelled,
+            PricesAttention,
+            passes_of,
+            unfused,
+        )
+
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        method, before = estimates.estimator, estimates.estimate_of_region
+        scores = unfused(graph.program)
+        if scores is None or not isinstance(method, PricesAttention):
+            return
+        custom_calls = self.prediction.options.estimate.custom_calls
+        labelled = Labelled(method=method, scores=scores)
+        (unfused_prices,) = priced_again(graph, before, [labelled], custom_calls=custom_calls)
+        passes = passes_of(sum((each for each in unfused_prices if each is not None), Estimate()))
+        if passes is None:
+            return
+        each_s = passes.fused_s(scores, method) / (passes.forward + passes.backward)
+        fused = Fused(method=method, scores=scores, each_s=each_s)
+        (after,) = priced_again(graph, before, [fused], custom_calls=custom_calls)
+        now, then = format_time(passes.time_s), format_time(passes.fused_s(scores, method))
+        note = (
+            f"attention is not fused: it takes {now} with its {scores.text} scores in memory, and "
+            f"{then} without them, as one kernel for each of {passes.forward:g} forward and "
+            f"{passes.backward:g} backward passes that computes {scores.computed}"
+        )
+        yield replace(self._priced("attention fused", after), note=note)
+
+    def kernels(self) -> Iterator[Change]:
+        """Yield the step with kernels at their memory limits: all, and each of the slowest."""
+        from hespas.prediction.explain.kernels import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
+
+        graph, estimates = self.prediction.graph, self.prediction.estimates
+        method, before = estimates.estimator, estimates.estimate_of_region
+        pricer = pricer_of(method)
+        if pricer is None or not isinstance(method, Scalable) or not graph.program.is_scheduled:
+            return
+        custom_calls = self.prediction.options.estimate.custom_calls
+        named = ByKernel(method=method, kernels=pricer)
+        (priced,) = priced_again(graph, before, [named], custom_calls=custom_calls)
+        slowest = named.slowest(sum((each for each in priced if each is not None), Estimate()))
+        asked = [AtLimit(method=method, kernels=pricer, name=each.name) for each in slowest]
+        everything = AtLimit(method=method, kernels=pricer)
+        found = priced_again(graph, before, [everything, *asked], custom_calls=custom_calls)
+        yield self._priced("every kernel at its memory limit", found[0])
+        for kernel, after in zip(slowest, found[1:], strict=True):
+            row = self._priced(f"kernel {kernel.name} at its memory limit", after)
+            yield replace(row, note=kernel.note)
+
+    def _hidden_s(self) -> float:
+        """Return the step if whatever takes longer hid the other."""
+        longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
+        others_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
+        return longer_s + others_s
+
+    def _priced(self, name: str, prices: Prices) -> Change:
+        if self.prediction.timeline is None:
+            return self._row(name, sum(each.time_s for each in prices if each is not None))
+        if self.rows is not None:
+            return self._row(name, self._of_tasks_s(self.rows.at(prices)))
+        estimates = replace(self.prediction.estimates, estimate_of_region=prices)
+        tasks = estimated_tasks(
+            self.prediction.graph,
+            estimates,
+            host_bandwidth_bytes_per_s=host_bandwidth(self.prediction.options.estimate),
+        )
+        return self._row(name, self._of_tasks_s(tasks))
+
+    def _of_tasks_s(self, tasks: TaskGraph) -> float:
+        again = computation_alone if self.again is None else self.again
+        return again(tasks).step_time_s
+
+    def _on_links(self, name: str, system: System) -> Change:
+        tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
+        return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
+
+    def _simulated_s(self, tasks: TaskGraph, system: System, network: NetworkOptions) -> float:
+        return simulate_job(tasks, system, model_of(network, system)).step_time_s
+
+    def _row(self, name: str, step_time_s: float) -> Change:
+        before_s = self.prediction.step_time_s
+        gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
+        return Change(change=name, step_time_s=step_time_s, gain=gain)
+
+
+def _step(prediction: Prediction) -> _Step:
+    is_row = (
+        prediction.system is not None
+        and prediction.graph.program.is_scheduled
+        and prediction.options.network.imperfect is None
+    )
+    rows = rows_of(prediction) if is_row else None
+    return _Step(prediction=prediction, rows=rows, again=_again(prediction, rows))
+
+
+def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], Timeline] | None:
+    system = prediction.system
+    if system is None:
+        return None
+    first = prediction.tasks if rows is None else rows.chains.graph
+    choice = model_of(prediction.options.network, system)
+
+    @cache
+    def planned() -> Callable[[TaskGraph], Timeline]:
+        return simulated_again(first, system, choice)
+
+    def again(tasks: TaskGraph) -> Timeline:
+        return planned()(tasks)
+
+    return again
+
+
+def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
+    """Return tasks whose transfers to and from hosts take half as long."""
+    tasks = [
+        replace(task, duration_ps=task.duration_ps // 2)
+        if isinstance(task, MemoryTask) and task.duration_ps is not None
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
+    """Return the devices along each dimension of the network that the model simulates."""
+    if model_of(network, system).model is Model.ASTRA_SIM:
+        return [each.npus_count for each in system.dimensions]
+    fabric = interconnect_of(system).fabric
+    return [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []

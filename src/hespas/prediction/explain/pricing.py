@@ -1,0 +1,124 @@
+"""The regions of a prediction, priced by other methods than the one that it was made by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from hespas.price.cache import Store, decode_estimate, encode_estimate
+from hespas.price.driver import OperationMethod, estimate_costs
+from hespas.price.estimate import Estimate
+from hespas.price.graph import cache_keys
+from hespas.price.rates import Rates, Scalable
+from hespas.price.roofline import Roofline, same_work
+from hespas.split.modules import RegionModules
+from hespas.split.regions import Compute, RegionGraph
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.expand import expand
+
+Prices = tuple[Estimate | None, ...]
+"""What each region of a graph costs; None for one that communicates."""
+
+_OF_KERNELS = frozenset({"call", "case", "conditional", "if", "while"})
+
+
+def priced_again(
+    graph: RegionGraph,
+    before: Prices,
+    methods: Sequence[OperationMethod],
+    *,
+    custom_calls: Mapping[str, CustomCallCost],
+) -> list[Prices]:
+    """Return the prices of all regions by each of several methods.
+
+    Regions that had one price are priced once. Raises `hespas.errors.CostError` as methods do.
+    """
+    if not methods:
+        return []
+    first: dict[int, Compute] = {}
+    for region, old in zip(graph.regions, before, strict=True):
+        if old is not None and isinstance(region, Compute):
+            first.setdefault(id(old), region)
+    again: list[dict[int, Estimate]] = [{} for _ in methods]
+    functions, launches = graph.program.functions, graph.program.is_scheduled
+    for number, region in first.items():
+        costs = expand(region.operations, functions, custom_calls=custom_calls)
+        for made, method in zip(again, methods, strict=True):
+            key = same_work if isinstance(method, Roofline) else None
+            made[number] = estimate_costs(method, costs, launches=launches, key=key)
+    return [tuple([None if old is None else made[id(old)] for old in before]) for made in again]
+
+
+def priced_at_rates(
+    graph: RegionGraph,
+    modules: RegionModules,
+    before: Prices,
+    estimator: Scalable,
+    changes: Sequence[Rates],
+    *,
+    custom_calls: Mapping[str, CustomCallCost],
+    store: Store | None,
+) -> list[Prices]:
+    """Return the prices of all regions at each of several rates of the estimator's device.
+
+    What the ``store`` has of all regions at some rates is taken from there. Raises as
+    `priced_again` does.
+    """
+    found: list[Prices | None] = [None] * len(changes)
+    keys = [_keys_at(rates, graph, modules, before, estimator) for rates in changes]
+    for at, of_modules in enumerate(keys):
+        texts = {} if store is None else store.read(of_modules.values())
+        if store is not None and all(key in texts for key in of_modules.values()):
+            prices = {
+                module: decode_estimate(texts[key], location=store.location)
+                for module, key in of_modules.items()
+            }
+            found[at] = _of_regions(before, modules, prices)
+    missing = [at for at, prices in enumerate(found) if prices is None]
+    made = priced_again(
+        graph,
+        before,
+        [estimator.at_rates(changes[at]) for at in missing],
+        custom_calls=custom_calls,
+    )
+    for at, prices in zip(missing, made, strict=True):
+        found[at] = prices
+        if store is not None:
+            of_module = dict(zip(modules.module_of_region, prices, strict=True))
+            texts = {key: of_module[module] for module, key in keys[at].items()}
+            store.write(
+                {key: encode_estimate(each) for key, each in texts.items() if each is not None}
+            )
+    return [prices for prices in found if prices is not None]
+
+
+def _keys_at(
+    rates: Rates,
+    graph: RegionGraph,
+    modules: RegionModules,
+    before: Prices,
+    estimator: Scalable,
+) -> dict[int, str]:
+    """Return the key of each module that computes."""
+    numbers = zip(modules.module_of_region, before, strict=True)
+    computing = list(dict.fromkeys(number for number, old in numbers if old is not None))
+    fingerprints = [modules.modules[number].fingerprint for number in computing]
+    is_scheduled = graph.program.is_scheduled
+    found = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled, rates=asdict(rates))
+    return dict(zip(computing, found, strict=True))
+
+
+def _of_regions(before: Prices, modules: RegionModules, prices: Mapping[int, Estimate]) -> Prices:
+    numbers = zip(modules.module_of_region, before, strict=True)
+    return tuple([None if old is None else prices[number] for number, old in numbers])
+
+
+def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Prices:
+    """Return the prices after a change, but the first region that is one kernel as before.
+
+    Something still launches where a graph of kernels is replayed.
+    """
+    for region in graph.compute_regions:
+        if len(region.operations) == 1 and region.operations[0].kind not in _OF_KERNELS:
+            return (*after[: region.id], before[region.id], *after[region.id + 1 :])
+    return after

@@ -1,0 +1,195 @@
+"""What of a program is priced where the user leaves it open: compiled, fused, or as exported.
+
+`planned` decides before anything expensive is done, and says why a program is not compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hespas.base.fields import changed
+from hespas.errors import ConfigError, HardwareError, ToolError, option, spelled
+from hespas.hardware.device import Device
+from hespas.hardware.estimators import NodeHardware
+from hespas.hardware.presets import load_device, part_of
+from hespas.prediction.options import EstimateOptions, Fidelity, PredictOptions
+from hespas.price.methods import DeviceUse, method_named
+from hespas.split.strategies import SplitStrategy
+from hespas.xla.hlo.forms import is_hlo
+
+WITHOUT_COMPILER = Fidelity.FUSED
+"""What stands for the compiled program where it can't be had."""
+
+MODELLED_OPTIONS = frozenset(
+    {
+        "all_gather_combine",
+        "all_reduce_combine",
+        "memory_limit_slop_factor",
+        "pipelined_collectives",
+        "reduce_scatter_combine",
+    }
+)
+"""The compiler's options that have an effect on a program whose fusion is modelled."""
+
+_MODELLED = {
+    Fidelity.FUSED: MODELLED_OPTIONS,
+    Fidelity.LIBRARY: frozenset({"pipelined_collectives"}),
+    Fidelity.EXPORTED: frozenset[str](),
+}
+_LINE = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is done to a program once it is read.
+
+    ``fidelity`` is never `Fidelity.AUTO`; None takes the program as it is given. ``node`` is the
+    part to compile for. ``reason`` says why a program is not compiled, where nobody asked for
+    that. ``may_fall_back``: a program that the compiler refuses is not an error.
+    """
+
+    fidelity: Fidelity | None
+    node: str = ""
+    reason: str = ""
+    may_fall_back: bool = False
+
+    @property
+    def note(self) -> str:
+        """What the reason adds to the assumptions; empty where there is none."""
+        text = f"the program is not compiled first: {self.reason}" if self.reason else ""
+        return spelled(text, str)
+
+
+def planned(source: bytes, options: PredictOptions) -> Plan:
+    """Decide what is done to a program.
+
+    ``source`` is what its file holds. HLO is taken as it is: nothing compiles it again. StableHLO
+    is compiled where it is asked for, or where it may be and the compiler of the node is
+    installed. Raises `ConfigError` for options without effect on what is asked for, and for a
+    compilation without a node.
+
+    >>> planned(b"module {}", PredictOptions()).note
+    'the program is not compiled first: no node is given'
+    >>> planned(b"HloModule step, is_scheduled=true", PredictOptions()).fidelity is None
+    True
+    """
+    choice = options.compile
+    of_compiler = changed(choice.options)
+    if is_hlo(source):
+        _refuse(of_compiler, "a program that is HLO already", options)
+        is_left = choice.asked in {None, Fidelity.AUTO, Fidelity.COMPILED}
+        return Plan(fidelity=None if is_left else choice.asked)
+    match choice.asked:
+        case Fidelity.COMPILED:
+            return Plan(fidelity=Fidelity.COMPILED, node=_node_for(choice.words, options))
+        case Fidelity.AUTO if of_compiler:
+            plan = _automatic(options)
+            if plan.fidelity is WITHOUT_COMPILER and MODELLED_OPTIONS.issuperset(of_compiler):
+                return plan
+            return Plan(fidelity=Fidelity.COMPILED, node=_node_for(option(of_compiler[0]), options))
+        case Fidelity.AUTO:
+            return _automatic(options)
+        case _:
+            taken = frozenset[str]() if choice.asked is None else _MODELLED[choice.asked]
+            unread = [name for name in of_compiler if name not in taken]
+            _refuse(unread, choice.words, options)
+            return Plan(fidelity=choice.asked)
+
+
+def fallen_back(reason: str) -> Plan:
+    """Return the plan for a program that can't be compiled."""
+    return Plan(fidelity=WITHOUT_COMPILER, reason=reason)
+
+
+def _refuse(names: Iterable[str], on: str, options: PredictOptions) -> None:
+    for name in names:
+        raise ConfigError(
+            f"{option(name)} has no effect on {on}",
+            location=str(options.program.file or ""),
+            hint="drop one of them",
+        )
+
+
+def _node_for(words: str, options: PredictOptions) -> str:
+    named = _named(options.estimate)
+    if named is None:
+        raise ConfigError(
+            f"{words} compiles for a node", hint=f"give {option('node')}, a preset's name"
+        )
+    return named
+
+
+def _automatic(options: PredictOptions) -> Plan:
+    if options.program.kernels is not None:
+        return Plan(fidelity=None)
+    for_exported = _needs_operations(options)
+    if for_exported:
+        return Plan(fidelity=Fidelity.EXPORTED, reason=for_exported)
+    node = _named(options.estimate)
+    if node is None:
+        given = options.estimate
+        described = given.node or given.hardware or given.peak_flops
+        return fallen_back("its node is no preset" if described else "no node is given")
+    reason = _by_line(options) or why_not_compiled(node)
+    if reason:
+        return fallen_back(reason)
+    return Plan(fidelity=Fidelity.COMPILED, node=node, may_fall_back=True)
+
+
+def _needs_operations(options: PredictOptions) -> str:
+    """Return why the operations are needed as they are exported; empty where they aren't."""
+    method = options.estimate.method
+    if method is not None and method_named(method).device_use is not DeviceUse.NEEDED:
+        return f"method {method} runs its operations as they are exported"
+    cut = [name for name in changed(options.split) if name != "split_fn"]
+    if options.split.strategy is SplitStrategy.INDIVIDUAL:
+        cut.append("split_fn")
+    return f"{option(cut[0])} divides its operations as they are exported" if cut else ""
+
+
+def _by_line(options: PredictOptions) -> str:
+    """Return which option names lines of the program as exported; empty where none does."""
+    given = {
+        "trip_count": options.program.trip_counts,
+        "branch_weights": options.program.branch_weights,
+    }
+    for name, values in given.items():
+        if any(_LINE.fullmatch(key) for key in values):
+            return f"{option(name)} names a line of it"
+    return ""
+
+
+def why_not_compiled(node: str) -> str:
+    """Return why nothing compiles for a node; empty where its compiler is installed.
+
+    ``node`` is a preset's name, or a path.
+    """
+    try:
+        _compiler_of(node)
+    except HardwareError as error:
+        return error.message
+    except ToolError as error:
+        return f"{error.message} ({error.hint})"
+    return ""
+
+
+def _compiler_of(node: str) -> None:
+    """Raise `HardwareError` where nothing compiles for a node, `ToolError` without its compiler."""
+    # Programs that are compiled already need not wait for it.
+    from hespas.compile.packages import compiler_versions  # noqa: PLC0415
+    from hespas.compile.targets import find_target  # noqa: PLC0415
+
+    load_device(node)
+    compiler_versions(find_target(node))
+
+
+def _named(options: EstimateOptions) -> str | None:
+    """Return the node's name or path; None for one that only its rates describe."""
+    node = options.node
+    if node is None and isinstance(options.hardware, NodeHardware):
+        node = options.hardware.node
+    if isinstance(node, Device):
+        return part_of(node)
+    return None if node is None else str(node)

@@ -1,0 +1,319 @@
+"""From what the workload is to its program: exported, compiled, fused, or as it is given."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from hespas.errors import (
+    ConfigError,
+    DeviceCountError,
+    HespasError,
+    ProgramError,
+    ToolError,
+    option,
+)
+from hespas.frontend.experts import with_expert_load
+from hespas.frontend.load import is_false_first, load_per_device, load_undivided
+from hespas.frontend.loaded import Loaded
+from hespas.frontend.overrides import LoadOptions
+from hespas.frontend.whole import kept_whole, whole_cache
+from hespas.hardware.system import System
+from hespas.models.experts import capacity_of
+from hespas.prediction.caches import compiled_directory, made_directory
+from hespas.prediction.checks import check_effects
+from hespas.prediction.estimators import check_device_options
+from hespas.prediction.fidelity import Plan, fallen_back, planned
+from hespas.prediction.machines import device_of
+from hespas.prediction.options import Fidelity, PredictOptions
+from hespas.prediction.replicated import replication_warning
+from hespas.prediction.sums import without_sums
+from hespas.prediction.workload import source_of, target_of
+from hespas.price.methods import method_named
+from hespas.program.kernels import CompiledKernels, decode_kernels
+from hespas.program.program import Program, with_kernels
+from hespas.program.whole import Whole
+from hespas.sources.source import FileSource, ModelSource, platform_of
+from hespas.sources.workload import Workload, export_cache, read_workload
+
+log = logging.getLogger("hespas")
+
+
+_MOST_THREADS = 1024
+"""Threads of a block, on every GPU."""
+
+
+def load(
+    options: PredictOptions, *, source: bytes | None = None, system: System | None = None
+) -> Program:
+    """Read the program, with the fidelity that is asked for, or by default the best there is.
+
+    ``source`` is what its file holds, where that was read before. The program's devices are not
+    settled yet. Raises `ProgramError` for a file that can't be read or is no program,
+    `ConfigError` for options that have no effect on it, and what
+    `hespas.compile.compiler.compile_program` raises where compiling is asked for.
+    """
+    file, kernels_file = options.program.file, options.program.kernels
+    if options.estimate.method is not None:
+        check_device_options(options.estimate, method_named(options.estimate.method))
+    kernels = None if kernels_file is None else read_kernels(kernels_file)
+    named = None
+    if source is None:
+        named = source_of(options, system)
+        if not isinstance(named, FileSource):
+            _plan_of(_EXPORTED, options, system)
+        directory = made_directory(options.estimate)
+        kept = None if directory is None else export_cache(directory)
+        workload = read_workload(named, kept=kept)
+    else:
+        workload = Workload(name=str(file), content=source)
+    content = workload.content
+    plan = _plan_of(content, options, system)
+    try:
+        loaded = _loaded(content, plan, options, system)
+    except HespasError as error:
+        error.location = error.location or str(file)
+        raise
+    program = loaded.program
+    if workload.notes:
+        assumptions = (*workload.notes, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=assumptions)
+    if program.fidelity == "compiled" and plan.fidelity is Fidelity.COMPILED:
+        # A model of the zoo says its mesh and its batch itself.
+        is_known = isinstance(named, ModelSource)
+        whole = Whole() if is_known else _whole(content, options)
+        program = msgspec.structs.replace(program, whole=whole)
+    if workload.tokens is not None:
+        whole = msgspec.structs.replace(
+            program.whole, tokens=workload.tokens, model_flops=workload.model_flops
+        )
+        program = msgspec.structs.replace(program, whole=whole)
+    log.info("read %s", program.source)
+    check_effects(loaded, options)
+    if kernels is None:
+        return program
+    if not program.is_scheduled:
+        raise ConfigError(
+            f"{option('kernels')} has no effect on a program that is not compiled",
+            location=str(file),
+            hint=f"give the compiled one, or {option('fidelity')} {Fidelity.COMPILED.value} in the "
+            f"place of {option('kernels')}",
+        )
+    return with_kernels(program, kernels, location=str(kernels_file))
+
+
+def _whole(content: bytes, options: PredictOptions) -> Whole:
+    directory = made_directory(options.estimate)
+    kept = None if directory is None else whole_cache(directory)
+    return kept_whole(content, name=str(options.program.file), kept=kept)
+
+
+_EXPORTED = b"module {}"
+"""What stands for a program that is yet to be exported: StableHLO."""
+
+
+def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
+    """Return what is done to a program; refuse a compilation that can't be before it begins."""
+    plan = planned(content, options)
+    if plan.fidelity is not Fidelity.COMPILED:
+        return plan
+    if options.program.kernels is not None:
+        raise ConfigError(
+            f"{option('kernels')} has no effect with {options.compile.words}",
+            hint="drop one of them",
+        )
+    if not plan.may_fall_back:
+        # Few programs have to be compiled: the others need not wait for what it takes.
+        from hespas.compile.for_node import check_compilation  # noqa: PLC0415
+
+        devices, chosen = options.program.devices, options.compile.options
+        check_compilation(plan.node, system=system, devices=devices, options=chosen)
+    return plan
+
+
+def read_kernels(file: Path) -> CompiledKernels:
+    """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
+    try:
+        kernels = decode_kernels(file.read_bytes())
+    except OSError as error:
+        raise ProgramError(f"cannot be read: {error.strerror}", location=str(file)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProgramError(
+            f"holds no kernels: {error}",
+            location=str(file),
+            hint="give a file of hespas compile --kernels",
+        ) from error
+    for launch in kernels.launches:
+        if min(*launch.grid, *launch.block) < 1 or prod(launch.block) > _MOST_THREADS:
+            raise ProgramError(
+                f"{launch.instruction} launches {launch.grid} blocks of {launch.block} threads; "
+                f"a block has 1 to {_MOST_THREADS}",
+                location=str(file),
+            )
+    return kernels
+
+
+def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
+    """Return the program as planned; one that the compiler refuses falls back where it may."""
+    if plan.fidelity is Fidelity.COMPILED:
+        try:
+            return _compiled(content, plan.node, options, system)
+        except (ProgramError, ToolError, DeviceCountError) as error:
+            if not plan.may_fall_back:
+                raise
+            plan = fallen_back(error.message)
+    loaded = _read(content, options)
+    program = loaded.program
+    if program.is_scheduled:
+        if plan.fidelity is None:
+            return loaded
+        raise ConfigError(
+            f"{options.compile.words} has no effect on a program that is compiled already",
+            hint="drop it",
+        )
+    match options.compile.asked:
+        case Fidelity.COMPILED:
+            raise ProgramError(
+                "is HLO that no compiler scheduled",
+                hint="give its StableHLO, or what hespas compile makes of it",
+            )
+        case Fidelity.AUTO if plan.fidelity is None and options.program.kernels is None:
+            plan = fallen_back("it is HLO that no compiler scheduled")
+        case _:
+            pass
+    program = _with_replication(program, loaded.undivided, options)
+    if plan.note:
+        noted = (plan.note, *program.assumptions)
+        program = msgspec.structs.replace(program, assumptions=noted)
+    if plan.fidelity in {Fidelity.FUSED, Fidelity.LIBRARY}:
+        program = _fused(program, options, system, of_libraries=plan.fidelity is Fidelity.LIBRARY)
+    return replace(loaded, program=program)
+
+
+def _with_replication(
+    program: Program, undivided: Program | None, options: PredictOptions
+) -> Program:
+    """Return a program with a warning where its devices repeat computation."""
+    if undivided is None or options.program.model.part is not None:
+        return program
+    warning = replication_warning(undivided, program)
+    return msgspec.structs.replace(program, warnings=(warning,)) if warning else program
+
+
+def _fused(
+    program: Program, options: PredictOptions, system: System | None, *, of_libraries: bool
+) -> Program:
+    # Where a compiler is, few programs are: the others need not wait for what it takes.
+    from hespas.compile.targets import compute_capability  # noqa: PLC0415
+    from hespas.lower.expand import expanded  # noqa: PLC0415
+    from hespas.lower.fused import fused  # noqa: PLC0415
+    from hespas.lower.libraries import libraries_of  # noqa: PLC0415
+
+    start_s = perf_counter()
+    target = target_of(options, system)
+    is_tpu = platform_of(target) == "tpu"
+    if of_libraries and is_tpu:
+        raise ConfigError(
+            f"{options.compile.words} is of GPUs, and the node is none",
+            hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
+        )
+    device = device_of(options.estimate)
+    capacity_bytes = None if is_tpu or device is None else device.memory_capacity_bytes
+    if capacity_bytes is None and options.compile.options.memory_limit_slop_factor is not None:
+        raise ConfigError(
+            f"{option('memory_limit_slop_factor')} is of a GPU whose memory is known, and the node "
+            "is none",
+            hint="drop it",
+        )
+    part = options.program.model.part
+    if part is not None:
+        program = without_sums(program, part)
+    if not is_tpu:
+        program = expanded(program, has_grouped_products=of_libraries)
+    made = fused(
+        program,
+        options.compile.options,
+        libraries=libraries_of(device) if of_libraries else None,
+        for_tpu=is_tpu,
+        capacity_bytes=capacity_bytes,
+        compute_capability=None if target is None else compute_capability(target),
+        devices_per_host=_devices_per_host(system),
+    )
+    log.info("fused in %.3f s", perf_counter() - start_s)
+    return made
+
+
+def _devices_per_host(system: System | None) -> int | None:
+    """Return how many devices share a system's first dimension; None without one."""
+    sizes = [each.npus_count for each in system.dimensions] if system else []
+    return sizes[0] if sizes else None
+
+
+def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:
+    overrides = LoadOptions(
+        trip_counts=options.program.trip_counts,
+        branch_weights=options.program.branch_weights,
+        false_first=false_first,
+    )
+    name, cache_dir = str(options.program.file), made_directory(options.estimate)
+    return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)
+
+
+def _compiled(content: bytes, node: str, options: PredictOptions, system: System | None) -> Loaded:
+    # Few programs are compiled first: the others need not wait for what it takes.
+    from hespas.compile.cache import CompiledCache  # noqa: PLC0415
+    from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
+
+    start_s = perf_counter()
+    directory = compiled_directory(options.estimate)
+    compiled = compile_for_node(
+        content,
+        name=str(options.program.file),
+        node=node,
+        system=system,
+        devices=options.program.devices,
+        options=options.compile.options,
+        cache=None if directory is None else CompiledCache(directory=directory),
+    )
+    log.info("compiled for %s in %.3f s", compiled.target, perf_counter() - start_s)
+    # Only weights ask how branches of the source are ordered, so that few programs are parsed.
+    is_weighed = bool(options.program.branch_weights)
+    false_first = is_weighed and is_false_first(content, name=str(options.program.file))
+    loaded = _read(compiled.hlo_proto, options, false_first=false_first)
+    program = msgspec.structs.replace(
+        loaded.program,
+        assumptions=(*compiled.assumptions, *loaded.program.assumptions),
+        kernels=compiled.kernels,
+        overlap=compiled.overlap,
+        compiler_versions=compiled.versions,
+    )
+    undivided = load_undivided(content, name=str(options.program.file))
+    return replace(loaded, program=_with_replication(program, undivided, options))
+
+
+def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
+    """Return the program with the rows that each expert gets, where it has experts.
+
+    Raises `ConfigError` for a load of the experts that doesn't fit the program.
+    """
+    capacity = None
+    if options.experts.expert_load is not None and options.program.file is not None:
+        source = source_of(options, system)
+        capacity = capacity_of(source.settings) if isinstance(source, ModelSource) else None
+    return with_expert_load(program, options.experts.expert_load, capacity=capacity)
+
+
+def with_origin_noted(program: Program, options: PredictOptions) -> Program:
+    """Return the program, with a note where it was compiled for another part than the node."""
+    node = options.estimate.node
+    if program.fidelity != "compiled" or not isinstance(node, str | Path):
+        return program
+    # Few programs are compiled ones: the others need not wait for it.
+    from hespas.compile.origin import with_origin  # noqa: PLC0415
+
+    return with_origin(program, str(node))

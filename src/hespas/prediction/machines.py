@@ -1,0 +1,163 @@
+"""What a program runs on: its device, its system, and the model of the network between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hespas.errors import ConfigError, option
+from hespas.hardware.device import Device
+from hespas.hardware.estimators import NodeHardware, RooflineHardware
+from hespas.hardware.faster_links import with_link_bandwidths
+from hespas.hardware.presets import device_names, load_device
+from hespas.hardware.sized import find_system
+from hespas.hardware.system import System
+from hespas.prediction.options import EstimateOptions, NetworkOptions
+from hespas.price.clocks import no_power
+from hespas.price.methods import DEFAULT, DeviceUse, method_named
+from hespas.simulate.models import Model, ModelChoice, default_model
+
+
+def system_of(options: NetworkOptions) -> System | None:
+    """Return the system with the links that the user gives it; None where none is given."""
+    named = options.system if options.cluster is None else options.cluster
+    system = find_system(named) if isinstance(named, str | Path) else named
+    return None if system is None else with_link_bandwidths(system, options.link_bandwidth)
+
+
+def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
+    """Return the network model with its settings; `ConfigError` for those without effect on it.
+
+    Where no model is named, the settings that only one has decide, or else the system.
+    """
+    imperfect = options.imperfect
+    if imperfect is not None and imperfect.programs:
+        message = "programs are for hespas simulate: there is one program here"
+        raise ConfigError(message, location=imperfect.source, hint="leave them out")
+    return ModelChoice(
+        model=_model(options, system),
+        network=options.network,
+        algorithm=options.algorithm,
+        cluster=imperfect,
+    )
+
+
+def _model(options: NetworkOptions, system: System | None) -> Model:
+    if options.model is not None:
+        return options.model
+    links = None if options.imperfect is None else options.imperfect.links or None
+    given = {"network": options.network, "algorithm": options.algorithm, "links": links}
+    return default_model(system, given)
+
+
+def with_node(options: EstimateOptions, system: System | None) -> EstimateOptions:
+    """Return the options with the node that a system preset is made of, where none is given.
+
+    Single rates override those of that node.
+    """
+    named = (options.node, options.hardware)
+    if system is None or system.part is None or any(each is not None for each in named):
+        return options
+    if options.method is not None and method_named(options.method).device_use is DeviceUse.NONE:
+        return options
+    return replace(options, node=system.part)
+
+
+def device_of(options: EstimateOptions) -> Device | None:
+    """Return the device: the node before the configuration's, single rates before both.
+
+    None where nothing names or describes one. Raises `ConfigError` for a device that is described
+    in part.
+    """
+    device = _named_device(options)
+    peak, bandwidth = options.peak_flops, options.memory_bandwidth
+    rates, overhead_s = options.per_datatype_flops or {}, options.launch_overhead_s
+    limit_w = options.power.power_limit_w
+    if device is not None:
+        if limit_w is not None and device.power is None:
+            raise no_power(device)
+        return replace(
+            device,
+            launch_overhead_s=device.launch_overhead_s if overhead_s is None else overhead_s,
+            peak_flops=device.peak_flops if peak is None else peak,
+            memory_bandwidth_bytes_per_s=(
+                device.memory_bandwidth_bytes_per_s if bandwidth is None else bandwidth
+            ),
+            per_datatype_flops={**device.per_datatype_flops, **rates},
+            power_limit_w=device.power_limit_w if limit_w is None else limit_w,
+        )
+    if peak is None and bandwidth is None and options.per_datatype_flops is None:
+        return None
+    if peak is None or bandwidth is None:
+        raise no_device(options)
+    return Device(
+        name="the device given by flags",
+        peak_flops=peak,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        per_datatype_flops=rates,
+        launch_overhead_s=overhead_s,
+    )
+
+
+def _named_device(options: EstimateOptions) -> Device | None:
+    node = node_of(options)
+    if isinstance(node, Device):
+        return node
+    return None if node is None else load_device(node)
+
+
+def node_of(options: EstimateOptions) -> Device | str | Path | None:
+    """Return what names the device, before the configuration's; None where only rates are given."""
+    match options.hardware:
+        case _ if options.node is not None:
+            return options.node
+        case NodeHardware(node=node):
+            return node
+        case RooflineHardware():
+            return options.configuration
+        case _:
+            return None
+
+
+def no_device(options: EstimateOptions) -> ConfigError:
+    """Return the error for a device that is not given, or given in part."""
+    rates = {
+        "peak_flops": options.peak_flops,
+        "memory_bandwidth": options.memory_bandwidth,
+    }
+    missing = [option(name) for name, rate in rates.items() if rate is None]
+    if len(missing) == len(rates):
+        names = ", ".join(device_names()[:4])
+        return ConfigError(
+            "no device is given",
+            hint=f"give {option('cluster')}, as in 8xH100_80GB, or {option('node')} ({names}, ...: "
+            f"see hespas hardware), or {' and '.join(missing)}",
+        )
+    return ConfigError(
+        f"the device is described in part: {missing[0]} is not given",
+        hint=f"give {missing[0]} or {option('node')}",
+    )
+
+
+def device_name(options: EstimateOptions) -> str:
+    """Return the device's name; where the program runs here, what runs it; else the method's."""
+    method = method_named(options.method or DEFAULT.name)
+    here = method.runs_on(options.hardware)
+    if here is not None:
+        return here
+    device = device_of(options)
+    return f"the device of method {method.name}" if device is None else device.name
+
+
+def host_bandwidth(options: EstimateOptions) -> float | None:
+    """Return the bandwidth between a device and its host, in bytes/s and direction, if known."""
+    if options.host_bandwidth is not None:
+        return options.host_bandwidth
+    device = device_of(options)
+    return None if device is None else device.host_bandwidth_bytes_per_s
+
+
+def device_of_memory(options: EstimateOptions) -> Device | None:
+    """Return the device that holds the program; None where the program runs here."""
+    method = method_named(options.method or DEFAULT.name)
+    return None if method.device_here else device_of(options)

@@ -1,0 +1,584 @@
+"""The options of a prediction: one value that describes it completely.
+
+`PredictOptions` has a part for each stage. Every field declares its flag, configuration key, help
+and default (`hespas.base.fields.Option`); the command line, the configuration reader and the
+checks derive from these fields, so that an option is added here, or in the stage's own options
+dataclass that is nested here (`hespas.split.strategies.SplitOptions`,
+`hespas.compile.options.CompileOptions`), and nowhere else.
+
+`read_configuration` reads the documented configuration file into values of these options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import msgspec
+
+from hespas.base.config_files import read_json
+from hespas.base.decode import decode
+from hespas.base.fields import Layer, Option, declare, options_in
+from hespas.base.figures import Count, Text
+from hespas.base.groups import Group
+from hespas.compile.options import CompileOptions
+from hespas.errors import ConfigError, option
+from hespas.hardware.cluster import Cluster
+from hespas.hardware.device import Device
+from hespas.hardware.estimators import HARDWARE, EstimatorKeys
+from hespas.hardware.presets import found_path
+from hespas.hardware.system import LinkBandwidth, System
+from hespas.models.placement import Place, parse_place
+from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.option_texts import (
+    parse_branch_weights,
+    parse_cluster,
+    parse_custom_calls,
+    parse_launch_overhead,
+    parse_link_bandwidths,
+    parse_model_flops,
+    parse_parameters,
+    parse_pue,
+    parse_rate,
+    parse_rates,
+    parse_trip_counts,
+)
+from hespas.price.clocks import PowerOptions
+from hespas.price.methods import METHODS, default_text, method_named
+from hespas.price.roofline import RooflineOptions
+from hespas.program.expert_load import ExpertOptions
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.flow.choices import CHOICES, parse_choice
+from hespas.simulate.models import Model
+from hespas.sources.options import ModelOptions
+from hespas.split.strategies import SplitOptions
+from hespas.tasks.pipelining.options import PipelineOptions
+from hespas.work.custom_call import CustomCallCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """The program, and what the user sets about it that it leaves open.
+
+    ``file`` is a file, or what else names a program: a model of the zoo, which ``model`` has
+    settings for, or ``package.module:function``.
+    """
+
+    GROUP: ClassVar[Group] = Group.WORKLOAD
+
+    file: Path | None = declare(
+        Option(
+            help="The program, where the argument is a configuration: a file or a model's name.",
+            name="mlir_file",
+            key="mlir_file",
+            form=Text,
+        )
+    )
+    devices: int | None = declare(
+        Option(
+            help="How many devices, for a program that doesn't say.",
+            aliases=("num_npus",),
+            key="perf_estimator.hardware.num_npus",
+        )
+    )
+    trip_counts: Mapping[str, int] = declare(
+        Option(
+            help="How often loops run whose count can't be read; LINE, or its name in HLO, picks "
+            "one.",
+            name="trip_count",
+            parse=parse_trip_counts,
+            metavar="[LINE=]N",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    branch_weights: Mapping[str, tuple[float, ...]] = declare(
+        Option(
+            help="How often each branch is taken.",
+            parse=parse_branch_weights,
+            metavar="[LINE=]W,W..",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    kernels: Path | None = declare(
+        Option(help="The kernels of a compiled program, as hespas compile --kernels writes them.")
+    )
+    model: ModelOptions = field(default_factory=ModelOptions)
+
+
+class Fidelity(Enum):
+    """What a prediction prices: see `hespas.program.program.Program.fidelity`.
+
+    ``AUTO`` is the best that can be had: `hespas.prediction.fidelity.planned` decides.
+    """
+
+    AUTO = "auto"
+    COMPILED = "compiled"
+    FUSED = "fused"
+    LIBRARY = "library"
+    EXPORTED = "exported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileChoice:
+    """What of the program is priced, and how it is compiled.
+
+    ``fidelity`` None takes a program as it is given, compiled or not; it is for the API.
+    ``as_exported`` and ``optimise`` are other words for two fidelities. Raises `ConfigError` where
+    more than one of the three is given.
+    """
+
+    GROUP: ClassVar[Group] = Group.COMPILATION
+
+    fidelity: Fidelity | None = declare(
+        Option(
+            help="What is priced: the kernels of the node's compiler, those of a model of it, "
+            "those of libraries such as Transformer Engine, or each operation by itself.",
+            key="fidelity",
+            one_of="fidelity",
+            default_text="auto, the first of them that can be had",
+        ),
+        default=Fidelity.AUTO,
+    )
+    as_exported: bool = declare(
+        Option(
+            help="Price each operation by itself, as the program was exported.",
+            one_of="fidelity",
+            group=Group.MAIN,
+        ),
+        default=False,
+    )
+    optimise: bool = declare(
+        Option(help="The same as --fidelity compiled.", one_of="fidelity", is_hidden=True),
+        default=False,
+    )
+    options: CompileOptions = field(default_factory=CompileOptions)
+
+    def __post_init__(self) -> None:
+        short = [option(name) for name in ("as_exported", "optimise") if getattr(self, name)]
+        if len(short) > 1 or (short and self.fidelity is not Fidelity.AUTO):
+            other = short[1] if len(short) > 1 else option("fidelity")
+            raise ConfigError(f"{short[0]} has no effect with {other}", hint="drop one")
+
+    @property
+    def asked(self) -> Fidelity | None:
+        """The fidelity, in whatever words it was asked for."""
+        if self.as_exported:
+            return Fidelity.EXPORTED
+        return Fidelity.COMPILED if self.optimise else self.fidelity
+
+    @property
+    def words(self) -> str:
+        """The words in which the fidelity was asked for, with a marked option."""
+        for name in ("as_exported", "optimise"):
+            if getattr(self, name):
+                return option(name)
+        return f"{option('fidelity')} {'' if self.fidelity is None else self.fidelity.value}"
+
+
+AS_GIVEN = CompileChoice(fidelity=None)
+"""The program as it is given, compiled or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """How computation is priced: the method, the device, and where prices are cached.
+
+    ``hardware`` is the configuration of the method, decoded from ``configuration``, the file.
+    Rates go before those of the node. ``roofline`` is for the API; by default the
+    file of the node decides.
+    """
+
+    GROUP: ClassVar[Group] = Group.ESTIMATION
+
+    node: Device | Path | str | None = declare(
+        Option(
+            help="The device: a preset's name (see hespas hardware), or a configuration's path.",
+            metavar="NODE",
+            default_text="that of the cluster",
+            group=Group.MAIN,
+        )
+    )
+    method: str | None = declare(
+        Option(
+            help=f"Estimation method: {', '.join(METHODS)}.",
+            key="perf_estimator.method",
+            metavar="METHOD",
+            default_text=default_text(),
+        )
+    )
+    hardware: object | None = declare(
+        Option(
+            help="The configuration of the method.", key="perf_estimator.hardware", has_flag=False
+        )
+    )
+    configuration: Path | None = declare(
+        Option(help="The file of the configuration.", has_flag=False)
+    )
+    peak_flops: float | None = declare(
+        Option(
+            help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
+            parse=partial(parse_rate, unit="FLOP/s", name="peak_flops"),
+            metavar="RATE",
+        )
+    )
+    memory_bandwidth: float | None = declare(
+        Option(
+            help="Memory bandwidth, as in 1555GB/s.",
+            parse=partial(parse_rate, unit="B/s", name="memory_bandwidth"),
+            metavar="RATE",
+        )
+    )
+    host_bandwidth: float | None = declare(
+        Option(
+            help="Bandwidth between device and host, in each direction, as in 64GB/s.",
+            parse=partial(parse_rate, unit="B/s", name="host_bandwidth"),
+            metavar="RATE",
+            default_text="that of the node",
+        )
+    )
+    per_datatype_flops: Mapping[str, float] | None = declare(
+        Option(help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,..")
+    )
+    launch_overhead_s: float | None = declare(
+        Option(
+            help="What a kernel of a compiled program takes beside its work, as in 3us.",
+            name="launch_overhead",
+            parse=parse_launch_overhead,
+            metavar="TIME",
+        )
+    )
+    custom_calls: Mapping[str, CustomCallCost] = declare(
+        Option(
+            help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
+            name="custom_call",
+            parse=parse_custom_calls,
+            metavar="TARGET=COST",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    roofline: RooflineOptions | None = declare(
+        Option(help="What to do about types without a rate.", has_flag=False)
+    )
+    power: PowerOptions = field(default_factory=PowerOptions)
+    disable_cache: bool = declare(
+        Option(
+            help="Estimate every region by itself.",
+            key="disable_cache",
+            one_of="cache",
+            group=Group.CACHES,
+        ),
+        default=False,
+    )
+    in_memory_only_cache: bool = declare(
+        Option(
+            help="Keep no estimates on disk.",
+            key="perf_estimator.hardware.in_memory_only_cache",
+            one_of="cache",
+            group=Group.CACHES,
+        ),
+        default=False,
+    )
+    cache_dir: Path | None = declare(
+        Option(
+            help="Where estimates are cached.",
+            key="cache_dir",
+            form=Text,
+            one_of="cache",
+            default_text="OUTPUT/cache",
+            metavar="DIR",
+            group=Group.CACHES,
+        )
+    )
+    threads: int = declare(
+        Option(
+            help="Estimators that run at a time.",
+            aliases=("num_threads",),
+            key="num_threads",
+            form=Count,
+            group=Group.CACHES,
+        ),
+        default=1,
+    )
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"{option('threads')} is {self.threads}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What a step takes in, and what the model needs for it: of models of the zoo it is known."""
+
+    GROUP: ClassVar[Group] = Group.WORKLOAD
+
+    tokens: int | None = declare(
+        Option(help="Tokens of a step on all devices, for tokens/s of a program.", form=Count)
+    )
+    samples: int | None = declare(
+        Option(help="Images, or other samples, of a step on all devices.", form=Count)
+    )
+    model_flops: float | None = declare(
+        Option(
+            help="FLOPs that the model needs for a step on all devices, as in 18PFLOP, for the "
+            "model FLOPs utilisation (MFU) of a program.",
+            parse=parse_model_flops,
+            metavar="FLOP",
+            one_of="model_flops",
+        )
+    )
+    parameters: float | None = declare(
+        Option(
+            help="Parameters that each token of a training step meets, as in 8.03B, for the MFU of "
+            "a program: 6 FLOPs for each and each token.",
+            parse=parse_parameters,
+            metavar="N",
+            one_of="model_flops",
+        )
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in (("tokens", self.tokens), ("samples", self.samples)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option(name)} is {value}", hint="give 1 or more")
+        if self.model_flops is not None and self.parameters is not None:
+            raise ConfigError(
+                f"{option('parameters')} has no effect with {option('model_flops')}",
+                hint="drop one",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """The cluster, and how communication on it is timed."""
+
+    GROUP: ClassVar[Group] = Group.NETWORK
+
+    cluster: System | str | None = declare(
+        Option(
+            help="The cluster: COUNTxPART, as in 32xH100_80GB, or a system preset's name.",
+            metavar="CLUSTER",
+            group=Group.MAIN,
+            one_of="system",
+        )
+    )
+    system: System | Path | str | None = declare(
+        Option(
+            help="The cluster as a system preset's name (see hespas hardware), or a directory.",
+            metavar="SYSTEM",
+            one_of="system",
+        )
+    )
+    network: ContentionModel | None = declare(
+        Option(
+            help="How transfers share links in ASTRA-sim's model.",
+            default_text="congestion-unaware",
+            needs="cluster",
+        )
+    )
+    model: Model | None = declare(
+        Option(
+            help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
+            "and links that are shared.",
+            default_text="hespas for systems with measured links, astra-sim for others and traces",
+            needs="cluster",
+        )
+    )
+    algorithm: str | None = declare(
+        Option(
+            help="How collectives run in hespas' own model: as the system specifies, by the "
+            "fastest algorithm (auto), or all by one where it can run them: "
+            f"{', '.join(CHOICES)}.",
+            parse=parse_choice,
+            metavar="ALGORITHM",
+            default_text="specified",
+            needs="cluster",
+        )
+    )
+    place: Place | None = declare(
+        Option(
+            help="On which dimensions of the network the axes of the mesh lie, the nearest is 0, "
+            "as in tp=0,fsdp=0+1,pipe=1.",
+            parse=parse_place,
+            metavar="AXIS=N,..",
+            needs="cluster",
+            default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
+        )
+    )
+    link_bandwidth: tuple[LinkBandwidth, ...] = declare(
+        Option(
+            help="Bandwidth of the links along a dimension of the network, the nearest is 0: their "
+            "own times a factor, as in 1=x0.5, or that of one link, as in 1=25GB/s.",
+            parse=parse_link_bandwidths,
+            metavar="DIM=RATE",
+            repeats=True,
+            needs="cluster",
+        ),
+        default=(),
+    )
+    imperfect: Cluster | None = declare(
+        Option(
+            help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
+            parse=parse_cluster,
+            metavar="FILE",
+            needs="cluster",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Where the files of a prediction go."""
+
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
+    directory: Path | None = declare(
+        Option(
+            help="Write the files of the run to this directory: regions, prices, traces.",
+            name="output",
+            aliases=("output_dir", "-o"),
+            key="output_dir",
+            form=Text,
+            metavar="DIR",
+            group=Group.MAIN,
+        )
+    )
+    clean: bool = declare(
+        Option(help="Replace another workload's files.", key="clean", needs="output"), default=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What the tables of a report distinguish."""
+
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
+    depth: int = declare(
+        Option(help="How deep the table by module goes: 2 for layers/attention.", form=Count),
+        default=2,
+    )
+    each_layer: bool = declare(
+        Option(help="Tell layers apart that differ in their number alone."), default=False
+    )
+    verbose: bool = declare(
+        Option(help="Show all assumptions, not only those that decide most of the step."),
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ConfigError(f"{option('depth')} is {self.depth}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyOptions:
+    """What belongs to the energy of a step beside the machines that it runs on."""
+
+    GROUP: ClassVar[Group] = Group.OUTPUT
+
+    pue: float = declare(
+        Option(
+            help="Power usage effectiveness: energy of the site over that of its machines.",
+            key="pue",
+            parse=parse_pue,
+            metavar="RATIO",
+        ),
+        default=1.0,
+    )
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.pue) and self.pue >= 1):
+            raise ConfigError(f"{option('pue')} is {self.pue:g}", hint="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """All that decides a prediction; see each part.
+
+    >>> options = PredictOptions(network=NetworkOptions(system="A100_SXM_40GB_4GPU"))
+    >>> options.compile.asked.value, options.split.strategy.value
+    ('auto', 'linear_split')
+    """
+
+    program: ProgramOptions = field(default_factory=ProgramOptions)
+    experts: ExpertOptions = field(default_factory=ExpertOptions)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    compile: CompileChoice = field(default_factory=CompileChoice)
+    split: SplitOptions = field(default_factory=SplitOptions)
+    estimate: EstimateOptions = field(default_factory=EstimateOptions)
+    step: StepOptions = field(default_factory=StepOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+    report: ReportOptions = field(default_factory=ReportOptions)
+    long_run: GoodputOptions = field(default_factory=GoodputOptions)
+    energy: EnergyOptions = field(default_factory=EnergyOptions)
+
+
+# The configuration file.
+
+_ESTIMATOR = "perf_estimator"
+
+
+@cache
+def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
+    """Return the form of a configuration file: the keys that the fields of ``kind`` declare."""
+    keys = [
+        (each.key, cast("Any", each.form) | None, None)
+        for each in options_in(kind)
+        if each.key and "." not in each.key
+    ]
+    return msgspec.defstruct(
+        "Configuration",
+        [*keys, (_ESTIMATOR, EstimatorKeys | None, None)],
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
+    """Return the values that the JSON file ``path`` gives options of ``kind``, by their names.
+
+    Raises `ConfigError` with the file and the JSON path for malformed JSON
+    (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
+    a method that there isn't.
+    """
+    location = str(path)
+    found = found_path(Path(path))
+    file: Any = decode(read_json(found), configuration_form(kind), location=location)
+    read: dict[str, object] = {
+        name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
+    }
+    estimator = read.pop(_ESTIMATOR, None)
+    if isinstance(estimator, EstimatorKeys):
+        read |= _estimator_keys(estimator, location)
+    values = {
+        each.name: each.value(read[each.key]) for each in options_in(kind) if each.key in read
+    }
+    # A switch that is off is a switch that is not given.
+    values = {name: value for name, value in values.items() if value is not False}
+    if "hardware" in values:
+        values["configuration"] = found
+    return Layer(values=values, location=location)
+
+
+def _estimator_keys(estimator: EstimatorKeys, location: str) -> dict[str, object]:
+    """Return what ``perf_estimator`` gives, by dotted keys."""
+    method = method_named(estimator.method, location=location, what=f"$.{_ESTIMATOR}.method")
+    hardware = method.decode(estimator.hardware, location=location, at=HARDWARE)
+    read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
+    if hardware is not None:
+        read[f"{_ESTIMATOR}.hardware"] = hardware
+    for name in ("num_npus", "in_memory_only_cache", "power_limit_w"):
+        value = getattr(hardware, name, None)
+        if value is not None:
+            read[f"{_ESTIMATOR}.hardware.{name}"] = value
+    return read

@@ -1,0 +1,289 @@
+"""What a pass of a micro-batch through a part of a model takes, from the prediction of its program.
+
+The program has both passes of one micro-batch. Its computation is told apart by the phases of its
+operations, and so is communication that no computation hides; so the two add up to the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from hespas.memory.between_passes import held_between
+from hespas.models.model import MeshAxes
+from hespas.models.part import EXPERT, Part
+from hespas.prediction.result import Prediction
+from hespas.prediction.sums import Groups, groups_of_task
+from hespas.program.groups import groups_along
+from hespas.program.program import Op
+from hespas.program.scopes import Phase
+from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
+from hespas.split.names import OperationNames, operation_names
+from hespas.split.regions import Collective, Compute, Region, operations_of
+from hespas.tasks.build import regions_of_tasks
+from hespas.tasks.graph import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a pass takes, in ps: computation, and what nothing hides beside it.
+
+    ``tp_ps`` is tensor-parallel communication, ``exchange_ps`` are all-to-alls between experts,
+    ``exposed_ps`` is all other, idle time included, and ``host_ps`` are moves to the host's memory
+    or from it.
+    """
+
+    compute_ps: int = 0
+    tp_ps: int = 0
+    exchange_ps: int = 0
+    exposed_ps: int = 0
+    host_ps: int = 0
+
+    @property
+    def total_ps(self) -> int:
+        """All of it."""
+        return self.compute_ps + self.communication_ps + self.host_ps
+
+    @property
+    def communication_ps(self) -> int:
+        """All that is exchanged with other devices."""
+        return self.tp_ps + self.exchange_ps + self.exposed_ps
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            compute_ps=self.compute_ps + other.compute_ps,
+            tp_ps=self.tp_ps + other.tp_ps,
+            exchange_ps=self.exchange_ps + other.exchange_ps,
+            exposed_ps=self.exposed_ps + other.exposed_ps,
+            host_ps=self.host_ps + other.host_ps,
+        )
+
+    def less(self, other: Spent) -> Spent:
+        """Return what is left without the other, at least nothing."""
+        return Spent(
+            compute_ps=max(0, self.compute_ps - other.compute_ps),
+            tp_ps=max(0, self.tp_ps - other.tp_ps),
+            exchange_ps=max(0, self.exchange_ps - other.exchange_ps),
+            exposed_ps=max(0, self.exposed_ps - other.exposed_ps),
+            host_ps=max(0, self.host_ps - other.host_ps),
+        )
+
+    def times(self, count: int) -> Spent:
+        """Return it as often."""
+        return Spent(
+            compute_ps=self.compute_ps * count,
+            tp_ps=self.tp_ps * count,
+            exchange_ps=self.exchange_ps * count,
+            exposed_ps=self.exposed_ps * count,
+            host_ps=self.host_ps * count,
+        )
+
+
+NOTHING = Spent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCost:
+    """What the passes of one micro-batch through a part take.
+
+    ``weights`` is the part of the backward pass that computes gradients of weights, where a
+    schedule has it apart.
+    """
+
+    forward: Spent
+    backward: Spent
+    weights: Spent
+
+
+def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
+    """Return by how much passes of two micro-batches are shorter side by side, in ps.
+
+    All-to-alls between experts run beside the computation of the other pass, and neither slows the
+    other. Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1; NVIDIA,
+    Megatron-Core, ``--overlap-moe-expert-parallel-comm``.
+
+    >>> side_by_side(
+    ...     Spent(compute_ps=20, exchange_ps=12), Spent(compute_ps=10, exchange_ps=8, tp_ps=1)
+    ... )
+    (10, 8)
+    """
+    return (
+        min(backward.exchange_ps, forward.compute_ps),
+        min(forward.exchange_ps, backward.compute_ps),
+    )
+
+
+def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
+    """Return the tasks of all devices, of which those along the axes ``inner`` share a program.
+
+    The others have a program each, equal ones, which they run at the same time.
+    """
+    images = _images(inner, whole)
+    tables = tuple(
+        tuple(tuple(image[device] for device in group) for image in images for group in table)
+        for table in tasks.group_tables
+    )
+    everyone = tuple(tuple(image) for image in images)
+    changed: list[Task] = []
+    for task in tasks.tasks:
+        match task:
+            case CollectiveTask() if task.group_table is None and len(images) > 1:
+                changed.append(replace(task, group_table=len(tables)))
+            case SendTask() | ReceiveTask():
+                pairs = tuple(
+                    (image[source], image[target])
+                    for image in images
+                    for source, target in task.pairs
+                )
+                changed.append(replace(task, pairs=pairs))
+            case _:
+                changed.append(task)
+    return replace(
+        tasks,
+        device_count=whole.device_count,
+        tasks=tuple(changed),
+        group_tables=(*tables, everyone) if len(images) > 1 else tables,
+    )
+
+
+def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
+    """Return, for each group of devices that share a program, the device of each of its numbers."""
+    names = [axis for axis in inner.names if axis in whole.names]
+    found = groups_along(whole.axes, names)
+    return [tuple(group) for group in found]
+
+
+def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent]:
+    """Return what the forward pass takes, and all else of a program of both passes.
+
+    With ``pieces`` above 1, tensor-parallel communication runs in as many pieces under the
+    computation beside it: one piece stays exposed, and what that computation is too short for.
+    What a pass moves to the host or from it runs beside all of it: what the pass is too short for
+    is exposed.
+    """
+    names = operation_names(prediction.graph)
+    regions = regions_of_tasks(prediction.graph, prediction.tasks)
+    forward, backward = NOTHING, NOTHING
+    open_as = _open_as(prediction)
+    timeline = prediction.timeline
+    exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
+    for task in prediction.tasks.tasks:
+        amount = NOTHING
+        if isinstance(task, ComputeTask):
+            amount = Spent(compute_ps=task.duration_ps)
+        elif exposed.get(task.id, 0):
+            amount = open_as(task, exposed[task.id])
+        if _is_forward(regions.get(task.id), names):
+            forward += amount
+        else:
+            backward += amount
+    if timeline is not None:
+        whole = timeline.slowest.finish_ps - timeline.slowest.exposed_host_transfer_ps
+        idle = whole - forward.total_ps - backward.total_ps
+        backward += Spent(exposed_ps=max(0, idle))
+    return (
+        _beside_host(_overlapped(forward, pieces), _host_ps(prediction.tasks, is_store=True)),
+        _beside_host(_overlapped(backward, pieces), _host_ps(prediction.tasks, is_store=False)),
+    )
+
+
+def _host_ps(tasks: TaskGraph, *, is_store: bool) -> int:
+    """Return how long a device moves data to its host's memory, or from it."""
+    moves = (task for task in tasks.tasks if isinstance(task, MemoryTask))
+    return sum(task.duration_ps or 0 for task in moves if task.is_store is is_store)
+
+
+def _beside_host(spent: Spent, moves_ps: int) -> Spent:
+    return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
+
+
+def _open_as(prediction: Prediction) -> Callable[[Task, int], Spent]:
+    """Return what tells of a task as what its exposed time is spent."""
+    tp, experts = _groups_of(prediction, "tp"), _groups_of(prediction, EXPERT)
+
+    def spent(task: Task, exposed_ps: int) -> Spent:
+        if not isinstance(task, CollectiveTask):
+            return Spent(exposed_ps=exposed_ps)
+        groups = groups_of_task(task, prediction.tasks)
+        if groups == tp:
+            return Spent(tp_ps=exposed_ps)
+        if task.kind is CommunicationKind.ALL_TO_ALL and _are_within(groups, experts):
+            return Spent(exchange_ps=exposed_ps)
+        return Spent(exposed_ps=exposed_ps)
+
+    return spent
+
+
+def _are_within(groups: Groups, wholes: Groups) -> bool:
+    return all(any(group <= whole for whole in wholes) for group in groups)
+
+
+def _groups_of(prediction: Prediction, axis: str) -> Groups:
+    if axis not in dict(prediction.mesh):
+        return frozenset()
+    return frozenset(map(frozenset, groups_along(prediction.mesh, (axis,))))
+
+
+def _overlapped(spent: Spent, pieces: int) -> Spent:
+    if pieces < 2:
+        return spent
+    first = spent.tp_ps // pieces
+    rest = max(0, spent.tp_ps - first - spent.compute_ps)
+    return replace(spent, tp_ps=first + rest)
+
+
+def _is_forward(region: Region | None, names: OperationNames) -> bool:
+    match region:
+        case Compute():
+            found = [names.of(op).phase for op in operations_of(region)]
+            return bool(found) and found[0] is Phase.FORWARD
+        case Collective(operation=op):
+            return names.of(op).phase is Phase.FORWARD
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassMemory:
+    """What the passes of one micro-batch hold, in bytes of a device.
+
+    ``kept_bytes`` are held from the forward to the backward pass, ``host_bytes`` likewise in the
+    host's memory; a pass needs ``working_bytes`` beside them.
+    """
+
+    weight_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    host_bytes: int
+
+
+def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
+    """Return what a program of both passes of a micro-batch holds."""
+    program = prediction.graph.program
+    names = operation_names(prediction.graph)
+
+    def phase_of(op: Op) -> Phase | None:
+        return names.of(op).phase
+
+    kept, most = held_between(program, phase_of, space=DEVICE_MEMORY)
+    on_host, _ = held_between(program, phase_of, space=HOST_MEMORY)
+    results = [size_bytes(value.type) for value in program.main.results]
+    passed = 1 if part.is_first else 2
+    weights = sum(results[passed:])
+    # What came in is as large as its gradient.
+    came = 0 if part.is_first else results[1]
+    return PassMemory(
+        weight_bytes=weights,
+        kept_bytes=kept + came,
+        working_bytes=max(0, most - kept) + 2 * sum(results[:passed]),
+        host_bytes=on_host,
+    )

@@ -1,0 +1,312 @@
+"""How long a step takes, and everything that led to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hespas.base.units import PS_PER_S, format_quantity, format_time
+from hespas.hardware.device import Device
+from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.prediction.options import PredictOptions
+from hespas.price.graph import GraphEstimate, estimator_assumptions
+from hespas.price.sequence import Step
+from hespas.program.assumption import (
+    OF_COMMUNICATION,
+    OF_COMPUTATION,
+    UNKNOWN,
+    Assumed,
+    Subject,
+    assumed,
+)
+from hespas.program.overlap import SLOP_FLAG
+from hespas.program.program import Fidelity, Op
+from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.timeline import Timeline
+from hespas.split.modules import RegionModules
+from hespas.split.regions import Compute, RegionGraph
+from hespas.tasks.build import region_name
+from hespas.tasks.graph import MemoryTask, TaskGraph, short_devices_text
+
+if TYPE_CHECKING:
+    from hespas.memory.usage import MemoryUse
+
+_NOTABLE_WAIT = 0.001
+"""Waits of a smaller part of the step are not reported."""
+NETWORK_ASSUMPTION = (
+    "network: a device communicates in program order, one collective at a time, and concurrent "
+    "transfers do not slow each other (ASTRA-sim's congestion-unaware model)"
+)
+CONGESTION_ASSUMPTION = (
+    "network: a device communicates in program order, one collective at a time, and a message has "
+    "a link to itself while others wait (ASTRA-sim's congestion-aware model)"
+)
+_NETWORK_ASSUMPTIONS = {
+    ContentionModel.CONGESTION_UNAWARE: NETWORK_ASSUMPTION,
+    ContentionModel.CONGESTION_AWARE: CONGESTION_ASSUMPTION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a step takes in, on all devices; None is what is not known.
+
+    ``samples`` are sequences or images (``what``). ``model_flops`` are those that the model needs.
+    """
+
+    tokens: int | None = None
+    samples: int | None = None
+    what: str = "samples"
+    model_flops: float | None = None
+
+
+NO_WORK = StepWork()
+"""Of a step whose input is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prediction:
+    """One step of a program on a system: figures; `hespas.report.answers` shows them.
+
+    ``timeline`` is None where no system is given, which only a program that doesn't
+    communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
+    the method reads none, and ``device_name`` then says what runs the program.
+    ``modules`` are the distinct regions, ``steps`` returns a region's operations with their prices,
+    None where the method measures regions whole. ``mesh`` is that of the devices, axes major first,
+    empty where it is not known. ``part_warnings`` say where the system is made for another part
+    than the device.
+    """
+
+    graph: RegionGraph
+    estimates: GraphEstimate
+    tasks: TaskGraph
+    system: System | None
+    timeline: Timeline | None
+    memory: MemoryUse
+    options: PredictOptions
+    modules: RegionModules
+    steps: Callable[[Compute], tuple[Step, ...] | None]
+    device: Device | None = None
+    device_name: str = ""
+    mesh: tuple[tuple[str, int], ...] = ()
+    work: StepWork = NO_WORK
+    part_warnings: tuple[str, ...] = ()
+
+    @property
+    def memory_capacity_bytes(self) -> int | None:
+        """The memory of a device; None where that is not known."""
+        return None if self.device is None else self.device.memory_capacity_bytes
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What was priced: ``compiled``, ``fused`` or ``exported`` operations."""
+        return self.graph.program.fidelity
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that run the program."""
+        return self.tasks.device_count
+
+    @property
+    def step_time_s(self) -> float:
+        """From the start to the end of the slowest device: the sum of the parts."""
+        return self.compute_s if self.timeline is None else self.timeline.step_time_s
+
+    @property
+    def compute_s(self) -> float:
+        """The time that the computation takes on a device as specified."""
+        return self.estimates.total.time_s
+
+    @property
+    def communication_s(self) -> float:
+        """The time during which communication is under way, with every device as specified.
+
+        It is that of the slowest device.
+        """
+        return 0.0 if self.timeline is None else self.timeline.parts.communication_ps / PS_PER_S
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """The time in which the slowest device doesn't compute, with every device as specified."""
+        if self.timeline is None:
+            return 0.0
+        return self.timeline.parts.exposed_communication_ps / PS_PER_S
+
+    @property
+    def host_transfer_s(self) -> float:
+        """The time during which data moves between the slowest device and its host."""
+        return 0.0 if self.timeline is None else self.timeline.parts.host_transfer_ps / PS_PER_S
+
+    @property
+    def exposed_host_transfer_s(self) -> float:
+        """The part of it in which that device neither computes nor communicates."""
+        if self.timeline is None:
+            return 0.0
+        return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
+
+    @property
+    def host_transfer_bytes(self) -> int:
+        """What one device moves to its host's memory and from it."""
+        return sum(each.traffic.total_bytes for each in self.graph.host_transfers)
+
+    @property
+    def straggler_s(self) -> float:
+        """How much longer the step is because of slow and late devices and jitter.
+
+        It is below 0 where devices are faster than specified.
+        """
+        return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
+
+    @property
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What was taken for granted, each once, and what it decides."""
+        sources: tuple[tuple[Iterable[str], Subject], ...] = (
+            (estimator_assumptions(self.estimates), OF_COMPUTATION),
+            (self._given_rates(), OF_COMPUTATION),
+            (self._network_assumptions(), OF_COMMUNICATION),
+            (self._host_assumptions(), UNKNOWN),
+            (_overlap_assumptions(self.graph), OF_COMMUNICATION),
+            (self.graph.assumptions, UNKNOWN),
+            (self.estimates.total.notes, UNKNOWN),
+            (_dropped_collectives(self.graph, self.tasks), OF_COMMUNICATION),
+        )
+        found: dict[str, Assumed] = {}
+        for texts, subject in sources:
+            for text in texts:
+                found.setdefault(text, assumed(text, subject))
+        return tuple(found.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The sentences of what was taken for granted."""
+        return tuple(each.text for each in self.assumed)
+
+    def _given_rates(self) -> Iterator[str]:
+        given = self.options.estimate
+        if given.node is not None and given.memory_bandwidth is not None:
+            rate = format_quantity(given.memory_bandwidth, "B/s")
+            yield f"device: the memory bandwidth of {self.device_name} is {rate}, as given"
+
+    def _host_assumptions(self) -> tuple[str, ...]:
+        tasks = (task for task in self.tasks.tasks if isinstance(task, MemoryTask))
+        task = next((task for task in tasks if task.duration_ps), None)
+        if task is None or task.duration_ps is None:
+            return ()
+        rate = format_quantity(task.size_bytes * PS_PER_S / task.duration_ps, "B/s")
+        listed = (
+            f"host: each device has a link of its own to its host, with {rate} in each direction; "
+            "transfers of one direction run one at a time, beside computation and communication"
+        )
+        return (listed,)
+
+    def _network_assumptions(self) -> tuple[str, ...]:
+        if self.timeline is None or self.system is None:
+            return ()
+        contention = self.options.network.network or ContentionModel.CONGESTION_UNAWARE
+        network = self.timeline.assumptions or (_NETWORK_ASSUMPTIONS[contention],)
+        return (*self.system.assumptions, *self.timeline.imperfections, *network)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings that the user asked for, and those about the device's memory and system."""
+        own = (*self.estimates.total.warnings, *self.part_warnings)
+        return (
+            *own,
+            *self._memory_warnings(),
+            *self.overlap_warnings,
+            *self._waiting_warnings(),
+            *self.graph.program.warnings,
+        )
+
+    def _waiting_warnings(self) -> Iterator[str]:
+        """Yield which devices the others wait for, where links differ."""
+        timeline = self.timeline
+        if timeline is None or timeline.as_specified is not None or not timeline.imperfections:
+            return
+        slowest = timeline.slowest
+        longest_ps = max(one.waited_ps for one in timeline.classes) - slowest.waited_ps
+        if longest_ps > _NOTABLE_WAIT * timeline.finish_ps:
+            yield (
+                f"other devices wait up to {format_time(longest_ps / PS_PER_S)} of the step for "
+                f"{short_devices_text(slowest.devices)}, whose communication is shown"
+            )
+
+    @property
+    def gave_up_overlap(self) -> bool:
+        """Whether the scheduler's memory limit leaves a step waiting for communication."""
+        limit = self.graph.program.overlap
+        exposed_s = self.exposed_communication_s
+        return limit is not None and limit.is_given_up and exposed_s > _WAITS * self.step_time_s
+
+    @property
+    def overlap_warnings(self) -> tuple[str, ...]:
+        """What the scheduler's memory limit keeps from running beside collectives."""
+        limit = self.graph.program.overlap
+        if limit is None or not self.gave_up_overlap:
+            return ()
+        needed, has = (format_quantity(n, "B") for n in (limit.needed_bytes, limit.limit_bytes))
+        remedy = (
+            f"{SLOP_FLAG}={limit.full_factor} lets it fill the device, which hespas explain tries"
+            if limit.full_factor
+            else "no value of the flag allows it more of this device"
+        )
+        text = (
+            "XLA's scheduler gives up overlap, so that collectives run by themselves: it counts "
+            f"{needed} of temporaries, and its limit is {has} ({SLOP_FLAG}={limit.factor}); "
+            f"{remedy}"
+        )
+        return (text,)
+
+    def _memory_warnings(self) -> Iterator[str]:
+        peak_bytes, capacity_bytes = self.memory.peak_bytes, self.memory_capacity_bytes
+        if capacity_bytes is None or peak_bytes <= capacity_bytes:
+            return
+        needs = format_quantity(peak_bytes, "B")
+        has = format_quantity(capacity_bytes, "B")
+        unfused = "" if self.graph.program.is_scheduled else "; a compiler that fuses needs less"
+        yield f"the step needs {needs} of device memory, and the device has {has}{unfused}"
+
+
+_WAITS = 0.01
+"""The part of a step from which exposed communication is worth a warning."""
+
+
+def _overlap_assumptions(graph: RegionGraph) -> Iterator[str]:
+    limit = graph.program.overlap
+    if limit is not None and not limit.is_given_up:
+        yield (
+            f"overlap: XLA's scheduler runs with {SLOP_FLAG}={limit.full_factor}: work beside "
+            f"collectives exceeds its limit with {limit.factor}, "
+            f"{format_quantity(limit.limit_bytes, 'B')}"
+        )
+
+
+def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
+    named = {task.name for task in tasks.tasks}
+    dropped = [
+        region.operation
+        for region in graph.collective_regions
+        if region_name(region) not in named and f"{region_name(region)}_send" not in named
+    ]
+    if dropped:
+        first: Op = dropped[0]
+        yield (
+            f"{len(dropped)} collectives among single devices, or of nothing, take no time "
+            f"(first: {first.location})"
+        )
+
+
+def computation_alone(tasks: TaskGraph) -> Timeline:
+    """Return when each computation runs in a program that doesn't communicate: no system needed."""
+    # Few programs run alone: the others need not wait for it.
+    from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415
+
+    dimension = NetworkDimension(
+        topology=Topology.FULLY_CONNECTED,
+        npus_count=tasks.device_count,
+        bandwidth_bytes_per_s=1e9,
+        latency_s=0.0,
+    )
+    unused = bare_system("devices without a network", dimensions=(dimension,))
+    return simulate(tasks, unused, network=ContentionModel.CONGESTION_UNAWARE)

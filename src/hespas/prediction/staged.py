@@ -1,0 +1,379 @@
+"""Pipelines of several programs, composed: parts are priced alone, and scheduled as one step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hespas.base.units import PS_PER_S, format_time
+from hespas.hardware.parts import part_warnings
+from hespas.models.experts import has_shared_experts
+from hespas.models.part import EXPERT, SHARED, Part, PartProgram
+from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
+from hespas.prediction.caches import store_of
+from hespas.prediction.composition import divide, finish, load_alone, price
+from hespas.prediction.cutting import Cut, cut_of
+from hespas.prediction.exchange import Exchange
+from hespas.prediction.fitting import (
+    STATES,
+    Footprint,
+    check_fits,
+    expert_bytes,
+    stage_memory,
+    states_held,
+    summed_bytes,
+    weight_size_bytes,
+)
+from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of
+from hespas.prediction.options import NetworkOptions, PredictOptions
+from hespas.prediction.passes import (
+    NOTHING,
+    PassCost,
+    Spent,
+    memory_of_pass,
+    side_by_side,
+    spent_by_phase,
+    spread,
+)
+from hespas.prediction.result import Prediction
+from hespas.prediction.sums import tasks_without_sums
+from hespas.price.cache import Store
+from hespas.split.strategies import SplitStrategy
+from hespas.tasks.graph import CommunicationKind, TaskGraph
+from hespas.tasks.pipelining.options import Overlap
+from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
+from hespas.tasks.pipelining.timing import Durations, Interval, Times, timed
+
+log = logging.getLogger("hespas")
+
+
+def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
+    """Predict one step of a model that is divided over the stages of a pipeline.
+
+    The programs of each distinct part are exported, priced and simulated by the functions that
+    predict any program; the schedule puts them into one step. Raises `ConfigError` for what doesn't
+    fit, before anything is exported: devices, layers, a stage whose arrays alone exceed the memory
+    unless ``ignore_memory`` is set; and `hespas.errors.HespasError` as the stages do.
+    """
+    cut = cut_of(options)
+    check_fits(cut)
+    store = store_of(cut.options.estimate)
+    costs: dict[Part, PartCost] = {}
+    for part in cut.parts:
+        if part not in costs:
+            log.info("part: %s", part)
+            costs[part] = _cost(cut, part, store)
+    exchange = Exchange(
+        system=cut.system,
+        choice=model_of(cut.options.network, cut.system),
+        mesh=cut.mesh,
+    )
+    return _scheduled(cut, costs, exchange)
+
+
+def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
+    hides = cut.options.pipeline.hides
+    pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
+    both = _prediction(cut, part, PartProgram.BOTH, store)
+    update = _prediction(cut, part, PartProgram.UPDATE, store)
+    forward, backward = spent_by_phase(both, pieces=pieces)
+    weights = NOTHING
+    if cut.schedule.splits_backward:
+        inputs = _prediction(cut, part, PartProgram.INPUTS, store)
+        _, of_inputs = spent_by_phase(inputs, pieces=pieces)
+        weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
+    memory = memory_of_pass(both, part)
+    waiting_bytes = 0
+    if not hides(Overlap.ACCUMULATION):
+        summed = summed_bytes(cut, memory.weight_bytes)
+        added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
+        waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
+        if cut.schedule.splits_backward:
+            weights += added
+        else:
+            backward += added
+    _, spent = spent_by_phase(update, pieces=1)
+    return PartCost(
+        passes=PassCost(
+            forward=forward,
+            backward=backward,
+            weights=weights,
+        ),
+        update=spent,
+        footprint=Footprint(
+            weight_bytes=memory.weight_bytes,
+            gradient_bytes=summed_bytes(cut, memory.weight_bytes),
+            state_bytes=states_held(cut) * _weights_of_states(update),
+            kept_bytes=memory.kept_bytes,
+            working_bytes=memory.working_bytes + waiting_bytes,
+            host_bytes=memory.host_bytes,
+            expert_bytes=expert_bytes(cut, part),
+        ),
+        prediction=both,
+        update_prediction=update,
+    )
+
+
+def _weights_of_states(update: Prediction) -> int:
+    """Return the bytes of the weights of an optimiser's step, beside its moments and gradients."""
+    return update.memory.argument_bytes // (STATES + 1)
+
+
+def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
+    """Return how long it takes to move some bytes at the optimiser's speed.
+
+    To add gradients to their sums, they are read, and the sums are read and written.
+    """
+    total = update.estimates.total
+    moved = total.total.bytes_moved
+    rate = moved / total.time_s if total.time_s else 0.0
+    return round(size_bytes / rate * PS_PER_S) if rate else 0
+
+
+def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None) -> Prediction:
+    """Return the prediction of a program of a part, without what a step does once.
+
+    It is exported and priced for the devices that share its arrays, and simulated with all stages
+    and data-parallel parts running it at the same time.
+    """
+    inner = cut.mesh_of(program)
+    of_program = replace(part, mesh=inner, program=program)
+    options = cut.options_of(of_program)
+    loaded = load_alone(replace(options, network=NetworkOptions()))
+    if not loaded.is_scheduled:
+        # Every operation has a phase of its own.
+        split = replace(options.split, strategy=SplitStrategy.INDIVIDUAL)
+        options = replace(options, split=split)
+    prepared = divide(loaded, options, system=cut.system)
+    estimates = price(prepared, options, store=store)
+
+    def on_all(tasks: TaskGraph) -> TaskGraph:
+        return spread(tasks_without_sums(tasks, of_program), inner=inner, whole=cut.mesh)
+
+    # Along some dimensions stages alone send, from one to the next.
+    network = replace(options.network, link_bandwidth=())
+    found = finish(prepared, estimates, replace(options, network=network), change=on_all)
+    return replace(found, mesh=cut.mesh.axes)
+
+
+def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
+    schedule, hides = cut.schedule, cut.options.pipeline.hides
+    spent = [
+        [_of_pass(costs[part].passes) for part in cut.parts_of(stage)]
+        for stage in range(cut.stages)
+    ]
+
+    def hidden(stage: int, backward: Action, forward: Action) -> tuple[int, int]:
+        return side_by_side(
+            spent[stage][backward.chunk][backward.kind], spent[stage][forward.chunk][forward.kind]
+        )
+
+    message_ps = exchange.message_ps(message_bytes(cut))
+    data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
+    gathers = [each.gathers() for each in data]
+    ready = {
+        (stage, chunk): end
+        for stage, each in enumerate(gathers)
+        for chunk, (_, (_, end)) in enumerate(each)
+    }
+    if not hides(Overlap.PARAMETERS):
+        ready = {
+            key: max(ready[key[0], chunk] for chunk in range(schedule.chunks)) for key in ready
+        }
+    footprints = {part: cost.footprint for part, cost in costs.items()}
+    times = timed(
+        schedule,
+        Durations(
+            of=lambda stage, action: spent[stage][action.chunk][action.kind].total_ps,
+            message_ps=lambda _source, _target: message_ps,
+            holds_sender=not hides(Overlap.MESSAGES),
+            ready_ps=ready,
+            hidden=hidden if hides(Overlap.EXCHANGES) else None,
+        ),
+    )
+    sums = [
+        each.sums(times.passes[stage], schedule, together=not hides(Overlap.GRADIENTS))
+        for stage, each in enumerate(data)
+    ]
+    summed = max(
+        [times.finish_ps, *(end for each in sums for _, (_, end) in each)],
+    ) + exchange.collective_ps(CommunicationKind.ALL_REDUCE, 4, cut.mesh.names)
+    stages = [
+        StageTimes(
+            gathers=tuple(gathers[stage]),
+            sums=tuple(sums[stage]),
+            update=(
+                summed,
+                summed + sum(costs[part].update.total_ps for part in cut.parts_of(stage)),
+            ),
+        )
+        for stage in range(cut.stages)
+    ]
+    return PipelinePrediction(
+        cut=cut,
+        costs=costs,
+        times=times,
+        stages=tuple(stages),
+        memories=tuple(stage_memory(cut, footprints, stage) for stage in range(cut.stages)),
+        message_ps=message_ps,
+        message_bytes=message_bytes(cut),
+        device=device_of_memory(cut.options.estimate),
+        device_name=device_name(cut.options.estimate),
+        notes=(*_notes(cut, message_ps, times), *cut.source.notes),
+        part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
+    )
+
+
+def _of_pass(cost: PassCost) -> dict[Pass, Spent]:
+    return {
+        Pass.FORWARD: cost.forward,
+        Pass.BACKWARD: cost.backward,
+        Pass.WEIGHTS: cost.weights,
+    }
+
+
+def message_bytes(cut: Cut) -> int:
+    """Return what a device sends to the next stage for one micro-batch.
+
+    The devices of a tensor-parallel group share what goes to the next one, as Megatron-Core does
+    with sequence parallelism, or by scattering and gathering.
+    """
+    settings: Any = cut.source.settings
+    sizes = settings.sizes
+    whole = cut.micro_batch * sizes["sequence"] * sizes["embedding"] * weight_size_bytes(cut)
+    return whole // cut.mesh.size("context", "sequence", "tp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    """What a stage exchanges with the same stage of other data-parallel parts, by chunk, in ps.
+
+    A chunk's sums come in as many pieces as it has layers.
+    """
+
+    gather_ps: tuple[int, ...]
+    sum_ps: tuple[int, ...]
+    pieces: tuple[int, ...]
+
+    @classmethod
+    def of(cls, cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange, stage: int) -> _Data:
+        gather: list[int] = []
+        sums: list[int] = []
+        pieces: list[int] = []
+        for part in cut.parts_of(stage):
+            held = costs[part].footprint
+            gathered = summed = 0
+            for weights, axes in (
+                (held.weight_bytes - held.expert_bytes, (*SHARED, EXPERT)),
+                (held.expert_bytes, SHARED),
+            ):
+                shards = cut.mesh.size(*axes)
+                wide = weights * held.gradient_bytes // held.weight_bytes // part.layers
+                collective_ps = exchange.collective_ps
+                gathered += collective_ps(CommunicationKind.ALL_GATHER, weights // shards, axes)
+                summed += collective_ps(CommunicationKind.REDUCE_SCATTER, wide, axes)
+                summed += collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
+            gather.append(gathered)
+            sums.append(summed)
+            pieces.append(part.layers)
+        return cls(gather_ps=tuple(gather), sum_ps=tuple(sums), pieces=tuple(pieces))
+
+    def gathers(self) -> list[tuple[str, Interval]]:
+        """Return when the weights of each chunk are gathered, one after another."""
+        found: list[tuple[str, Interval]] = []
+        at = 0
+        for chunk, lasts in enumerate(self.gather_ps):
+            found.append((f"weights of chunk {chunk}", (at, at + lasts)))
+            at += lasts
+        return found
+
+    def sums(
+        self, passes: Mapping[Action, Interval], schedule: Schedule, *, together: bool
+    ) -> list[tuple[str, Interval]]:
+        """Return when gradients are summed, each piece as soon as it is there, one after another.
+
+        In the last backward pass of a chunk its layers come in turn.
+        """
+        kind = Pass.WEIGHTS if schedule.splits_backward else Pass.BACKWARD
+        last_end = max(end for _, end in passes.values())
+        pieces: list[tuple[int, str, int]] = []
+        for chunk, (lasts, count) in enumerate(zip(self.sum_ps, self.pieces, strict=True)):
+            if not lasts:
+                continue
+            start, end = max(
+                interval
+                for action, interval in passes.items()
+                if action.kind is kind and action.chunk == chunk
+            )
+            for number in range(count):
+                there = last_end if together else start + (end - start) * (number + 1) // count
+                pieces.append((there, f"gradients of chunk {chunk}", lasts))
+        found: list[tuple[str, Interval]] = []
+        at = 0
+        for there, name, lasts in sorted(pieces, key=lambda piece: piece[0]):
+            at = max(at, there)
+            found.append((name, (at, at + lasts)))
+            at += lasts
+        return found
+
+
+def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
+    hides = cut.options.pipeline.hides
+    there = set(Overlap)
+    if not has_shared_experts(cut.source.settings):
+        there.remove(Overlap.EXPERTS)
+    if cut.mesh.size(EXPERT) < 2:
+        there.remove(Overlap.EXCHANGES)
+    hidden = ", ".join(what.value for what in Overlap if what in there and hides(what)) or "nothing"
+    open_ = ", ".join(what.value for what in Overlap if what in there and not hides(what))
+    message = format_time(message_ps / PS_PER_S)
+    notes = [
+        f"pipeline: the mesh lies on the machine as {cut.mesh}, the last axis nearest",
+        f"overlap: hidden as far as the schedule allows: {hidden}"
+        + (f"; not hidden: {open_}" if open_ else ""),
+        _ALONE,
+        f"pipeline: a message to the next stage takes {message}, while all stages send",
+        _DIVIDED,
+    ]
+    if hides(Overlap.TP) and cut.mesh.size("tp") > 1:
+        notes.append(
+            f"overlap: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
+            "products beside them, one piece stays exposed"
+        )
+    if cut.mesh.size(EXPERT) > 1:
+        notes.append(_EXPERTS)
+    if hides(Overlap.EXCHANGES):
+        beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))
+        notes.append(f"overlap: {100 * beside:.0f} % of the passes run {_BESIDE}")
+    if cut.offloads:
+        notes.append(_OFFLOADED)
+    if cut.schedule.splits_backward:
+        notes.append(
+            "pipeline: gradients of weights take what a backward pass takes longer with them than "
+            "without"
+        )
+    return notes
+
+
+_ALONE = (
+    "pipeline: passes are simulated one by one: messages between stages, gathered weights and sums "
+    "of gradients share no links with each other, nor with what is inside of passes"
+)
+_BESIDE = (
+    "beside one of another micro-batch, whose computation hides their all-to-alls between experts, "
+    "and neither slows the other"
+)
+_OFFLOADED = (
+    "host: what layers keep goes to the host beside the forward pass of its micro-batch, and "
+    "comes back beside the backward pass, one layer ahead; a pass waits for what outlasts it"
+)
+_DIVIDED = (
+    "pipeline: sums of gradients are of the type of the optimiser's states; states are divided "
+    f"over {'+'.join(SHARED)}, weights and gradients are not"
+)
+_EXPERTS = (
+    "pipeline: gradients of weights that all devices of experts hold are summed over these too, "
+    "once a step, and their states are divided over them"
+)

@@ -1,0 +1,180 @@
+"""What runs: a file, a model of the zoo or a function, and what a step of it takes in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from math import prod
+
+from hespas.errors import ConfigError, option
+from hespas.frontend.load import read_source
+from hespas.hardware.device import Device
+from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.presets import part_of
+from hespas.hardware.system import System
+from hespas.models.flops import model_flops
+from hespas.models.model import MeshAxes
+from hespas.models.placement import placed
+from hespas.prediction.machines import node_of, system_of, with_node
+from hespas.prediction.options import PredictOptions, StepOptions
+from hespas.prediction.result import StepWork
+from hespas.program.program import Program
+from hespas.program.types import TensorType, Type
+from hespas.sources.maxtext.source import MaxTextStep, check_slices
+from hespas.sources.source import Batch, FileSource, ModelSource, Source, find_source
+from hespas.sources.workload import model_key
+
+
+def source_of(options: PredictOptions, system: System | None) -> Source:
+    """Return what the workload is; a model's mesh follows from the system where none is given.
+
+    Raises `ConfigError` where nothing is named, and what `hespas.sources.source.find_source`
+    raises.
+    """
+    file = options.program.file
+    if file is None:
+        raise ConfigError(
+            "no program is given",
+            location=str(options.estimate.configuration or ""),
+            hint=f"name a file or a model, or give {option('mlir_file')}",
+        )
+    devices = options.program.devices if system is None else system.device_count
+    target = target_of(options, system)
+    source = find_source(
+        str(file), options.program.model, devices=devices, target=target, loops=True
+    )
+    if isinstance(source, MaxTextStep) and system is not None:
+        check_slices(source, system)
+    place = options.network.place
+    if place is None or options.program.model.part is not None:
+        return source
+    if not isinstance(source, ModelSource):
+        raise ConfigError(
+            f"{option('place')} is for models of the zoo; {source.name} has a mesh of its own",
+            hint="drop it",
+        )
+    texts = {**source.texts, "mesh": str(placed_mesh(source.mesh, options, system))}
+    return replace(source, texts=texts)
+
+
+def target_of(options: PredictOptions, system: System | None) -> str | None:
+    """Return what a model is exported for: the node, by name; None where that is not known."""
+    node = node_of(with_node(options.estimate, system))
+    return part_of(node) if isinstance(node, Device) else node and str(node)
+
+
+def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) -> MeshAxes:
+    """Return a mesh with its axes where they are to lie on the system; as it is by default.
+
+    Raises `ConfigError` for axes that don't fit, and for a network without dimensions.
+    """
+    place = options.network.place
+    if place is None or system is None:
+        return mesh
+    fabric = interconnect_of(system).fabric
+    if not isinstance(fabric, Dimensions):
+        raise ConfigError(
+            f"{option('place')} needs a network of dimensions",
+            location=system.name,
+            hint=f"drop it, or order the axes of {option('mesh')}: the last one is nearest",
+        )
+    return placed(mesh, place, [each.size for each in fabric.dimensions])
+
+
+def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int], ...]:
+    """Return the axes of the devices' mesh, major first; empty where they are not known.
+
+    They are the model's, or those of a mesh in the program's source that has all its devices.
+    """
+    source = _model_of(options)
+    axes = program.whole.mesh if source is None else source.mesh.axes
+    return axes if prod(size for _, size in axes) == (program.declared_devices or 1) else ()
+
+
+def _model_of(options: PredictOptions) -> ModelSource | None:
+    if options.program.file is None:
+        return None
+    source = source_of(options, system_of(options.network))
+    return source if isinstance(source, ModelSource) else None
+
+
+def work_of(program: Program, options: PredictOptions) -> StepWork:
+    """Return what a step takes in: what the options say, else what is known of the program.
+
+    Of a program it is known where its integers have one shape of two dimensions: sequences, and the
+    tokens of each. One on several devices must have come with the types of its whole inputs.
+    Raises `ConfigError` for parameters of a step whose tokens are not known.
+    """
+    step, source = options.step, _model_of(options)
+    if source is not None:
+        known = replace(_batch_work(source.batch), model_flops=model_flops(source.settings))
+    else:
+        known = _read_work(program)
+    is_same = step.tokens in {None, known.tokens} and step.samples in {None, known.samples}
+    tokens = known.tokens if step.tokens is None else step.tokens
+    return replace(
+        known,
+        tokens=tokens,
+        samples=known.samples if step.samples is None else step.samples,
+        model_flops=_given_flops(step, tokens) or (known.model_flops if is_same else None),
+    )
+
+
+_FLOPS_OF_PARAMETER = 6.0
+"""Of a training step, for each token: a multiplication and an addition, forward and twice back."""
+
+
+def _given_flops(step: StepOptions, tokens: int | None) -> float | None:
+    """Return what the options say that the model needs; None where they don't."""
+    if step.parameters is None:
+        return step.model_flops
+    if tokens is None:
+        raise ConfigError(
+            f"{option('parameters')} has no effect: the tokens of a step are not known",
+            hint=f"give {option('tokens')}, or {option('model_flops')}",
+        )
+    return _FLOPS_OF_PARAMETER * step.parameters * tokens
+
+
+def _batch_work(batch: Batch | None) -> StepWork:
+    if batch is None:
+        return StepWork()
+    return StepWork(tokens=batch.tokens, samples=batch.samples, what=batch.what)
+
+
+def _read_work(program: Program) -> StepWork:
+    whole = program.whole
+    types: Sequence[Type] = whole.inputs
+    if (program.declared_devices or 1) == 1:
+        types = [value.type for value in program.main.body.arguments]
+    shapes = {
+        each.shape
+        for each in types
+        if isinstance(each, TensorType)
+        and len(each.shape) == 2
+        and each.element.name in _TOKENS
+        and min(each.shape) > 1
+    }
+    stated = StepWork(tokens=whole.tokens, model_flops=whole.model_flops)
+    if len(shapes) != 1:
+        return stated
+    sequences, length = shapes.pop()
+    tokens = sequences * length
+    if whole.tokens not in {None, tokens}:
+        return stated
+    return replace(stated, tokens=tokens, samples=sequences, what="sequences")
+
+
+_TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
+
+
+def workload_digest(options: PredictOptions) -> str:
+    """Return what tells workloads apart: of a file its content, of others what names them."""
+    match source_of(options, system_of(options.network)):
+        case FileSource(path=path):
+            return sha256(read_source(path)).hexdigest()
+        case ModelSource() as source:
+            return model_key(source)
+        case source:
+            return sha256(source.name.encode()).hexdigest()

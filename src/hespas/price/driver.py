@@ -1,0 +1,215 @@
+"""The one driver of estimation: it walks what a region runs, and adds what operations cost.
+
+A method prices single operations (`OperationMethod`). Everything around them is the same for all
+methods and stands here: loops multiply, a branch costs one of its alternatives, calls are opened,
+and an operation that a compiled program launches as a kernel of its own pays for its launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from hespas.price.bound import UNDIVIDED, Bound
+from hespas.price.estimate import LAUNCH, Estimate, OpEstimate
+from hespas.program.program import Op, Program
+from hespas.split.regions import Compute
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.expand import expand
+from hespas.work.structure import Branch, Cost, Leaf, Loop
+
+
+class Estimator(Protocol):
+    """Estimates how long a compute region takes on one device.
+
+    A method that prices operations implements `OperationMethod` too, and its ``estimate`` calls
+    `estimate_region`. A profiler, which runs a region as a whole, has no use for that.
+    """
+
+    @property
+    def method(self) -> str:
+        """The name that configuration files give it."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Everything besides the region that decides the answer, as JSON values."""
+        ...
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region of the program, as sentences for people."""
+        ...
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Return what the region costs; a `HespasError` where that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long something takes, what decides that, and what was assumed for it."""
+
+    time_s: float
+    notes: tuple[str, ...] = ()
+    bound: Bound = UNDIVIDED
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(
+            time_s=self.time_s + other.time_s,
+            notes=self.notes + other.notes,
+            bound=self.bound + other.bound,
+        )
+
+    def __mul__(self, count: float) -> Timing:
+        return Timing(time_s=self.time_s * count, notes=self.notes, bound=self.bound * count)
+
+    def slowed(self, factor: float) -> Timing:
+        """Return the same where arithmetic takes so many times as long.
+
+        >>> Timing(time_s=3.0, bound=Bound(compute_s=2.0, launch_s=1.0)).slowed(1.5).time_s
+        4.0
+        """
+        more_s = self.bound.compute_s * (factor - 1)
+        bound = self.bound + Bound(compute_s=more_s)
+        return Timing(time_s=self.time_s + more_s, notes=self.notes, bound=bound)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one execution of an operation costs, and why.
+
+    ``launch_s`` is what its launch takes beside ``cost``, reported under `LAUNCH`; a method that
+    knows launch and kernel only together has it in ``cost``. ``label`` names the operation in
+    tables where that is not the operation's own name. ``notes`` are assumptions, empty ones none.
+    """
+
+    cost: OpEstimate
+    launch_s: float = 0.0
+    label: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class OperationMethod(Protocol):
+    """Prices single operations."""
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs.
+
+        ``is_kernel`` says that the program launches the operation by itself; otherwise it is a
+        part of some kernel, or nothing that runs.
+        """
+        ...
+
+
+def is_kernel(op: Op, program: Program) -> bool:
+    """Return whether an operation is a kernel: in a compiled program, all that make data are."""
+    return program.is_scheduled and not op.traits.runs_nothing
+
+
+def estimate_region(
+    method: OperationMethod,
+    region: Compute,
+    program: Program,
+    *,
+    custom_calls: Mapping[str, CustomCallCost],
+    key: Callable[[Leaf], Hashable] | None = None,
+) -> Estimate:
+    """Return what a region costs by a method that prices operations.
+
+    ``custom_calls`` states the work of custom calls by target. ``key`` returns what decides an
+    operation's price, so that those with equal keys are priced once; without it each is priced by
+    itself. Raises `CostError` for work that is not known, and what the method raises.
+    """
+    costs = expand(region.operations, program.functions, custom_calls=custom_calls)
+    return estimate_costs(method, costs, launches=program.is_scheduled, key=key)
+
+
+def estimate_costs(
+    method: OperationMethod,
+    costs: Sequence[Cost],
+    *,
+    launches: bool,
+    key: Callable[[Leaf], Hashable] | None = None,
+) -> Estimate:
+    """Return what `expand` made of a region costs; for pricing one region by several methods.
+
+    ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
+    `estimate_region` does.
+    """
+    return _total(costs, _Walk(method=method, key=key or id), launches=launches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """What stays the same all through a region."""
+
+    method: OperationMethod
+    key: Callable[[Leaf], Hashable]
+
+
+def _total(costs: Sequence[Cost], walk: _Walk, *, launches: bool) -> Estimate:
+    """Return what costs one after another come to.
+
+    A loop takes its condition and its body as often as it runs; a compiled program whose trip
+    counts are known launches the bodies alone. A branch takes one of its alternatives, the most
+    expensive one, which the notes then say; or the mean by its weights.
+    """
+    leaves = [cost for cost in costs if isinstance(cost, Leaf)]
+    total = _straight(leaves, walk, launches=launches)
+    for cost in costs:
+        match cost:
+            case Leaf():
+                continue
+            case Loop(count=count, condition=condition, body=body):
+                decided = _total(condition, walk, launches=False)
+                total += (decided + _total(body, walk, launches=launches)) * count
+            case Branch(op=op, alternatives=alternatives, weights=weights):
+                parts = [_total(each, walk, launches=launches) for each in alternatives]
+                total += _of_branch(op, parts, weights)
+    return total
+
+
+def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimate:
+    counts: dict[Hashable, int] = {}
+    first: dict[Hashable, Leaf] = {}
+    assumed: list[tuple[str, Hashable]] = []
+    for leaf in leaves:
+        key = walk.key(leaf)
+        counts[key] = counts.get(key, 0) + 1
+        first.setdefault(key, leaf)
+        if leaf.assumption:
+            assumed.append((leaf.assumption, key))
+    per_op: dict[str, OpEstimate] = {}
+    times_s: dict[Hashable, float] = {}
+    noted_s: dict[str, float] = {}
+    warnings = set[str]()
+    kernels: dict[float, int] = {}
+    for key, leaf in first.items():
+        price = walk.method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
+        name, count = price.label or leaf.op.name, counts[key]
+        cost = price.cost if count == 1 else price.cost * count
+        per_op[name] = per_op[name] + cost if name in per_op else cost
+        times_s[key] = price.cost.time_s
+        for note in filter(None, dict.fromkeys(price.notes)):
+            noted_s[note] = noted_s.get(note, 0.0) + cost.time_s
+        warnings.update(price.warnings)
+        if price.launch_s:
+            kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
+    for note, key in assumed:
+        noted_s[note] = noted_s.get(note, 0.0) + times_s[key]
+    for launch_s, count in kernels.items():
+        launched = OpEstimate(count=1.0, time_s=launch_s, bound=Bound(launch_s=launch_s))
+        per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched * count
+    return Estimate(per_op=per_op, notes=tuple(noted_s), warnings=tuple(warnings), noted_s=noted_s)
+
+
+def _of_branch(op: Op, parts: Sequence[Estimate], weights: Sequence[float] | None) -> Estimate:
+    if weights is not None:
+        weighted = (part * weight for part, weight in zip(parts, weights, strict=True))
+        return sum(weighted, Estimate())
+    note = f"a {op.name} without branch weights is priced as its most expensive branch"
+    longest = max(parts, key=lambda part: part.time_s)
+    return longest + Estimate(notes=(note,), noted_s={note: longest.time_s})

@@ -1,0 +1,210 @@
+"""Estimates: values that add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hespas.base.units import PS_PER_S
+from hespas.price.bound import UNDIVIDED, Bound
+
+FROM_TIME = -1
+"""Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""
+
+LAUNCH = "kernel launch"
+"""The kind under which launches stand among the operations of an estimate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeTotals:
+    """Arithmetic on one type: FLOPs, and the time they would take at that type's peak rate."""
+
+    flops: float = 0.0
+    time_at_peak_s: float = 0.0
+
+    def __add__(self, other: TypeTotals) -> TypeTotals:
+        return TypeTotals(
+            flops=self.flops + other.flops,
+            time_at_peak_s=self.time_at_peak_s + other.time_at_peak_s,
+        )
+
+    def __mul__(self, count: float) -> TypeTotals:
+        return TypeTotals(flops=self.flops * count, time_at_peak_s=self.time_at_peak_s * count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpEstimate:
+    """All executions of one kind of operation: how many, how long, and what they do.
+
+    ``memory_time_at_peak_s`` is the time that ``bytes_moved`` would take at peak bandwidth.
+    ``energy_j`` is None where the device's power is not known. ``duration_ps`` is ``time_s`` in
+    the whole picoseconds of simulations, each execution rounded by itself, so that the sum over
+    a program doesn't depend on how the program is cut. ``bound`` says what decides ``time_s``.
+    """
+
+    count: float = 0.0
+    time_s: float = 0.0
+    bytes_moved: float = 0.0
+    memory_time_at_peak_s: float = 0.0
+    energy_j: float | None = None
+    per_type: Mapping[str, TypeTotals] = field(default_factory=dict[str, TypeTotals])
+    duration_ps: int = FROM_TIME
+    bound: Bound = UNDIVIDED
+
+    def __post_init__(self) -> None:
+        if self.duration_ps == FROM_TIME:
+            object.__setattr__(self, "duration_ps", round(self.time_s * PS_PER_S))
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all types."""
+        return sum((totals.flops for totals in self.per_type.values()), 0.0)
+
+    @property
+    def compute_time_at_peak_s(self) -> float:
+        """The time that the FLOPs would take at the peak rates of their types."""
+        return sum((totals.time_at_peak_s for totals in self.per_type.values()), 0.0)
+
+    @property
+    def other_s(self) -> float:
+        """The part of the time that neither arithmetic nor memory nor launches decide.
+
+        It is that of which the method doesn't know better, too.
+        """
+        return max(0.0, self.time_s - self.bound.known_s)
+
+    @property
+    def knows_peaks(self) -> bool:
+        """Whether the time at peak rates is known, for work that there is."""
+        return self.compute_time_at_peak_s + self.memory_time_at_peak_s > 0 or not (
+            self.flops or self.bytes_moved
+        )
+
+    @property
+    def main_type(self) -> str:
+        """The type of most of the FLOPs, one with a peak rate if any has; empty without FLOPs."""
+        done = self.per_type
+        return max(
+            done,
+            key=lambda name: (done[name].time_at_peak_s > 0, done[name].flops, name),
+            default="",
+        )
+
+    @property
+    def flops_utilisation(self) -> float:
+        """The time of the FLOPs at the peak rates of their types over the time, 0 to 1."""
+        return _ratio(self.compute_time_at_peak_s, self.time_s)
+
+    @property
+    def memory_utilisation(self) -> float:
+        """The part of the peak memory bandwidth that is used, 0 to 1."""
+        return _ratio(self.memory_time_at_peak_s, self.time_s)
+
+    def __add__(self, other: OpEstimate) -> OpEstimate:
+        return OpEstimate(
+            count=self.count + other.count,
+            time_s=self.time_s + other.time_s,
+            bytes_moved=self.bytes_moved + other.bytes_moved,
+            memory_time_at_peak_s=self.memory_time_at_peak_s + other.memory_time_at_peak_s,
+            energy_j=_sum_known(self.energy_j, other.energy_j),
+            per_type=_merged(self.per_type, other.per_type, TypeTotals()),
+            duration_ps=self.duration_ps + other.duration_ps,
+            bound=self.bound + other.bound,
+        )
+
+    def __mul__(self, count: float) -> OpEstimate:
+        return OpEstimate(
+            count=self.count * count,
+            time_s=self.time_s * count,
+            bytes_moved=self.bytes_moved * count,
+            memory_time_at_peak_s=self.memory_time_at_peak_s * count,
+            energy_j=None if self.energy_j is None else self.energy_j * count,
+            per_type={key: totals * count for key, totals in self.per_type.items()},
+            duration_ps=round(self.duration_ps * count),
+            bound=self.bound * count,
+        )
+
+
+T = TypeVar("T", TypeTotals, OpEstimate, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a piece of a program costs on a device, by kind of operation.
+
+    Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes``
+    are, sorted and once each, what was assumed; ``warnings``, likewise, what the user asked to be
+    warned of. ``noted_s`` is, by note, the time of the operations that it was made for; a note on
+    all there is has none.
+    """
+
+    per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    noted_s: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        if len(self.notes) > 1:
+            object.__setattr__(self, "notes", tuple(sorted(set(self.notes))))
+        if len(self.warnings) > 1:
+            object.__setattr__(self, "warnings", tuple(sorted(set(self.warnings))))
+
+    @property
+    def total(self) -> OpEstimate:
+        """All kinds together."""
+        return sum(self.per_op.values(), OpEstimate())
+
+    @property
+    def time_s(self) -> float:
+        """The sum of the times of all operations, which run one after the other."""
+        return sum((op.time_s for op in self.per_op.values()), 0.0)
+
+    @property
+    def duration_ps(self) -> int:
+        """The same in whole picoseconds, each operation rounded by itself."""
+        return sum(op.duration_ps for op in self.per_op.values())
+
+    @property
+    def without_launches_s(self) -> float:
+        """The time of all operations if launches were free."""
+        return sum((op.time_s for kind, op in self.per_op.items() if kind != LAUNCH), 0.0)
+
+    @property
+    def longest_kind(self) -> str:
+        """The kind of operation that takes most of the time; empty where there is none."""
+        return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            per_op=_merged(self.per_op, other.per_op, OpEstimate()),
+            notes=self.notes + other.notes,
+            warnings=self.warnings + other.warnings,
+            noted_s=_merged(self.noted_s, other.noted_s, 0.0),
+        )
+
+    def __mul__(self, count: float) -> Estimate:
+        return Estimate(
+            per_op={kind: op * count for kind, op in self.per_op.items()},
+            notes=self.notes,
+            warnings=self.warnings,
+            noted_s={note: time_s * count for note, time_s in self.noted_s.items()},
+        )
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Return part / whole within 0 to 1: rounding may carry a full one past it."""
+    return min(1.0, part / whole) if whole > 0 else 0.0
+
+
+def _sum_known(left: float | None, right: float | None) -> float | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return left + right
+
+
+def _merged(left: Mapping[str, T], right: Mapping[str, T], zero: T) -> dict[str, T]:
+    merged = dict(left)
+    for key, value in right.items():
+        merged[key] = merged.get(key, zero) + value
+    return merged

@@ -1,0 +1,296 @@
+"""Estimate every region of a graph, each distinct one once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from threading import Event
+from time import perf_counter
+
+from hespas.base.interruption import end_programs_on
+from hespas.base.version import __version__
+from hespas.errors import CostError
+from hespas.hardware.power import Sustained
+from hespas.price.cache import ENTRY_VERSION, Store, decode_estimate, encode_estimate
+from hespas.price.driver import Estimator
+from hespas.price.estimate import Estimate
+from hespas.split.modules import RegionModules
+from hespas.split.regions import Compute, RegionGraph
+
+Progress = Callable[[int], None]
+"""Called with how many more regions are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleEstimate:
+    """What a distinct region costs, and how the answer came about.
+
+    ``module`` is its number in the `RegionModules`, ``region`` the first region that was
+    estimated; ``uses`` counts the regions that equal it, in folded loops as often as they run,
+    ``operations`` the operations in one of them. ``elapsed_s`` is the time that the estimator
+    took; 0 where a cache had the answer.
+    """
+
+    module: int
+    region: int
+    uses: int
+    operations: int
+    estimate: Estimate
+    elapsed_s: float
+    from_store: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseStatistics:
+    """How much work the cache saved.
+
+    A region is a hit if an equal one, of this run or an earlier one, was estimated before.
+    """
+
+    regions: int
+    region_hits: int
+    operations: int
+    operation_hits: int
+    elapsed_s: float
+    elapsed_without_reuse_s: float
+
+    @property
+    def block_reuse_rate(self) -> float:
+        """Hits per region."""
+        return self.region_hits / self.regions if self.regions else 0.0
+
+    @property
+    def operator_reuse_factor(self) -> float:
+        """Operations in hits per operation."""
+        return self.operation_hits / self.operations if self.operations else 0.0
+
+    @property
+    def time_reduction(self) -> float:
+        """The part of the estimator's time that reuse saved."""
+        whole = self.elapsed_without_reuse_s
+        return 1 - self.elapsed_s / whole if whole > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEstimate:
+    """Estimates of a whole graph: one per distinct region, and which region has which.
+
+    ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
+    ``estimator`` is what priced them; None where that is not kept. ``sustained`` is the clock that
+    they are priced at; None where that doesn't follow from power.
+    """
+
+    modules: tuple[ModuleEstimate, ...]
+    estimate_of_region: tuple[Estimate | None, ...]
+    total: Estimate
+    reuse: ReuseStatistics
+    assumptions: tuple[str, ...] = ()
+    method: str = ""
+    estimator: Estimator | None = field(default=None, compare=False, repr=False)
+    sustained: Sustained | None = None
+
+
+def cache_keys(
+    regions: Iterable[str],
+    estimator: Estimator,
+    *,
+    is_scheduled: bool,
+    rates: Mapping[str, float] | None = None,
+) -> Iterator[str]:
+    """Yield the key of each estimate: all that decides it, and hespas's version.
+
+    ``regions`` stand for what is computed: the fingerprints of the regions' canonical texts.
+    ``is_scheduled`` says that their operations are kernels of a compiled program, and launched.
+    ``rates`` are factors on those of the estimator's device.
+    """
+    parts = {
+        "method": estimator.method,
+        "parameters": dict(estimator.parameters),
+        "is_scheduled": is_scheduled,
+        "version": __version__,
+        "entry": ENTRY_VERSION,
+    }
+    if rates is not None:
+        parts["rates"] = dict(rates)
+    shared = json.dumps(parts, sort_keys=True)
+    for region in regions:
+        yield sha256(f"{region}\n{shared}".encode()).hexdigest()
+
+
+def estimate_graph(
+    graph: RegionGraph,
+    modules: RegionModules,
+    estimator: Estimator,
+    *,
+    store: Store | None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> GraphEstimate:
+    """Estimate every compute region.
+
+    With a ``store``, equal regions are estimated once and answers are stored there; with None
+    each region is estimated by itself. ``threads`` estimators run at a time; the result
+    doesn't depend on their number.
+    """
+    jobs = _jobs(graph, modules, reuse=store is not None)
+    keys: dict[_Job, str] = {}
+    cached: dict[str, Estimate] = {}
+    if store is not None:
+        fingerprints = (modules.modules[job.module].fingerprint for job in jobs)
+        is_scheduled = graph.program.is_scheduled
+        found = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
+        keys.update(zip(jobs, found, strict=True))
+        for key, text in store.read(keys.values()).items():
+            cached[key] = decode_estimate(text, location=store.location)
+    missing = [job for job in jobs if keys.get(job) not in cached]
+    if progress is not None:
+        progress(sum(len(job.serves) for job in jobs if keys.get(job) in cached))
+    fresh: dict[_Job, tuple[Estimate, float]] = {}
+    try:
+        fresh.update(zip(missing, _run(missing, graph, estimator, threads, progress), strict=True))
+    finally:
+        # What a profiler measured before it failed, or before Ctrl-C, is there the next time.
+        if store is not None:
+            store.write({keys[job]: encode_estimate(new) for job, (new, _) in fresh.items()})
+    estimates: list[Estimate | None] = [None] * len(graph.regions)
+    made: list[ModuleEstimate] = []
+    for job in jobs:
+        estimate, elapsed_s = fresh[job] if job in fresh else (cached[keys[job]], 0.0)
+        for region in job.serves:
+            estimates[region] = estimate
+        made.append(
+            ModuleEstimate(
+                module=job.module,
+                region=job.region.id,
+                uses=sum(graph.counts[each] for each in job.serves)
+                if graph.counts
+                else len(job.serves),
+                operations=len(job.region.operations),
+                estimate=estimate,
+                elapsed_s=elapsed_s,
+                from_store=job not in fresh,
+            )
+        )
+    return GraphEstimate(
+        modules=tuple(made),
+        estimate_of_region=tuple(estimates),
+        total=_total(made),
+        reuse=_statistics(made),
+        assumptions=estimator.assumptions(graph.program),
+        method=estimator.method,
+        estimator=estimator,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Job:
+    """One region to estimate, and the ids of the regions that the answer serves."""
+
+    module: int
+    region: Compute
+    serves: tuple[int, ...]
+
+
+def _jobs(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
+    """Return the regions to estimate: with ``reuse`` one of all that are equal."""
+    number = modules.module_of_region
+    equal: dict[tuple[int, int], list[Compute]] = {}
+    for region in graph.compute_regions:
+        alone = -1 if reuse else region.id
+        equal.setdefault((number[region.id], alone), []).append(region)
+    return [
+        _Job(module=module, region=regions[0], serves=tuple(region.id for region in regions))
+        for (module, _), regions in equal.items()
+    ]
+
+
+def _run(
+    jobs: list[_Job],
+    graph: RegionGraph,
+    estimator: Estimator,
+    threads: int,
+    progress: Progress | None,
+) -> Generator[tuple[Estimate, float]]:
+    """Yield the estimate of each job, in order, and the seconds that it took to make."""
+
+    def run(job: _Job) -> tuple[Estimate, float]:
+        start_s = perf_counter()
+        try:
+            estimate = estimator.estimate(job.region, graph.program)
+        except OverflowError as error:
+            raise CostError(
+                f"region {job.region.id} takes longer than can be computed with",
+                location=graph.program.source,
+                hint="check the rates that the device, its clock and its memory are said to have",
+            ) from error
+        if progress is not None:
+            progress(len(job.serves))
+        return estimate, perf_counter() - start_s
+
+    if threads == 1:
+        yield from map(run, jobs)
+        return
+    interrupted = Event()
+    with ThreadPoolExecutor(threads, initializer=end_programs_on, initargs=(interrupted,)) as pool:
+        try:
+            yield from pool.map(run, jobs)
+        except BaseException:
+            # The pool waits for its threads, and they for their programs.
+            interrupted.set()
+            raise
+
+
+def _total(made: Iterable[ModuleEstimate]) -> Estimate:
+    """Add up all regions; equal ones by multiplication, so that reuse changes no bit."""
+    of_module: dict[int, list[ModuleEstimate]] = {}
+    for each in made:
+        of_module.setdefault(each.module, []).append(each)
+    total = Estimate()
+    for alike in of_module.values():
+        for estimate, uses in _distinct(alike):
+            total += estimate * uses
+    return total
+
+
+def _distinct(alike: Sequence[ModuleEstimate]) -> Iterator[tuple[Estimate, int]]:
+    """Yield the different estimates of one module, and how many regions have each."""
+    if len(alike) == 1:
+        yield alike[0].estimate, alike[0].uses
+        return
+    equal: dict[str, list[ModuleEstimate]] = {}
+    for each in alike:
+        equal.setdefault(encode_estimate(each.estimate), []).append(each)
+    for group in equal.values():
+        yield group[0].estimate, sum(each.uses for each in group)
+
+
+def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:
+    hits = [each.uses - (0 if each.from_store else 1) for each in made]
+    return ReuseStatistics(
+        regions=sum(each.uses for each in made),
+        region_hits=sum(hits),
+        operations=sum(each.uses * each.operations for each in made),
+        operation_hits=sum(hit * each.operations for hit, each in zip(hits, made, strict=True)),
+        elapsed_s=sum(each.elapsed_s for each in made),
+        elapsed_without_reuse_s=sum(each.elapsed_s * each.uses for each in made),
+    )
+
+
+TF32_ASSUMPTION = (
+    "f32 matrix products of default precision run as tf32 where the device has it, as XLA does"
+)
+
+
+def computation_assumptions(graph: RegionGraph, estimates: GraphEstimate) -> tuple[str, ...]:
+    """Return what the computation alone takes for granted, each once."""
+    listed = [*estimator_assumptions(estimates), *graph.assumptions, *estimates.total.notes]
+    return tuple(dict.fromkeys(listed))
+
+
+def estimator_assumptions(estimates: GraphEstimate) -> tuple[str, ...]:
+    """Return what the estimator takes for granted of every region."""
+    types = {key for op in estimates.total.per_op.values() for key in op.per_type}
+    return (*estimates.assumptions, *([TF32_ASSUMPTION] if "tf32" in types else []))

@@ -1,0 +1,337 @@
+"""The estimation methods: what the rest of hespas has to know about each, in one record.
+
+Commands, the configuration reader and the pipeline ask the record; the module that implements a
+method is imported when an estimator is made. Another package adds a method by an entry point of the
+group ``hespas.estimators`` that names a `Method`, or a function that makes an estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from hespas.base.decode import decode
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+from hespas.hardware.device import Device
+from hespas.hardware.estimators import NodeHardware, RooflineHardware
+from hespas.price.driver import Estimator
+from hespas.price.roofline import Roofline, RooflineOptions
+from hespas.program.kernels import CompiledKernels
+from hespas.program.program import Program, all_ops
+from hespas.work.custom_call import CustomCallCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorSpec:
+    """All that an estimator may be made from.
+
+    ``device`` is None where only the configuration of a profiler or a simulator is given, and
+    ``hardware`` where no configuration is. ``kernels`` are what a compiler wrote for the program,
+    where that is known; what is read of them is cached in ``kernels_directory``.
+    """
+
+    device: Device | None = None
+    hardware: object | None = None
+    roofline_options: RooflineOptions = field(default_factory=RooflineOptions)
+    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+    kernels: CompiledKernels | None = None
+    kernels_directory: Path | None = None
+
+    def needed_device(self, method: str) -> Device:
+        """Return the device; `ConfigError` where none is given."""
+        if self.device is None:
+            raise ConfigError(f"method {method!r} needs a device", hint=f"give {option('node')}")
+        return self.device
+
+
+Factory = Callable[[EstimatorSpec], Estimator]
+
+
+class DeviceUse(Enum):
+    """Whether a method reads the figures of a device that a user names."""
+
+    NEEDED = "needed"
+    OPTIONAL = "optional"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """An estimation method.
+
+    ``factory`` makes its estimator: a function, or where it stands, as in ``package.module:name``.
+    ``configuration`` is the type that ``perf_estimator.hardware`` of a configuration is decoded
+    into, a dataclass or a msgspec struct, or where it stands; None for a method that takes no
+    configuration.
+    ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
+    machine: a function of the configuration that names what runs the program, or where it stands.
+    ``reads_kernels``, ``adds_launches`` and ``follows_clock`` are for methods on which the kernels
+    that a compiler wrote, the cost of a launch, and the device's clock have an effect.
+    ``is_default`` returns for which programs and devices the method is used where the user names
+    none, ``default_text`` says so in words. ``extra`` is the optional dependency that it needs.
+    """
+
+    name: str
+    summary: str
+    factory: str | Factory
+    configuration: str | type[Any] | None = None
+    device_use: DeviceUse = DeviceUse.OPTIONAL
+    device_here: str | Callable[[Any], str] = ""
+    reads_kernels: bool = False
+    adds_launches: bool = False
+    follows_clock: bool = False
+    is_default: Callable[[Program, Device], bool] | None = None
+    default_text: str = ""
+    extra: str = ""
+
+    def runs_on(self, hardware: object | None) -> str | None:
+        """Return what of this machine runs the program; None for a method that runs nothing."""
+        if not self.device_here:
+            return None
+        named = cast("Callable[[Any], str]", _imported(self.device_here))
+        return f"this machine's {named(hardware)} (method {self.name})"
+
+    def check_uses_device(self, name: str) -> None:
+        """Raise `ConfigError` if the method reads no device; ``name`` is the option that names one.
+
+        >>> METHODS["roofline"].check_uses_device("node")
+        >>> METHODS["xla"].check_uses_device("node")
+        Traceback (most recent call last):
+            ...
+        hespas.errors.ConfigError: node has no effect on method xla, which runs on this machine; \
+drop it; a configuration of the method (.json) is the device in Python, and on the command line \
+the workload: hespas estimate CONFIG.json --mlir_file PROGRAM
+        """
+        if self.device_use is not DeviceUse.NONE:
+            return
+        why = "runs on this machine" if self.device_here else "has its device's figures by itself"
+        own = (
+            "; a configuration of the method (.json) is the device in Python, and on the command "
+            "line the workload: hespas estimate CONFIG.json --mlir_file PROGRAM"
+        )
+        raise ConfigError(
+            f"{option(name)} has no effect on method {self.name}, which {why}",
+            hint=f"drop it{own if name == 'node' else ''}",
+        )
+
+    def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
+        """Return the configuration that ``data``, at a JSON path of a file, holds.
+
+        Raises `ConfigError` for what the method's configuration may not hold.
+        """
+        if self.configuration is not None:
+            form = cast("type[object]", _imported(self.configuration))
+            return decode(data, form, location=location, at=at)
+        if data:
+            raise ConfigError(
+                f"{at} has no effect on method {self.name}", location=location, hint="drop it"
+            )
+        return None
+
+    def estimator(self, spec: EstimatorSpec) -> Estimator:
+        """Return the estimator; `ConfigError` where it lacks what it needs."""
+        return cast("Factory", _imported(self.factory))(spec)
+
+
+def _imported(path: str | Callable[..., object]) -> Callable[..., object]:
+    if not isinstance(path, str):
+        return path
+    module, _, name = path.partition(":")
+    return cast("Callable[..., object]", getattr(import_module(module), name))
+
+
+def _roofline(spec: EstimatorSpec) -> Roofline:
+    return Roofline(
+        device=spec.needed_device("roofline"),
+        options=spec.roofline_options,
+        custom_calls=spec.custom_calls,
+    )
+
+
+def _has_tables(program: Program, device: Device) -> bool:
+    is_tpu = device.clock_hz is not None or device.tensor_core is not None
+    return program.is_scheduled and (device.measured is not None or not is_tpu)
+
+
+def _has_cycles(program: Program, device: Device) -> bool:
+    if not program.is_scheduled or device.clock_hz is None:
+        return False
+    return any(op.estimated_cycles is not None for op in all_ops(program))
+
+
+def _has_units(program: Program, device: Device) -> bool:
+    core = device.tensor_core
+    is_known = core is not None and device.clock_hz is not None
+    return program.is_scheduled and is_known
+
+
+_LISTED = (
+    Method(
+        name="roofline",
+        summary="arithmetic and memory traffic at the device's peak rates",
+        factory=_roofline,
+        configuration=RooflineHardware,
+        device_use=DeviceUse.NEEDED,
+        adds_launches=True,
+    ),
+    Method(
+        name="measured",
+        summary="tables of measured kernels",
+        factory="hespas.price.tables.method:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+        reads_kernels=True,
+        follows_clock=True,
+        is_default=_has_tables,
+        default_text="for compiled programs on GPUs, by tables of the part or of the nearest",
+    ),
+    Method(
+        name="kernel",
+        summary="each kernel's PTX, on the pipelines and caches of a GPU",
+        factory="hespas.price.ptx.method:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+        reads_kernels=True,
+    ),
+    Method(
+        name="compiler",
+        summary="the cycles that a TPU's compiler wrote",
+        factory="hespas.price.tpu:make",
+        configuration=NodeHardware,
+        device_use=DeviceUse.NEEDED,
+        is_default=_has_cycles,
+        default_text="for programs that a TPU's compiler wrote cycles into",
+    ),
+    Method(
+        name="tensor_core",
+        summary="kernels as a TPU's compiler schedules them, at the rates of its units",
+        factory="hespas.price.tensor_core:make",
+        device_use=DeviceUse.NEEDED,
+        configuration=NodeHardware,
+        is_default=_has_units,
+        default_text="for other kernels on a TPU's node",
+    ),
+    Method(
+        name="xla",
+        summary="regions compiled by XLA and timed on this machine",
+        factory="hespas.backends.xla:make",
+        configuration="hespas.backends.xla:XlaHardware",
+        device_use=DeviceUse.NONE,
+        device_here="hespas.backends.xla:device_of",
+    ),
+    Method(
+        name="iree",
+        summary="regions compiled by IREE and timed on this machine",
+        factory="hespas.backends.iree:make",
+        configuration="hespas.backends.iree:IreeHardware",
+        device_here="hespas.backends.iree:device_of",
+        extra="iree",
+    ),
+    Method(
+        name="systolic",
+        summary="closed forms of systolic arrays",
+        factory="hespas.price.systolic.method:make",
+        configuration="hespas.price.systolic.method:SystolicHardware",
+        device_use=DeviceUse.NONE,
+    ),
+    Method(
+        name="scalesim",
+        summary="SCALE-Sim",
+        factory="hespas.backends.scalesim:make",
+        configuration="hespas.price.systolic.method:SystolicHardware",
+        device_use=DeviceUse.NONE,
+        extra="scalesim",
+    ),
+    Method(
+        name="zigzag_onnx",
+        summary="ZigZag",
+        factory="hespas.backends.zigzag:make",
+        configuration="hespas.price.systolic.method:SystolicHardware",
+        device_use=DeviceUse.NONE,
+        extra="zigzag",
+    ),
+    Method(
+        name="cocossim",
+        summary="COCOSSim",
+        factory="hespas.backends.cocossim:make",
+        configuration="hespas.backends.cocossim:CocossimHardware",
+        device_use=DeviceUse.NONE,
+    ),
+    Method(
+        name="onnxim",
+        summary="ONNXim",
+        factory="hespas.backends.onnxim:make",
+        configuration="hespas.backends.onnxim:OnnximHardware",
+        device_use=DeviceUse.NONE,
+        extra="onnxim",
+    ),
+)
+METHODS: Mapping[str, Method] = {method.name: method for method in _LISTED}
+"""The methods of hespas itself, by name."""
+DEFAULT = METHODS["roofline"]
+"""The method of programs and devices for which no other is the default."""
+
+_GROUP = "hespas.estimators"
+
+
+def method_named(name: str, *, location: str = "", what: str = "") -> Method:
+    """Return a method by its name, ours or another package's; `ConfigError` for any other.
+
+    ``location`` and ``what`` say where the name was read, for the error.
+
+    >>> method_named("measured").summary
+    'tables of measured kernels'
+    """
+    if name in METHODS:
+        return METHODS[name]
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes longer than all else here
+
+    offered = {point.name: point for point in entry_points(group=_GROUP)}
+    if name not in offered:
+        raise ConfigError(
+            f'{what} is "{name}"' if what else f"there is no method {name!r}",
+            location=location,
+            hint=suggestion(name, (*METHODS, *offered)),
+        )
+    loaded: object = offered[name].load()
+    if isinstance(loaded, Method):
+        return loaded
+    return Method(name=name, summary="", factory=cast("Factory", loaded))
+
+
+def default_method(program: Program, device: Device | None) -> Method:
+    """Return the method for a program where the user names none."""
+    if device is not None:
+        for method in METHODS.values():
+            if method.is_default is not None and method.is_default(program, device):
+                return method
+    return DEFAULT
+
+
+def default_text() -> str:
+    """Return in words which methods are used where the user names none.
+
+    >>> default_text()
+    "roofline; measured for compiled programs on GPUs, by tables of the part or of the nearest; \
+compiler for \
+programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
+    """
+    others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
+    return "; ".join((DEFAULT.name, *others))
+
+
+def estimator(method: str, spec: EstimatorSpec) -> Estimator:
+    """Return the estimator of a method by its name.
+
+    Raises `ConfigError` for a name that no method has, and for a method that lacks what it needs.
+
+    >>> device = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)
+    >>> estimator("roofline", EstimatorSpec(device=device)).method
+    'roofline'
+    """
+    return method_named(method).estimator(spec)

@@ -1,0 +1,359 @@
+"""Price the kernels of a compiled program by reading them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from hespas.base.files import write_file
+from hespas.base.version import __version__
+from hespas.errors import OutputError, ProgramError
+from hespas.hardware.device import Device
+from hespas.hardware.microarchitecture import (
+    Microarchitecture,
+    load_microarchitecture,
+    microarchitecture_at,
+)
+from hespas.price.bound import Bound
+from hespas.price.driver import Timing
+from hespas.price.ptx.analysis import SECTOR_BYTES, KernelAnalysis
+from hespas.price.ptx.indexed import indexed_by
+from hespas.price.ptx.terms import (
+    COPY,
+    KernelTerms,
+    added_terms,
+    category_of,
+    l2_sectors,
+    terms_by_category,
+    terms_of,
+)
+from hespas.price.rates import Rates, device_at
+from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.work.fusion import only_moves
+from hespas.work.sorts import launches_of
+from hespas.work.structure import Leaf
+
+_MARK = b"hespas kernel 1\n"
+_DIGEST_BYTES = 32
+_SUFFIX = ".kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisCache:
+    """Analyses of kernels in a directory, a small file for each; None keeps nothing.
+
+    A file is moved into place whole. One that is damaged is made anew, and where none can be
+    written, the analysis is made every time.
+    """
+
+    directory: Path | None = None
+
+    def analysis(
+        self, text: str, launch: KernelLaunch, *, neighbours: bool = False
+    ) -> KernelAnalysis:
+        """Return what a kernel does, with what ``neighbours`` load too where that is asked for.
+
+        Raises `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
+        """
+        path = self.path_of(text, launch, neighbours=neighbours)
+        found = None if path is None else _read(path)
+        if found is None:
+            found = _made(text, launch, neighbours=neighbours)
+            if path is not None:
+                _write(path, found)
+        return found
+
+    def path_of(self, text: str, launch: KernelLaunch, *, neighbours: bool = False) -> Path | None:
+        """Return the file of an analysis."""
+        if self.directory is None:
+            return None
+        shape = (launch.grid, launch.block, launch.shared_memory_bytes)
+        key = msgspec.msgpack.encode((_reader(), text, shape, neighbours))
+        return self.directory / f"{sha256(key).hexdigest()}{_SUFFIX}"
+
+
+def _made(text: str, launch: KernelLaunch, *, neighbours: bool) -> KernelAnalysis:
+    # Walking needs numpy, whose import takes longer than all else where nothing is walked.
+    from hespas.price.ptx.reading import (  # noqa: PLC0415
+        analysis_of,
+        walk_middle,
+        with_neighbour,
+    )
+
+    walked = walk_middle(text, launch)
+    found = analysis_of(walked, launch)
+    return with_neighbour(found, walked, launch) if neighbours else found
+
+
+@cache
+def _reader() -> bytes:
+    """Return what stands for the code that reads kernels: edited, it reads them again."""
+    digest = sha256(__version__.encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def _read(path: Path) -> KernelAnalysis | None:
+    start = len(_MARK) + _DIGEST_BYTES
+    try:
+        content = path.read_bytes()
+        digest, packed = content[len(_MARK) : start], content[start:]
+        if not content.startswith(_MARK) or sha256(packed).digest() != digest:
+            return None
+        return msgspec.msgpack.decode(packed, type=KernelAnalysis)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _write(path: Path, analysis: KernelAnalysis) -> None:
+    packed = msgspec.msgpack.encode(analysis)
+    with suppress(OSError, OutputError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, _MARK + sha256(packed).digest() + packed)
+
+
+_SMALL_BLOCK_BYTES = 16 * 1024
+"""What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
+
+_MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
+"""Large kernels that load so many times what they need are asked for what neighbours share."""
+
+_ANYWHERE = "kernel: what is gathered and scattered is taken to lie anywhere in its table"
+
+_NO_KERNELS = CompiledKernels(launches=(), ptx={})
+_NO_CACHE = AnalysisCache()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A kernel's terms, and what was read of it: None where only its HLO was there.
+
+    ``category`` is what kind of kernel it is. ``floor_s`` is what its bytes take at the peak
+    bandwidth.
+    """
+
+    terms: KernelTerms
+    category: str
+    floor_s: float
+    analysis: KernelAnalysis | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPricer:
+    """Prices kernels that are no products: by their PTX or, without it, their category."""
+
+    device: Device
+    gpu: Microarchitecture
+    kernels: CompiledKernels
+    cache: AnalysisCache = field(default=_NO_CACHE, compare=False, repr=False)
+    analyses: dict[tuple[object, ...], KernelAnalysis] = field(
+        default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
+    )
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The figures of the device, and what stands for all kernels' texts and launches."""
+        figures = {
+            name: getattr(self.gpu, name)
+            for name in self.gpu.__struct_fields__
+            if name != "sources"
+        }
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        return {
+            **figures,
+            "memory_bandwidth": bandwidth,
+            "factor": self.factor,
+            "kernels": self._fingerprint,
+        }
+
+    @property
+    def factor(self) -> float:
+        """By how much calibration multiplies what kernels take beside their launch."""
+        return self.device.factor("kernels")
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return sha256(encode_kernels(self.kernels)).hexdigest()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it assumes of every kernel."""
+        assumed = sorted(
+            name for name, source in self.gpu.sources.items() if source.startswith("assumed")
+        )
+        how = (
+            "kernels are read in the PTX that the compiler wrote, and their limits add as the root "
+            "of their squares"
+            if self.kernels.ptx
+            else "no kernel's PTX is known: each is priced by its category and its bytes"
+        )
+        return (
+            f"kernel: {how}; assumed of the inside of {self.device.name}: {', '.join(assumed)}",
+        )
+
+    @cached_property
+    def _launches(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
+        return self.kernels.launches_of_instruction
+
+    def at_rates(self, rates: Rates) -> KernelPricer:
+        """Return the pricer of a device that differs by these factors; it shares what was read."""
+        gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
+        return replace(self, device=device_at(self.device, rates), gpu=gpu)
+
+    def at_clock(self, clock_hz: float) -> KernelPricer:
+        """Return the pricer of a device whose multiprocessors have a clock; it shares the same."""
+        return replace(self, gpu=msgspec.structs.replace(self.gpu, clock_hz=clock_hz))
+
+    def price(self, leaf: Leaf) -> Timing:
+        """Return the time of a kernel, its launch included."""
+        reading = self.read(leaf)
+        time_s, launch_s = self.time_s(reading), reading.terms.launch_s
+        bound = reading.terms.bound(time_s - launch_s) + Bound(launch_s=launch_s)
+        return Timing(time_s=time_s, notes=reading.notes, bound=bound)
+
+    def time_s(self, reading: Reading) -> float:
+        """Return how long the kernel of a reading takes, as the device is calibrated.
+
+        No calibration makes it faster than its bytes at the peak bandwidth.
+        """
+        launch_s = reading.terms.launch_s
+        busy_s = reading.terms.time_s - launch_s
+        return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
+
+    def bytes_moved(self, leaf: Leaf) -> float:
+        """Return what a kernel moves to and from device memory: of what indices say, sectors."""
+        return leaf.work.bytes_moved + indexed_by(leaf.op, self.gpu).memory_bytes
+
+    def read(self, leaf: Leaf) -> Reading:
+        """Return what is known of an operation's kernel, or of all where it launches several."""
+        instruction = leaf.op.instruction
+        launches = self._launches.get(instruction, ()) if instruction else ()
+        if len(launches) <= 1:
+            return self._read(leaf, launches[0] if launches else None)
+        times = Counter((each.kernel, each.grid, each.block) for each in launches)
+        first = {(each.kernel, each.grid, each.block): each for each in launches}
+        return _together([(self._read(leaf, first[key]), times[key]) for key in times])
+
+    def _read(self, leaf: Leaf, launch: KernelLaunch | None) -> Reading:
+        moved = self.bytes_moved(leaf)
+        has_ptx = launch is not None and launch.kernel in self.kernels.ptx
+        if launch is None or not has_ptx or self._is_small(launch, moved):
+            return self._by_category(leaf, launch)
+        try:
+            analysis = self._analysis(launch, moved)
+        except ProgramError as error:
+            note = f"priced by its category, for it can't be read: {error}"
+            return self._by_category(leaf, launch, note)
+        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        terms = terms_of(
+            analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+        )
+        return Reading(
+            terms=terms,
+            category=category_of(leaf.op),
+            floor_s=moved / bandwidth,
+            analysis=analysis,
+            notes=_notes(analysis),
+        )
+
+    def _by_category(self, leaf: Leaf, launch: KernelLaunch | None, *notes: str) -> Reading:
+        moved, bandwidth = self.bytes_moved(leaf), self.device.memory_bandwidth_bytes_per_s
+        # All kernels of a compiled program are launched: the runtime copies what has no launch.
+        is_copy = launch is None and bool(self._launches) and only_moves(leaf.op)
+        category = COPY if is_copy else category_of(leaf.op)
+        terms = terms_by_category(
+            leaf.op,
+            self.gpu,
+            category=category,
+            launch=launch,
+            bytes_moved=moved,
+            memory_bandwidth_bytes_per_s=bandwidth,
+        )
+        kernels, passes = (1, 1) if launch is not None else launches_of(leaf.op)
+        if kernels > 1:
+            terms = added_terms([(terms, passes)])
+            terms = replace(terms, launch_s=self.gpu.launch_s * kernels)
+        said = [f"kernel {leaf.op.instruction}: {note}" for note in notes]
+        if moved > leaf.work.bytes_moved:
+            said.append(_ANYWHERE)
+        return Reading(
+            terms=terms,
+            category=category,
+            floor_s=moved / bandwidth * passes,
+            analysis=None,
+            notes=tuple(said),
+        )
+
+    def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
+        """Return whether a kernel is over before its launch is: it isn't worth reading then."""
+        blocks = prod(launch.grid)
+        return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
+
+    def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
+        if key not in self.analyses:
+            self.analyses[key] = self._analysed(launch, bytes_moved)
+        return self.analyses[key]
+
+    def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        text = self.kernels.ptx[launch.kernel]
+        found = self.cache.analysis(text, launch)
+        through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
+        is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
+        is_loaded_again = is_much and not found.loop_sectors and not found.barriers
+        return self.cache.analysis(text, launch, neighbours=True) if is_loaded_again else found
+
+
+def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
+    """Return what is known of an operation that launches kernels so often, one after another.
+
+    Each passes over all of its data, as the stages of a sort do.
+    """
+    longest = max(readings, key=lambda each: each[0].terms.time_s * each[1])[0]
+    return Reading(
+        terms=added_terms([(reading.terms, count) for reading, count in readings]),
+        category=longest.category,
+        floor_s=sum(reading.floor_s * count for reading, count in readings),
+        analysis=longest.analysis,
+        notes=tuple(dict.fromkeys(note for reading, _ in readings for note in reading.notes)),
+    )
+
+
+def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
+    found: list[str] = []
+    if analysis.unknown_loops:
+        found.append(
+            f"kernel {analysis.name}: {analysis.unknown_loops} loops end where data says, and are "
+            "counted as going round once"
+        )
+    if analysis.data_addresses:
+        found.append(
+            f"kernel {analysis.name}: {analysis.data_addresses} accesses go where data says, and "
+            "are taken to be scattered"
+        )
+    return tuple(found)
+
+
+def kernel_pricer(
+    device: Device, kernels: CompiledKernels | None, *, cache: AnalysisCache = _NO_CACHE
+) -> KernelPricer | None:
+    """Return the pricer of a device; None where its inside is not described.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> kernel_pricer(load_device("TPUv3"), None) is None
+    True
+    """
+    if device.microarchitecture is None:
+        return None
+    gpu = load_microarchitecture(device)
+    return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)

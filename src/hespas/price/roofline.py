@@ -1,0 +1,274 @@
+"""The roofline: an operation takes the longer of its arithmetic and its memory traffic.
+
+    time = max(sum over types of FLOPs / peak FLOP/s of the type, bytes / peak bytes/s)
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
+model", Communications of the ACM 52(4), 2009. Operations follow each other on the device, so
+that their times add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
+
+from hespas.base.units import format_quantity, format_time
+from hespas.errors import HardwareError
+from hespas.hardware.device import Device
+from hespas.price.bound import Bound, larger_of
+from hespas.price.driver import Price, Timing, estimate_region
+from hespas.price.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
+from hespas.price.rates import Rates, device_at
+from hespas.price.tpu_sorts import sort_timing, vector_operations
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.program import Op, Program
+from hespas.program.targets import MOSAIC
+from hespas.program.types import ELEMENT_TYPES, NumberKind
+from hespas.program.work import Work
+from hespas.split.regions import Compute
+from hespas.work.custom_call import CustomCallCost
+from hespas.work.fusion import operations_of
+from hespas.work.structure import Leaf
+
+if TYPE_CHECKING:
+    from hespas.price.mosaic import PricedKernel
+
+_OPERATIONS_ASSUMPTION = (
+    "roofline: every operation runs alone at the device's peak rates, each reading its operands "
+    "from and writing its results to device memory; launches cost nothing"
+)
+_KERNELS_ASSUMPTION = (
+    "roofline: every kernel of the compiled program runs alone at the device's peak rates, reading "
+    "what its body needs from device memory and writing its results there"
+)
+TRANSCENDENTAL = "transcendental"
+_FLOATS = frozenset(
+    name
+    for name, each in ELEMENT_TYPES.items()
+    if each.kind is NumberKind.FLOAT and each.bits != 32
+)
+_BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
+"""Types whose products take a unit of their own; `_BYTES` are in kernels without products too."""
+_CONTRACTIONS = frozenset(
+    {"convolution", "custom_call", "dot", "dot_general", "einsum", "ragged_dot", "scaled_dot"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineOptions:
+    """What to do about types that the device's table of peak rates doesn't name.
+
+    Without either, they are priced at the device's ``peak_flops``.
+    """
+
+    error_on_unknown_type: bool = False
+    warn_on_unknown_type: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Prices operations by a device's peak rates, and each launch at the device's overhead.
+
+    >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
+    ...               per_datatype_flops={"bf16": 312e12})
+    >>> work = Work(flops=(("bf16", 624 * 10**12),), bytes_read=1555 * 10**9)
+    >>> Roofline(device=a100).at_peaks("stablehlo.dot_general", work).time_s
+    2.0
+    """
+
+    device: Device
+    options: RooflineOptions = RooflineOptions()
+    custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "roofline"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The device's figures, the options, and what the user states of custom calls."""
+        core = self.device.tensor_core
+        units = {"tensor_core": asdict(core), "clock_hz": self.device.clock_hz} if core else {}
+        return {
+            **units,
+            "peak_flops": self.device.peak_flops,
+            "memory_bandwidth": self.device.memory_bandwidth_bytes_per_s,
+            "per_datatype_flops": dict(sorted(self.device.per_datatype_flops.items())),
+            "tdp_W": self.device.tdp_w,
+            "hbm_power_ratio": self.device.hbm_power_ratio,
+            "launch_overhead_s": self.device.launch_overhead_s,
+            "error_on_unknown_type": self.options.error_on_unknown_type,
+            "warn_on_unknown_type": self.options.warn_on_unknown_type,
+            "custom_calls": {key: repr(cost) for key, cost in sorted(self.custom_calls.items())},
+        }
+
+    def at_rates(self, rates: Rates) -> Roofline:
+        """Return the roofline of a device that differs by these factors alone."""
+        return replace(self, device=device_at(self.device, rates))
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region: of a compiled program, what a launch costs."""
+        if not program.is_scheduled:
+            return (_OPERATIONS_ASSUMPTION,)
+        overhead_s = self.device.launch_overhead_s
+        if overhead_s is None:
+            launches = "launches cost nothing, for what they cost on this device is not known"
+        elif overhead_s == 0:
+            launches = "nothing launches them one by one on this device"
+        else:
+            launches = f"each launch costs {format_time(overhead_s)} more"
+        return (f"{_KERNELS_ASSUMPTION}; {launches}",)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        return estimate_region(self, region, program, custom_calls=self.custom_calls, key=same_work)
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs at the peaks, and its launch."""
+        kernel = self._kernel(leaf)
+        if kernel is not None:
+            return self._price_kernel(leaf, kernel.name, kernel.at_peak)
+        return Price(
+            cost=self.at_peaks(leaf.op.name, leaf.work),
+            launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
+            notes=tuple(self._unrated(leaf)),
+            warnings=self._warnings(leaf.work),
+        )
+
+    def price_scheduled(self, leaf: Leaf) -> Price | None:
+        """Return what libtpu's schedules say of kernels that it writes no cycles for.
+
+        Those are kernels of Pallas, sorts and ``TopK``; None for anything else.
+        """
+        kernel = self._kernel(leaf)
+        if kernel is not None:
+            return self._price_kernel(leaf, kernel.name, kernel.scheduled)
+        attrs = leaf.op.attrs
+        if isinstance(attrs, CustomCallAttrs) and attrs.target in self.custom_calls:
+            return None
+        ordering = sort_timing(leaf.op, leaf.work, self.device)
+        return None if ordering is None else self.price_timed(leaf, ordering)
+
+    def _kernel(self, leaf: Leaf) -> PricedKernel | None:
+        """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
+        if not is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
+            return None
+        # numpy and jaxlib, which only such programs need.
+        from hespas.price.mosaic import priced_kernel  # noqa: PLC0415
+
+        return priced_kernel(leaf.op, self.device)
+
+    def _price_kernel(self, leaf: Leaf, name: str, timing: Timing) -> Price:
+        """Return what a kernel costs that takes so long, under its author's name for it."""
+        return replace(self.price_timed(leaf, timing), label=f"{leaf.op.name} {name}")
+
+    def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
+        """Return what one execution costs that takes as long as another method says."""
+        cost = self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound)
+        notes = (*timing.notes, *self._unrated(leaf))
+        return Price(cost=cost, notes=notes, warnings=self._warnings(leaf.work))
+
+    def at_peaks(self, kind: str, work: Work) -> OpEstimate:
+        """Return what one execution costs at the peak rates; ``kind`` names it in errors."""
+        per_type: dict[str, TypeTotals] = {}
+        for key, flops in work.flops:
+            totals = TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
+            name = self.device.multiplied_as(key)
+            per_type[name] = per_type[name] + totals if name in per_type else totals
+        if work.transcendentals:
+            rate = self.device.peak_flops
+            per_type[TRANSCENDENTAL] = TypeTotals(
+                flops=float(work.transcendentals), time_at_peak_s=work.transcendentals / rate
+            )
+        compute_s = sum((totals.time_at_peak_s for totals in per_type.values()), 0.0)
+        memory_s = work.bytes_moved / self.device.memory_bandwidth_bytes_per_s
+        time_s = max(compute_s, memory_s)
+        return OpEstimate(
+            count=1.0,
+            time_s=time_s,
+            bytes_moved=float(work.bytes_moved),
+            memory_time_at_peak_s=memory_s,
+            energy_j=self._energy_j(compute_s, memory_s, time_s),
+            per_type=per_type,
+            bound=larger_of(time_s, compute_s=compute_s, memory_s=memory_s),
+        )
+
+    def _unrated(self, leaf: Leaf) -> Iterator[str]:
+        """Yield a note for each type of products whose rate the device doesn't name."""
+        device = self.device
+        if not device.per_datatype_flops:
+            return
+        for key, _ in leaf.work.flops:
+            served = device.served_by(key)
+            if served == key or not (key in _FLOATS or (key in _BYTES and _multiplies(leaf.op))):
+                continue
+            if served is None:
+                rate = format_quantity(device.peak_flops, "FLOP/s")
+                yield f"{device.name} names no rate of {key}: priced at that of other types, {rate}"
+            else:
+                yield f"{device.name} names no rate of {key}: multiplied as {served}, at its rate"
+
+    def timed(self, kind: str, work: Work, time_s: float, bound: Bound) -> OpEstimate:
+        """Return what one execution costs that takes ``time_s``, whatever the peaks say."""
+        peak = self.at_peaks(kind, work)
+        energy_j = self._energy_j(peak.compute_time_at_peak_s, peak.memory_time_at_peak_s, time_s)
+        return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j, bound=bound)
+
+    def _peak(self, key: str, kind: str) -> float:
+        rate = self.device.named_rate(key)
+        if self.options.error_on_unknown_type and not self.device.names(key):
+            raise HardwareError(
+                f"{kind} computes on {key}, which per_datatype_flops doesn't name",
+                location=self.device.name,
+                hint="add it, or drop error_on_unknown_type",
+            )
+        return rate or self.device.peak_flops
+
+    def _warnings(self, work: Work) -> tuple[str, ...]:
+        if not self.options.warn_on_unknown_type:
+            return ()
+        return tuple(
+            f"per_datatype_flops doesn't name {key}: priced at "
+            f"{self.device.served_by(key) or 'peak_flops'}"
+            for key, _ in work.flops
+            if not self.device.names(key)
+        )
+
+    def _energy_j(self, compute_s: float, memory_s: float, time_s: float) -> float | None:
+        """Return the energy of one execution, None where the device's power is not known.
+
+        The device draws its thermal design power at full use; ``hbm_power_ratio`` of it goes
+        to memory in proportion to bandwidth used, the rest to arithmetic in proportion to
+        FLOP/s used. Without a ratio it draws full power while it runs. Idle power is nothing.
+        """
+        if self.device.tdp_w is None:
+            return None
+        ratio = self.device.hbm_power_ratio
+        if ratio is None:
+            return self.device.tdp_w * time_s
+        return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
+
+
+def _multiplies(op: Op) -> bool:
+    return any(each.kind in _CONTRACTIONS for each in operations_of(op))
+
+
+def is_kernel_of_author(leaf: Leaf) -> bool:
+    """Return whether an operation is a TPU's kernel that its author wrote (Pallas)."""
+    attrs = leaf.op.attrs
+    return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
+
+
+def same_work(leaf: Leaf) -> Hashable:
+    """Return what decides the roofline's price: what an operation is called, and its work.
+
+    Of what orders elements, how long the rows are. A TPU's kernel that its author wrote is only
+    equal to itself.
+    """
+    if is_kernel_of_author(leaf):
+        return id(leaf.op)
+    return leaf.op.name, leaf.work, vector_operations(leaf.op)

@@ -1,0 +1,275 @@
+"""Fused attention from measured tables of causal attention of bf16.
+
+The tables have no gradients, no partial masks and no other types: those are scaled by FLOPs,
+which the notes say. One query over a cache, fp8 and sliding windows have figures of their own
+(`hespas.price.tables.attention_fits`). Gradients reach a smaller part of the peak than attention
+itself, by a ratio that was published for each generation of GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log
+
+from hespas.base.units import format_time
+from hespas.errors import MeasurementError
+from hespas.hardware.device import Device
+from hespas.price.bound import Bound, larger_of
+from hespas.price.driver import Timing
+from hespas.price.tables.attention_fits import (
+    AttentionFits,
+    attention_fits,
+    fitted_part,
+    nearest,
+)
+from hespas.price.tables.files import Part, load_part
+from hespas.price.tables.gemm import part_of
+from hespas.price.tables.grid import Grid, Reading, completed, monotone, read
+from hespas.work.attention import Attention
+
+_TABLE = "attention.causal.bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardRate:
+    """The FLOP/s of gradients of attention, as a part of those of attention itself."""
+
+    generation: str
+    of_forward: float
+    source: str
+
+
+AMPERE = BackwardRate(
+    generation="Ampere",
+    of_forward=0.86,
+    source="FlashAttention-2: up to 63 % of an A100's peak backward, 73 % forward",
+)
+"""The means of the ranges agree: 170 to 190 TFLOP/s backward, 190 to 225 forward (0.84 to 0.89).
+
+Source: T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+Partitioning", arXiv 2307.08691, sections 1 and 4.1, A100 SXM 80GB, bf16 or f16."""
+
+HOPPER = BackwardRate(
+    generation="Hopper",
+    of_forward=0.77,
+    source=(
+        "FlashAttention-3 and cuDNN on an H100: 400 to 550 TFLOP/s backward, 570 to 650 forward, "
+        "0.70 to 0.85 by length and head size"
+    ),
+)
+"""The means of the ranges, 475 / 610.
+
+Source: J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
+Low-precision", arXiv 2407.08608, section 4.1, H100 SXM 80GB, f16."""
+
+_PUBLISHED = {"A100_SXM": AMPERE, "H100_SXM": HOPPER, "H200_SXM": HOPPER}
+# Ada multiplies matrices by the instructions of Ampere; Blackwell's come after Hopper's.
+_NEAREST = {"L40S": AMPERE}
+_SMALLER_HEADS = {"A100_SXM": "L40S"}
+"""Parts whose table lacks small heads, and the part of the nearest generation that has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionModel:
+    """Times of fused attention on a device.
+
+    ``clock`` is that of the device, as a part of its boost clock, at which the table was measured.
+    """
+
+    device: Device
+    part: Part
+    clock: float = 1.0
+
+    def price(self, attention: Attention) -> Timing:
+        """Return how long it takes.
+
+        The table's time of the same head size, heads of all batches, and number of keys, times
+        the FLOPs of this attention over those of the table's; never faster than the peak.
+        """
+        kind = self._decoding if attention.is_decoding else self._whole
+        return kind(attention).slowed(1 / self.clock)
+
+    def _whole(self, attention: Attention) -> Timing:
+        """Return how long attention of all queries takes: its arithmetic decides."""
+        base, heads = self._base(attention)
+        reading = self._read(base, heads)
+        share = attention.flops / (base.flops * heads) / self._speed_up(attention)
+        if is_windowed(attention):
+            share *= window_factor(self._fits, attention)
+        if attention.is_backward:
+            share /= backward_rate(self.part.about.part).of_forward
+        time_s = max(
+            reading.time_s * share * self.device.factor("attention"),
+            attention.flops / self.device.rate(attention.multiplied),
+        )
+        notes = self._notes(attention, reading.outside)
+        return Timing(time_s=time_s, notes=notes, bound=Bound(compute_s=time_s))
+
+    @property
+    def _fits(self) -> AttentionFits:
+        return attention_fits(self.part.about.part)
+
+    def _base(self, attention: Attention) -> tuple[Attention, int]:
+        """Return one head of the table's attention, and how many heads there are of it.
+
+        Of a sliding window it is as long as two windows, of which a causal mask leaves each query
+        one in the mean, and there are as many heads more.
+        """
+        length = 2 * attention.window if is_windowed(attention) else attention.key_length
+        heads = attention.batch * attention.heads
+        if is_windowed(attention):
+            heads = max(1, round(heads * attention.query_length / length))
+        one = replace(
+            attention,
+            batch=1,
+            heads=1,
+            query_length=length,
+            key_length=length,
+            value_size=attention.head_size,
+            is_causal=True,
+            is_backward=False,
+            window=0,
+        )
+        return one, heads
+
+    def unscaled_window_s(self, attention: Attention) -> float:
+        """Return the time of a sliding window as if it were causal attention of two windows."""
+        base, heads = self._base(attention)
+        return self._read(base, heads).time_s * attention.flops / (base.flops * heads)
+
+    def _read(self, base: Attention, heads: int) -> Reading:
+        """Return the table's time; of head sizes that a part lacks, as another part has them."""
+        part, size = self.part.about.part, base.head_size
+        sizes = (size, heads, base.key_length)
+        smallest = _grid(part).axes[0].sizes[0]
+        other = _SMALLER_HEADS.get(part)
+        if other is None or size >= smallest:
+            return read(_grid(part), sizes)
+        known = read(_grid(part), (smallest, *sizes[1:]))
+        ratio = read(_grid(other), sizes).time_s
+        ratio /= read(_grid(other), (smallest, *sizes[1:])).time_s
+        return replace(known, time_s=known.time_s * ratio)
+
+    def _speed_up(self, attention: Attention) -> float:
+        """Return how much faster the type is here than bf16 is in the table."""
+        there = self.part.about.peak_flops["bf16"]
+        if attention.multiplied.startswith("f8"):
+            reached = 1.0
+            if self.device.names(attention.multiplied):
+                reached = nearest(self._fits.f8_speed_up, attention.head_size)
+            return self.device.rate("bf16") / there * reached
+        return self.device.rate(attention.multiplied) / there
+
+    def _decoding(self, attention: Attention) -> Timing:
+        """Return how long a few queries over a cache take: its bytes decide."""
+        fits, of_peak = self._fits, 1.0
+        latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
+        what = f"attention of {attention.query_length} over a cache"
+        if attention.shares_values:
+            latency_s, share = fits.latent.latency_s, fits.latent.bandwidth_share
+            of_peak = fits.latent.peak_share
+            what = f"{what} of latent vectors"
+        factor = self.device.factor("attention")
+        memory_s = attention.cache_bytes / (self.device.memory_bandwidth_bytes_per_s * share)
+        compute_s = attention.flops / (self.device.rate(attention.multiplied) * of_peak)
+        time_s = latency_s * factor + max(memory_s * factor, compute_s)
+        busy = larger_of(time_s - latency_s * factor, compute_s=compute_s, memory_s=memory_s)
+        reached = f"{100 * share:.0f} % of the memory bandwidth"
+        if attention.shares_values:
+            reached = f"{reached} or {100 * of_peak:.0f} % of the peak"
+        note = (
+            f"{what} takes {format_time(latency_s)} and {reached}, as kernels for decoding were "
+            f"measured to take on {fitted_part(self.part.about.part)}"
+        )
+        return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
+
+    def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
+        notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]
+        if attention.is_backward:
+            notes.append(_backward_note(self.part.about.part))
+        whose = fitted_part(self.part.about.part)
+        if is_windowed(attention):
+            notes.append(
+                "attention within a sliding window takes as long as causal attention of two "
+                f"windows, times a factor measured on {whose}"
+            )
+        elif not attention.is_causal or attention.window:
+            notes.append("attention without a causal mask runs at the rate of one with it")
+        if attention.query_length != attention.key_length:
+            notes.append("attention of unequal lengths is scaled from equal ones by FLOPs")
+        other = _SMALLER_HEADS.get(self.part.about.part)
+        smallest = _grid(self.part.about.part).axes[0].sizes[0]
+        if other is not None and attention.head_size < smallest:
+            notes.append(
+                f"attention of heads below {smallest} takes the part of the time of {smallest} "
+                f"that was measured on {other}"
+            )
+        if attention.multiplied.startswith("f8") and not self.device.names(attention.multiplied):
+            notes.append(f"attention of {attention.multiplied} runs at the rate of bf16")
+        elif attention.multiplied.startswith("f8"):
+            reached = nearest(self._fits.f8_speed_up, attention.head_size)
+            notes.append(
+                f"attention of {attention.multiplied} is {reached:g} times as fast as of bf16, as "
+                f"TensorRT-LLM's was measured on {whose}"
+            )
+        elif attention.multiplied != "bf16":
+            notes.append(f"attention of {attention.multiplied} is scaled from bf16 by peak rates")
+        if outside:
+            notes.append(
+                f"attention outside the measured sizes (in {', '.join(outside)}) takes as long as "
+                "the smallest, or is extrapolated at the rate of the largest"
+            )
+        return tuple(notes)
+
+
+def is_windowed(attention: Attention) -> bool:
+    """Return whether a sliding window leaves less than causal attention has in any case."""
+    return 0 < 2 * attention.window < attention.key_length
+
+
+def window_factor(fits: AttentionFits, attention: Attention) -> float:
+    """Return how much longer a window takes than causal attention of two windows.
+
+    Beyond the largest window that was measured the factor falls, in the logarithm of the window, to
+    1 for half of the keys, from where on attention is causal with a few scores less.
+    """
+    largest, half = max(fits.window_factor), attention.key_length / 2
+    if not largest < attention.window < half:
+        return nearest(fits.window_factor, attention.window)
+    rest = log(half / attention.window) / log(half / largest)
+    return 1 + (fits.window_factor[largest] - 1) * rest
+
+
+def backward_rate(part: str) -> BackwardRate:
+    """Return the rate of gradients on a part with measured tables; the nearest if unpublished.
+
+    >>> backward_rate("A100_SXM").of_forward, backward_rate("B200_SXM").of_forward
+    (0.86, 0.77)
+    """
+    return _PUBLISHED.get(part) or _NEAREST.get(part, HOPPER)
+
+
+def _backward_note(part: str) -> str:
+    rate = backward_rate(part)
+    whose = f"as published for {rate.generation}"
+    if part not in _PUBLISHED:
+        whose = f"published for {rate.generation}, the nearest generation to {part}'s"
+    return (
+        f"gradients of attention run at {rate.of_forward:g} of the measured rate of attention, "
+        f"{whose} ({rate.source})"
+    )
+
+
+def attention_model(device: Device) -> AttentionModel:
+    """Return the model of a device. Raises `MeasurementError` where there is no table."""
+    part = part_of(device)
+    if _TABLE not in part.tables:
+        message = f"the tables of {part.about.part} have no attention"
+        raise MeasurementError(message, location=device.name)
+    return AttentionModel(device=device, part=part)
+
+
+@cache
+def _grid(part: str) -> Grid:
+    return monotone(completed(load_part(part).tables[_TABLE].grid))

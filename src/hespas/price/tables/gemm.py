@@ -1,0 +1,295 @@
+"""Matrix products from measured tables, for the parts that were measured and for others.
+
+A table holds times over m, n and k of one type on one part. For another type or device every
+cell is scaled first, ``floor + (time - floor) * (roofline there / roofline here)``, where the
+floor is the shortest time of the table: what a kernel takes beside its work stays as it is.
+Then cells are made monotone, so that no size grows without the time growing.
+
+Two products of one shape but for m and n exchanged take the same time within 1 to 3 % (the
+median of the tables), so the smaller of the two is looked up as m, which has the finer grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import exp, log
+
+import msgspec
+
+from hespas.errors import HardwareError, MeasurementError, option
+from hespas.hardware.device import Device, factor_of, table_of
+from hespas.hardware.power import clock_in_loop
+from hespas.price.bound import Bound, larger_of
+from hespas.price.driver import Timing
+from hespas.price.rates import Rates, device_at
+from hespas.price.tables.files import Part, load_part, part_names
+from hespas.price.tables.grid import Grid, completed, monotone, read
+from hespas.program.types import PRODUCT_TYPES, NumberKind
+
+_BYTES = {"bf16": 2.0, "f4": 0.5, "f8": 1.0, "tf32": 4.0}
+_SCALED_FROM = {"f4": ("f4", "f8"), "f8": ("f8",)}
+"""Tables that serve types other than bf16, the nearest first: bf16 serves where there is none."""
+_RATED_AS = {"f4": "f4E2M1FN", "f8": "f8E4M3FN"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """``batch`` products of an m x k by a k x n matrix, of elements of ``type_name``."""
+
+    type_name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """A multiplication and an addition for every m, n and k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def elements(self) -> int:
+        """Elements of the three matrices."""
+        return self.batch * (self.m * self.k + self.n * self.k + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmModel:
+    """Times of matrix products on a device.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> model = gemm_model(load_device("H100_80GB"))
+    >>> round(model.price(Product(type_name="bf16", m=4096, n=4096, k=4096)).time_s * 1e6)
+    175
+    """
+
+    device: Device
+    part: Part
+    grids: dict[str, Grid] = field(default_factory=dict[str, Grid], compare=False, repr=False)
+    clock: float | None = None
+
+    def price(self, product: Product) -> Timing:
+        """Return how long a product takes.
+
+        A batch is so many more rows or columns, whichever shares the smaller matrix among its
+        members. Never faster than the peak rate, nor than the memory for what cannot be in the
+        cache. ``clock`` is that of the device, as a part of its boost clock; None for the clocks at
+        which the table was measured.
+        """
+        if not product.flops:
+            return Timing(time_s=0.0)
+        if self.device.per_datatype_flops and self.device.served_by(product.type_name) is None:
+            return self._at_peak(product)
+        product = replace(product, type_name=self.device.multiplied_as(product.type_name))
+        grid = self._grid(product.type_name)
+        low, high = sorted(_folded(product))
+        reading = read(grid, (low, high, product.k))
+        factor = self.device.factor(factor_of(product.type_name), "gemm")
+        floor_s = self.floor_s(product)
+        time_s = max(reading.time_s * factor, floor_s)
+        # Of a monotone table, the first cell is the least.
+        bound = self._bound(product, time_s, least_s=exp(grid.log_times[0]) * factor)
+        notes = self._notes(product, reading.outside)
+        timing = Timing(time_s=time_s, notes=notes, bound=bound)
+        power = self.device.power
+        if self.clock is None or power is None:
+            return timing
+        timing = timing.slowed(clock_in_loop(power, reading.time_s) / self.clock)
+        return timing if timing.time_s >= floor_s else replace(timing, time_s=floor_s)
+
+    def _at_peak(self, product: Product) -> Timing:
+        """Return how long a product takes of a type that no table can be scaled to."""
+        floor_s = self.floor_s(product)
+        note = f"no table serves products of {product.type_name}: they take their peak rate's time"
+        return Timing(time_s=floor_s, notes=(note,), bound=Bound(compute_s=floor_s))
+
+    def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
+        """Return what decides a time: the least of the table is what a kernel takes beside."""
+        launch_s = min(time_s, least_s)
+        size = _bytes(product.type_name)
+        busy = larger_of(
+            time_s - launch_s,
+            compute_s=product.flops / self.device.rate(product.type_name),
+            memory_s=product.elements * size / self.device.memory_bandwidth_bytes_per_s,
+        )
+        return busy + Bound(launch_s=launch_s)
+
+    def at_rates(self, rates: Rates) -> GemmModel:
+        """Return the model of a device that differs by these factors alone.
+
+        A product launched by itself takes ``alone_s`` longer, which is its launch. Tables that no
+        rate changes are shared.
+        """
+        about = msgspec.structs.replace(
+            self.part.about, alone_s=self.part.about.alone_s * rates.launch
+        )
+        return GemmModel(
+            device=device_at(self.device, rates),
+            part=replace(self.part, about=about),
+            grids=self.grids if rates.is_of_launches_alone else {},
+            clock=self.clock,
+        )
+
+    def floor_s(self, product: Product) -> float:
+        """Return the time below which physics allows no product."""
+        rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
+        uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
+        return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
+
+    def _grid(self, type_name: str) -> Grid:
+        if type_name not in self.grids:
+            self.grids[type_name] = self._made(type_name)
+        return self.grids[type_name]
+
+    def _base(self, type_name: str) -> str:
+        """Return the table that is scaled to serve a type."""
+        tables = _SCALED_FROM.get(table_of(type_name), ())
+        return next((each for each in tables if f"gemm.{each}" in self.part.tables), "bf16")
+
+    def _made(self, type_name: str) -> Grid:
+        base = self._base(type_name)
+        about = self.part.about
+        here = _Rates(
+            flops=about.peak_flops[base], memory=about.memory_bandwidth, size=_BYTES[base]
+        )
+        there = _Rates(
+            flops=self.device.rate(type_name),
+            memory=self.device.memory_bandwidth_bytes_per_s,
+            size=_bytes(type_name),
+        )
+        grid = completed(self.part.tables[f"gemm.{base}"].grid)
+        scaled = grid if here == there else _scaled(grid, here, there)
+        if type_name == "tf32" and "gemm.tf32" in self.part.tables:
+            scaled = _corrected(scaled, self._tf32_correction(grid, here))
+        return monotone(scaled)
+
+    def _tf32_correction(self, grid: Grid, here: _Rates) -> Grid:
+        """Return by how much tf32 differs, where it was measured, from bf16 scaled to it."""
+        about = self.part.about
+        there = _Rates(
+            flops=about.peak_flops["tf32"], memory=about.memory_bandwidth, size=_BYTES["tf32"]
+        )
+        scaled = monotone(_scaled(grid, here, there))
+        found = completed(self.part.tables["gemm.tf32"].grid)
+        ratios = (
+            time - log(read(scaled, cell).time_s)
+            for cell, time in zip(found.cells(), found.log_times, strict=True)
+        )
+        return replace(found, log_times=tuple(ratios))
+
+    def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
+        about, name = self.part.about, product.type_name
+        base = self._base(name)
+        is_float = PRODUCT_TYPES[name].kind is NumberKind.FLOAT
+        if f"gemm.{name}" in self.part.tables or (is_float and base == table_of(name) != "bf16"):
+            notes = [f"products of {name} from tables measured on {about.measured_on}"]
+        else:
+            scaled = f"products of {name} are scaled by peak rates from tables of {base} measured"
+            notes = [f"{scaled} on {about.measured_on}"]
+        if self.device.measured is not None and self._is_transferred(base):
+            notes.append(
+                f"{self.device.name} has no tables: those of {about.part} are scaled by peak "
+                "rates and memory bandwidth"
+            )
+        if outside:
+            notes.append(
+                f"products of {name} outside the measured sizes (in {', '.join(outside)}) take as "
+                "long as the smallest, or are extrapolated at the rate of the largest"
+            )
+        return tuple(notes)
+
+    def _is_transferred(self, base: str) -> bool:
+        about = self.part.about
+        same_memory = about.memory_bandwidth == self.device.memory_bandwidth_bytes_per_s
+        return not same_memory or about.peak_flops[base] != self.device.rate(
+            _RATED_AS.get(base, base)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """Peak FLOP/s, bytes/s, and bytes an element."""
+
+    flops: float
+    memory: float
+    size: float
+
+    def roofline_s(self, flops: int, elements: int) -> float:
+        return max(flops / self.flops, self.size * elements / self.memory)
+
+
+def gemm_model(device: Device) -> GemmModel:
+    """Return the model of a device. Raises as `part_of` does."""
+    return GemmModel(device=device, part=part_of(device))
+
+
+def part_of(device: Device) -> Part:
+    """Return the measured part whose tables serve a device.
+
+    That is the one that its ``node.json`` names, or else the nearest in memory bandwidth, and among
+    equals in the peak of bf16. Raises `HardwareError` for a TPU, `MeasurementError` for tables that
+    are missing, damaged or of another version.
+
+    >>> mine = Device(name="mine", peak_flops=900e12, memory_bandwidth_bytes_per_s=3.2e12)
+    >>> part_of(mine).about.part
+    'H100_SXM'
+    """
+    if device.measured is None:
+        if device.clock_hz is not None:
+            raise HardwareError(
+                "no tables of measured kernels serve this device",
+                location=device.name,
+                hint=f"use {option('method')} roofline",
+            )
+        return nearest_part(device, map(load_part, part_names()))
+    try:
+        return load_part(device.measured.part)
+    except MeasurementError as error:
+        error.location = error.location or device.measured.location
+        raise
+
+
+def nearest_part(device: Device, parts: Iterable[Part]) -> Part:
+    """Return the part whose memory bandwidth, and then peak of bf16, is nearest by ratio."""
+
+    def distance(part: Part) -> tuple[float, float]:
+        about = part.about
+        bandwidth = device.memory_bandwidth_bytes_per_s / about.memory_bandwidth
+        return abs(log(bandwidth)), abs(log(device.rate("bf16") / about.peak_flops["bf16"]))
+
+    return min(parts, key=distance)
+
+
+def _bytes(type_name: str) -> float:
+    return PRODUCT_TYPES[type_name].bits / 8
+
+
+def _folded(product: Product) -> tuple[int, int]:
+    """Return the rows and columns of one product that stands for a batch."""
+    if product.n <= product.m:
+        return product.batch * product.m, product.n
+    return product.m, product.batch * product.n
+
+
+def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
+    floor_s = exp(min(grid.log_times))
+    times: list[float] = []
+    for (m, n, k), time in zip(grid.cells(), grid.log_times, strict=True):
+        flops, elements = 2 * m * n * k, m * k + n * k + m * n
+        before = here.roofline_s(flops, elements)
+        after = there.roofline_s(flops, elements)
+        times.append(log(floor_s + (exp(time) - floor_s) * after / before))
+    return replace(grid, log_times=tuple(times))
+
+
+def _corrected(grid: Grid, ratios: Grid) -> Grid:
+    """Multiply by ratios, those of the nearest rim outside of where they are known."""
+    rims = [(axis.sizes[0], axis.sizes[-1]) for axis in ratios.axes]
+
+    def ratio(cell: tuple[int, ...]) -> float:
+        nearest = [min(max(at, low), high) for at, (low, high) in zip(cell, rims, strict=True)]
+        return log(read(ratios, nearest).time_s)
+
+    times = (t + ratio(cell) for cell, t in zip(grid.cells(), grid.log_times, strict=True))
+    return replace(grid, log_times=tuple(times))

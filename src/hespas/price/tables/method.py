@@ -1,0 +1,362 @@
+"""``method: measured``: each operation by the tables that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from hespas.base.units import format_time
+from hespas.hardware.device import Device, table_of
+from hespas.price.bound import Bound, larger_of
+from hespas.price.clocks import no_power
+from hespas.price.driver import Price, Timing, estimate_region
+from hespas.price.estimate import Estimate
+from hespas.price.methods import EstimatorSpec
+from hespas.price.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
+from hespas.price.rates import Rates, device_at
+from hespas.price.roofline import Roofline
+from hespas.price.tables.attention import AttentionModel, attention_model
+from hespas.price.tables.attention_fits import attention_fits
+from hespas.price.tables.convolution import as_product, convolution_time
+from hespas.price.tables.files import FORMAT, PartWire
+from hespas.price.tables.gemm import GemmModel, Product, gemm_model
+from hespas.program.program import Program
+from hespas.split.regions import Compute
+from hespas.work.attention import attentions
+from hespas.work.convolution import Convolution, convolutions
+from hespas.work.custom_call import is_triton
+from hespas.work.gemm import Gemm, gemms
+from hespas.work.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
+from hespas.work.structure import Leaf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """Prices kernels that only move data, by what they move.
+
+    A long one reaches a part of the memory bandwidth, measured on each part; every one takes some
+    time beside, measured as the shortest. What arithmetic it does at the peak rates is a lower
+    bound. So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which
+    grows with all of its terms, and the part of the bandwidth that is reached grows with the size.
+
+    ``overhead_s`` is what a kernel takes beside moving data where kernels are known, in a
+    program that was compiled. Elsewhere an operation is a part of some kernel, and takes none.
+    """
+
+    roofline: Roofline
+    efficiency: float
+    overhead_s: float
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Its three figures."""
+        return {
+            "efficiency": self.efficiency,
+            "overhead_s": self.overhead_s,
+            "factor": self.factor,
+        }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it assumes of every kernel."""
+        return (
+            (
+                "measured: kernels that are no products move their bytes at "
+                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
+                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
+                "program is compiled"
+            ),
+        )
+
+    def moving_s(self, size_bytes: float) -> float:
+        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
+        at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
+        return max(1.0, self.factor / self.efficiency) * at_peak_s
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation that is no product."""
+        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
+        overhead_s = self.overhead_s if is_kernel else 0.0
+        moving_s = self.moving_s(leaf.work.bytes_moved)
+        busy_s = max(moving_s, peak.compute_time_at_peak_s)
+        bound = larger_of(busy_s, compute_s=peak.compute_time_at_peak_s, memory_s=moving_s)
+        return Timing(time_s=overhead_s + busy_s, bound=bound + Bound(launch_s=overhead_s))
+
+
+def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
+    """Return the model of a device, from what was measured on a part.
+
+    The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
+    measured, of kernels replayed one behind another.
+    """
+    device: Device = roofline.device
+    overhead_s = device.launch_overhead_s
+    return Streaming(
+        roofline=roofline,
+        efficiency=about.streaming_efficiency,
+        overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
+        factor=device.factor("kernels"),
+    )
+
+
+_LARGE = 8192
+_OF_PRODUCTS = frozenset({"bf16", "f8", "tf32"})
+_TRITON = (
+    "products in kernels of Triton run at the rate of a large one in the tables, "
+    f"{_LARGE} x {_LARGE} x {_LARGE}"
+)
+_OF_LIBRARIES = frozenset({"cholesky", "custom_call", "fft", "triangular_solve"})
+_AT_PEAK = "{} is priced at the peak rate of its arithmetic: no table has what its library reaches"
+_LIKELY = (
+    "no tables are of {device}: it is taken to reach as much of its peaks, by size of "
+    "product, as {part} does, the measured part with the nearest memory bandwidth; steps on eight "
+    "measured GPUs come out 28 % shorter to 9 % longer when the tables of another generation take "
+    "the place of their own; method roofline gives the bound at the peak rates"
+)
+"""The error is from ``validation/own_hardware.py``."""
+_GROUPED = (
+    "products of groups of rows take as long as one of all rows, those of each group filled up to "
+    f"tiles of {TILE_ROWS}, or as products of equal groups where rows are summed over"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Prices regions by tables.
+
+    Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
+    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. Each of
+    them applies the device's calibration.
+
+    ``clock`` is that of the device, as a part of its boost clock; None where each table has the
+    clock at which it was measured.
+    """
+
+    gemm: GemmModel
+    attention: AttentionModel
+    streaming: Streaming
+    kernels: KernelPricer | None = None
+    clock: float | None = None
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "measured"
+
+    def at_rates(self, rates: Rates) -> Measured:
+        """Return the estimator of a device that differs by these factors alone.
+
+        Tables are scaled as for a device that has none: by peak rates and memory bandwidth.
+        """
+        streaming = self.streaming
+        return replace(
+            self,
+            gemm=self.gemm.at_rates(rates),
+            attention=replace(self.attention, device=device_at(self.attention.device, rates)),
+            streaming=replace(
+                streaming,
+                roofline=streaming.roofline.at_rates(rates),
+                overhead_s=streaming.overhead_s * rates.launch,
+            ),
+            kernels=None if self.kernels is None else self.kernels.at_rates(rates),
+        )
+
+    @property
+    def device(self) -> Device:
+        """The device that it estimates for."""
+        return self.gemm.device
+
+    def at_clock(self, clock: float) -> Measured:
+        """Return the estimator of the device at a part of its boost clock.
+
+        Raises `HardwareError` for a device whose power is not described.
+        """
+        device = self.gemm.device
+        if device.power is None:
+            raise no_power(device)
+        clock_hz = clock * device.power.boost_clock_hz
+        return replace(
+            self,
+            gemm=replace(self.gemm, clock=clock),
+            attention=replace(self.attention, clock=clock),
+            kernels=None if self.kernels is None else self.kernels.at_clock(clock_hz),
+            clock=clock,
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The device, which tables serve it, and the parameters of what prices the rest."""
+        device = self.gemm.device
+        about = self.gemm.part.about
+        return {
+            **self.streaming.roofline.parameters,
+            "tables": about.part,
+            "tables_format": FORMAT,
+            "tables_version": about.version,
+            "attention": msgspec.to_builtins(attention_fits(about.part), str_keys=True),
+            "factors": {} if device.measured is None else dict(device.measured.factors),
+            "streaming": dict(self.streaming.parameters),
+            "kernels": None if self.kernels is None else dict(self.kernels.parameters),
+            "clock": self.clock,
+        }
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region, compiled or not.
+
+        What it assumes of other operations than products, they note themselves.
+        """
+        del program
+        return (self._products, *self._calibration)
+
+    @property
+    def _products(self) -> str:
+        about = self.gemm.part.about
+        return (
+            f"measured: matrix products take what tables say, measured on {about.measured_on} with "
+            f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
+            "if the program is compiled, as they are launched one by one"
+        )
+
+    @property
+    def _calibration(self) -> tuple[str, ...]:
+        device = self.gemm.device
+        if device.measured is None or not device.measured.factors:
+            return ()
+        factors = sorted(device.measured.factors.items())
+        listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+        return (f"measured: times are multiplied as {device.name} was calibrated: {listed}",)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        return estimate_region(
+            self, region, program, custom_calls=self.streaming.roofline.custom_calls
+        )
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs, the launch of a kernel within."""
+        timing = self.time(leaf, is_kernel=is_kernel)
+        device, about = self.gemm.device, self.gemm.part.about
+        if device.measured is None:
+            likely = _LIKELY.format(device=device.name, part=about.measured_on)
+            timing = replace(timing, notes=(likely, *timing.notes))
+        return self.streaming.roofline.price_timed(leaf, timing)
+
+    def time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return how long one operation takes, and what was assumed."""
+        op, moved = leaf.op, leaf.work.bytes_moved
+        products = gemms(op)
+        timings = [self.attention.price(each) for each in attentions(op)]
+        timings.extend(self._gemm(each) for each in products)
+        timings.extend(self._grouped(each) for each in grouped_gemms(op))
+        if not products:
+            timings.extend(self._convolution(each, moved) for each in convolutions(op))
+        if timings:
+            return self._library(leaf, timings, is_kernel=is_kernel)
+        moved_by = self._moving(leaf, is_kernel=is_kernel)
+        if is_triton(op):
+            return self._with_products(leaf, moved_by)
+        if is_kernel and self.kernels is not None and op.kind in _OF_LIBRARIES:
+            return self._with_arithmetic(leaf, moved_by)
+        return moved_by
+
+    def _moving(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation that is no product, with what that assumes."""
+        if is_kernel and self.kernels is not None:
+            timing, assumed = self.kernels.price(leaf), self.kernels.assumptions
+        else:
+            timing = self.streaming.price(leaf, is_kernel=is_kernel)
+            assumed = self.streaming.assumptions if timing.time_s else ()
+        return replace(timing, notes=(*timing.notes, *assumed))
+
+    def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
+        peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
+        time_s = timing.bound.launch_s + peak.compute_time_at_peak_s
+        if time_s <= timing.time_s:
+            return timing
+        bound = Bound(compute_s=peak.compute_time_at_peak_s, launch_s=timing.bound.launch_s)
+        return Timing(
+            time_s=time_s, notes=(*timing.notes, _AT_PEAK.format(leaf.op.kind)), bound=bound
+        )
+
+    def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a kernel of Triton takes: not less than its products do."""
+        products = [each for each in leaf.work.flops if table_of(each[0]) in _OF_PRODUCTS]
+        busy_s = sum(flops / self._reached(name) for name, flops in products)
+        if busy_s <= timing.time_s:
+            return timing
+        notes = (*timing.notes, _TRITON)
+        return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
+
+    def _reached(self, type_name: str) -> float:
+        """Return the FLOP/s that a large product reaches."""
+        large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
+        return large.flops / self.gemm.price(large).time_s
+
+    def _library(self, leaf: Leaf, timings: Sequence[Timing], *, is_kernel: bool) -> Timing:
+        """Return the time of a kernel around products: not less than its own bytes take.
+
+        Tables were measured kernel behind kernel in one graph; one that a program launches by
+        itself takes somewhat more.
+        """
+        total = sum(timings, Timing(time_s=0.0))
+        about = self.gemm.part.about
+        uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
+        moving_s = self.streaming.moving_s(uncached)
+        bound = total.bound if total.time_s >= moving_s else Bound(memory_s=moving_s)
+        alone_s = about.alone_s if is_kernel else 0.0
+        return Timing(
+            time_s=max(total.time_s, moving_s) + alone_s,
+            notes=(*total.notes, self._products),
+            bound=bound + Bound(launch_s=alone_s),
+        )
+
+    def _gemm(self, gemm: Gemm) -> Timing:
+        product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
+        return self.gemm.price(product) * (gemm.flops_per_product / 2)
+
+    def _grouped(self, grouped: GroupedGemm) -> Timing:
+        """Return the time of products of groups: that of one of all their rows, or of all alike."""
+        groups = max(1, grouped.groups)
+        divided = grouped.is_divided
+        product = Product(
+            type_name=grouped.multiplied,
+            m=grouped.k if divided else grouped.rows,
+            n=grouped.n,
+            k=-(-sum(grouped.group_rows) // groups) if divided else grouped.k,
+            batch=grouped.batch * (groups if divided else 1),
+        )
+        timing = self.gemm.price(product) * (grouped.flops_per_product / 2)
+        return replace(timing, notes=(*timing.notes, _GROUPED))
+
+    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timing:
+        timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
+        return timed * (convolution.flops_per_product / 2)
+
+
+def make(spec: EstimatorSpec) -> Measured:
+    """Return the estimator of the method ``measured``.
+
+    Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
+    """
+    device = spec.needed_device("measured")
+    cache = AnalysisCache(directory=spec.kernels_directory)
+    return measured(spec, kernels=kernel_pricer(device, spec.kernels, cache=cache))
+
+
+def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
+    """Return the estimator with ``kernels`` for what is no product."""
+    device = spec.needed_device("measured")
+    gemm = gemm_model(device)
+    roofline = Roofline(
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
+    )
+    return Measured(
+        gemm=gemm,
+        attention=attention_model(device),
+        streaming=streaming_of(gemm.part.about, roofline),
+        kernels=kernels,
+    )

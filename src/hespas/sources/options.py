@@ -1,0 +1,168 @@
+"""The options of a model of the zoo, as fields: how large it is run, and on which mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hespas.base.fields import Option, declare
+from hespas.base.groups import Group
+from hespas.errors import ConfigError, option
+from hespas.models.model import MeshAxes, parse_mesh
+from hespas.models.part import Part
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE``, each name once.
+
+    >>> parse_settings(["layers=2", "sequence = 1024"])
+    {'layers': '2', 'sequence': '1024'}
+    """
+    settings: dict[str, str] = {}
+    for name, equals, value in (text.partition("=") for text in texts):
+        if not equals:
+            raise ConfigError(f"{option('set')} {name} has no value", hint="write NAME=VALUE")
+        if name.strip() in settings:
+            raise ConfigError(f"{option('set')} names {name.strip()} twice", hint="keep one")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a model of the zoo is run; what is None is as the model has it.
+
+    ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
+    those of all parts. ``part`` is the part of the model that is meant, None for all of it.
+    ``settings`` are further settings of the model, as text.
+    """
+
+    GROUP: ClassVar[Group] = Group.MODEL
+
+    mesh: MeshAxes | None = declare(
+        Option(
+            help="The devices that a model is divided over, as in fsdp=8,tp=4.",
+            parse=parse_mesh,
+            metavar="AXIS=N,..",
+            default_text="the model's first axis over all devices of the cluster",
+            group=Group.MAIN,
+        )
+    )
+    batch: int | None = declare(
+        Option(
+            help="Sequences or images per data-parallel part of the mesh.",
+            default_text="the model's",
+            one_of="batch",
+        )
+    )
+    global_batch: int | None = declare(
+        Option(help="Sequences or images of a step, over all parts of the mesh.", one_of="batch")
+    )
+    micro_batch: int | None = declare(
+        Option(
+            help="Sequences per part that are computed at a time: gradients are accumulated over "
+            "the batch.",
+            default_text="the batch; in a pipeline one",
+            one_of="micro_batch",
+        )
+    )
+    micro_batches: int | None = declare(
+        Option(
+            help="In how many micro-batches the batch of a part is computed.",
+            one_of="micro_batch",
+        )
+    )
+    sequence: int | None = declare(Option(help="Tokens in a sequence."))
+    attention: str | None = declare(
+        Option(
+            help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
+            "by splash (on TPUs), by flashmla (decode steps over latent vectors), or auto: fused "
+            "where a large model's node has it.",
+            metavar="KERNEL",
+            default_text="auto",
+        )
+    )
+    remat: str | None = declare(
+        Option(help="What the backward pass computes again.", metavar="POLICY")
+    )
+    scan: bool | None = declare(
+        Option(help="One loop over the layers, or all written out.", negated="unrolled")
+    )
+    dtype: str | None = declare(
+        Option(help="The type that is computed in, as in bf16.", metavar="TYPE")
+    )
+    settings: Mapping[str, str] = declare(
+        Option(
+            help="Another setting of the model (hespas export --list shows them).",
+            name="set",
+            parse=parse_settings,
+            metavar="NAME=VALUE",
+            repeats=True,
+        ),
+        default=dict,
+    )
+    part: Part | None = declare(Option(help="A part of the model, for a pipeline.", has_flag=False))
+
+    def texts(self) -> dict[str, str]:
+        """Return the settings that are given, by the model's names, as text.
+
+        ``global_batch``, ``micro_batch`` and ``micro_batches`` are no settings of models: they need
+        the mesh. Raises `ConfigError` for a setting that is given twice.
+
+        >>> ModelOptions(batch=2, scan=True, settings={"layers": "4"}).texts()
+        {'batch': '2', 'scan': 'true', 'layers': '4'}
+        """
+        named = {
+            "mesh": self.mesh,
+            "batch": self.batch,
+            "sequence": self.sequence,
+            "attention": self.attention,
+            "remat": self.remat,
+            "scan": None if self.scan is None else str(self.scan).lower(),
+            "dtype": self.dtype,
+        }
+        given = {name: str(value) for name, value in named.items() if value is not None}
+        for name in given.keys() & self.settings.keys():
+            raise ConfigError(
+                f"{option(name)} and {option('set')} {name} are both given", hint="keep one"
+            )
+        return {**given, **self.settings}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options that are given, by the names that errors mark."""
+        batches = {
+            "global_batch": self.global_batch,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+        }
+        given = [name for name, value in batches.items() if value is not None]
+        return tuple(sorted([*self.texts(), *given]))
+
+
+NO_MODEL_OPTIONS = ModelOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxTextOptions:
+    """For what, and by what, a step of MaxText is lowered: a cluster, or a target and a count."""
+
+    GROUP: ClassVar[Group] = Group.MAXTEXT
+
+    cluster: str | None = declare(
+        Option(help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART")
+    )
+    target: str | None = declare(
+        Option(help="The GPU or TPU, as in H100_SXM or TPUv6e.", one_of="target")
+    )
+    topology: str | None = declare(
+        Option(help="Chips of a TPU slice, as in 2x4.", default_text="by the devices")
+    )
+    python: Path | None = declare(
+        Option(
+            help="The interpreter that has MaxText.",
+            default_text="what HESPAS_MAXTEXT_PYTHON names, or hespas' own",
+        )
+    )

@@ -1,0 +1,233 @@
+"""Read a workload: its program, exported where it is not a file, and cached where that can be."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any, assert_never
+
+import msgspec
+
+from hespas import errors
+from hespas.base.cache import ContentCache, code_digest
+from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.base.progress import Stage, stage
+from hespas.base.staying import is_staying
+from hespas.base.version import __version__, installed_version
+from hespas.errors import ExtraMissingError, HespasError, ProgramError, ToolError
+from hespas.frontend.load import read_source
+from hespas.models.part import Part
+from hespas.sources import messages
+from hespas.sources.alike import on_mesh, same_but_for_sizes
+from hespas.sources.exported import Exported
+from hespas.sources.maxtext.source import MaxTextStep, export_maxtext, step_key
+from hespas.sources.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
+from hespas.xla.cpu import use_cpu
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.mlir.module import is_jax_export
+
+_LIMITS = Limits(time_s=1800)
+_MARK = b"hespas exported 1\n"
+_MAKERS = ("models", "sources")
+"""The folders whose code decides what a model is exported as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A program in a form that can be read or compiled; ``notes`` say what was settled for it.
+
+    ``tokens`` are those of a step, ``model_flops`` what the model needs for one, over all devices;
+    None where what exports it doesn't say.
+    """
+
+    name: str
+    content: bytes
+    notes: tuple[str, ...] = ()
+    tokens: int | None = None
+    model_flops: float | None = None
+
+
+def export_cache(directory: Path) -> ContentCache:
+    """Return the cache of exported models in a directory."""
+    return ContentCache(
+        directory=directory, suffix=".exported", mark=_MARK, what="exported programs"
+    )
+
+
+def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
+    """Return the program of a workload; models are ``kept`` in a cache.
+
+    Those that differ in the sizes of ``data`` and ``fsdp`` alone are exported once.
+
+    Functions are exported each time: what they do is not known from their names. Raises
+    `ProgramError` for a file that can't be read and for a function that fails, `ConfigError` for
+    settings of a model that do not fit, and `ToolError` if the exporting process fails.
+    """
+
+    def exported() -> Workload:
+        return _workload(source.name, export_source(source))
+
+    match source:
+        case FileSource():
+            content = read_source(source.path)
+            if is_hlo(content) or not is_jax_export(content):
+                return Workload(name=source.name, content=content)
+            return _workload(source.name, _artifact(content, source.name))
+        case DumpSource() | FunctionSource():
+            return exported()
+        case ModelSource():
+            alike = same_but_for_sizes(source)
+            made = _kept(kept, model_key(alike), exported)
+            is_own = alike is source
+            text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
+            return replace(made, content=text, notes=(*source.notes, *made.notes))
+        case MaxTextStep():
+            return _kept(kept, step_key(source), exported)
+        case _:
+            assert_never(source)
+
+
+def export_source(source: Source) -> Exported:
+    """Return the program of a workload, with JAX in a process of its own.
+
+    An interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
+    Raises as `read_workload` does, and `ProgramError` for a file that jax.export did not write.
+    """
+    match source:
+        case FileSource():
+            content = read_source(source.path)
+            if not is_jax_export(content):
+                raise ProgramError(
+                    "this file is not what jax.export serialises",
+                    location=source.name,
+                    hint="give a program that is sharded to `hespas partition`",
+                )
+            return _artifact(content, source.name)
+        case DumpSource():
+            from hespas.sources.dump import export_dump  # noqa: PLC0415 - few have one
+
+            return export_dump(source.path, module=source.module)
+        case FunctionSource():
+            return _exported(
+                messages.Request(
+                    name=source.name,
+                    devices=source.devices,
+                    directory=str(Path.cwd()),
+                    path=[str(Path.cwd()), *sys.path],
+                    platform=source.platform,
+                )
+            )
+        case ModelSource():
+            return _model(source)
+        case MaxTextStep():
+            with stage(Stage.EXPORT, source.name, kind="maxtext", size=1):
+                return export_maxtext(source)
+        case _:
+            assert_never(source)
+
+
+def _workload(name: str, made: Exported) -> Workload:
+    return Workload(
+        name=name,
+        content=made.text,
+        notes=made.notes,
+        tokens=made.tokens,
+        model_flops=made.model_flops,
+    )
+
+
+def _artifact(content: bytes, name: str) -> Exported:
+    return _exported(messages.Request(name=name, artifact=True), artifact=content)
+
+
+def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
+    """Return what was made under a key before, or make it."""
+    content = None if kept is None else kept.read(key)
+    if content is not None:
+        return msgspec.msgpack.decode(content, type=Workload)
+    made = make()
+    if kept is not None:
+        kept.write(key, msgspec.msgpack.encode(made))
+    return made
+
+
+def _model(source: ModelSource) -> Exported:
+    settings = dict(source.texts)
+    if is_staying():
+        with stage(Stage.EXPORT, source.name, kind=source.name, size=1):
+            return _exported_here(source.name, settings, source.part)
+    return _exported(
+        messages.Request(name=source.name, model=True, settings=settings, part=source.part)
+    )
+
+
+def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
+    use_cpu()
+    # JAX is the heavy part.
+    functions: Any = import_module("hespas.sources.function")
+    try:
+        return functions.export_model(name, settings, part=part)
+    except ExtraMissingError as error:
+        raise ToolError(error.message, location=error.location, hint=error.hint) from error
+
+
+def model_key(source: ModelSource) -> str:
+    """Return the key of an exported model: equal only if all that decides its program is equal."""
+    settings = sorted((name, str(value)) for name, value in source.model.options().items())
+    changed = sorted(source.texts.items())
+    versions = (__version__, installed_version("jax"), installed_version("jaxlib"))
+    part = "" if source.part is None else repr(source.part)
+    parts = (source.name, settings, changed, part, versions, code_digest(*_MAKERS))
+    return sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+def _exported(request: messages.Request, artifact: bytes = b"") -> Exported:
+    """Export in a process of its own; its directory is kept if it fails."""
+    with (
+        stage(Stage.EXPORT, request.name, kind=request.name, size=1),
+        scratch_directory("export") as home,
+    ):
+        if artifact:
+            (home / messages.PROGRAM_FILE).write_bytes(artifact)
+        (home / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+        run_program(
+            [sys.executable, "-P", "-m", "hespas.sources.worker"],
+            name="the export",
+            directory=home,
+            limits=_LIMITS,
+        )
+        answer = _answer(home)
+        if answer.error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise _refusal(answer)
+        return Exported(
+            text=(home / messages.PROGRAM_FILE).read_bytes(),
+            name=request.name,
+            devices=answer.devices,
+            notes=tuple(answer.notes),
+        )
+
+
+def _answer(home: Path) -> messages.Answer:
+    log = home / LOG_NAME
+    try:
+        return msgspec.json.decode((home / messages.ANSWER_FILE).read_bytes(), type=messages.Answer)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ToolError(
+            f"the export left no answer: {last_words(log)}", location=str(log)
+        ) from error
+
+
+def _refusal(answer: messages.Answer) -> HespasError:
+    kind: type[HespasError] = getattr(errors, answer.error)
+    if kind is ExtraMissingError:
+        kind = ToolError
+    refusal = kind(answer.message, location=answer.location, hint=answer.hint)
+    # What --debug shows.
+    refusal.add_note(answer.trace)
+    return refusal

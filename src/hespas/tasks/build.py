@@ -1,0 +1,341 @@
+"""Build the task graph of a program from its regions and their durations."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hespas.base.units import PS_PER_S, format_quantity
+from hespas.errors import HardwareError, TraceError, UnsupportedError, option
+from hespas.price.estimate import Estimate
+from hespas.price.graph import GraphEstimate
+from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
+from hespas.program.devices import device_group_table, device_pairs
+from hespas.program.program import Op, Program
+from hespas.program.types import size_bytes
+from hespas.split.regions import Collective, Compute, HostTransfer, Region, RegionGraph
+from hespas.tasks.graph import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    GroupTable,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
+
+_KINDS = {
+    "all_gather": CommunicationKind.ALL_GATHER,
+    "all_reduce": CommunicationKind.ALL_REDUCE,
+    "cross-replica-sum": CommunicationKind.ALL_REDUCE,
+    "all_to_all": CommunicationKind.ALL_TO_ALL,
+    "collective_broadcast": CommunicationKind.BROADCAST,
+    "ragged_all_to_all": CommunicationKind.ALL_TO_ALL,
+    "reduce_scatter": CommunicationKind.REDUCE_SCATTER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionTime:
+    """The duration of a compute region, and the kind of operation that takes most of it."""
+
+    duration_ps: int
+    label: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Builder:
+    """The tasks of the regions so far.
+
+    ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
+    communication. ``host_bandwidth_bytes_per_s`` is that of the link to the host, each way.
+    """
+
+    program: Program
+    host_bandwidth_bytes_per_s: float | None
+    tasks: list[Task] = field(default_factory=list[Task])
+    ends: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    tables: dict[GroupTable, int] = field(default_factory=dict[GroupTable, int])
+    latest: tuple[int, ...] = ()
+
+    def depends_on(self, producers: Sequence[int]) -> tuple[int, ...]:
+        if len(producers) == 1:
+            return self.ends[producers[0]]
+        return tuple(sorted({end for producer in producers for end in self.ends[producer]}))
+
+    def communicate(self, *tasks: Task) -> tuple[int, ...]:
+        """Append the tasks of one communication, and make it the latest."""
+        self.tasks.extend(tasks)
+        self.latest = tuple(task.id for task in tasks)
+        return self.latest
+
+    def after_latest(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a communication's dependencies together with the latest communication."""
+        return tuple(sorted({*depends_on, *self.latest}))
+
+    def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what `after_latest` adds; nothing for scheduled programs.
+
+        A device that runs a scheduled program has one stream for all communication.
+        """
+        if self.program.is_scheduled:
+            return ()
+        return tuple(sorted({*self.latest}.difference(depends_on)))
+
+
+def build_task_graph(
+    graph: RegionGraph,
+    times: Sequence[RegionTime | None],
+    *,
+    name: str,
+    host_bandwidth_bytes_per_s: float | None = None,
+) -> TaskGraph:
+    """Make the task graph of a program whose device count is settled.
+
+    ``times`` has one entry per region, None for what computes nothing. Ids count up from 0 in
+    program order; names carry the region's id. Each communication waits for the one before it in
+    the program: if devices started whatever is ready first, devices that differ would start them
+    in different orders and wait for each other forever. A collective among groups of one device, or
+    of no bytes, moves no data and becomes no task. A transfer to or from the host takes as long as
+    its bytes need at ``host_bandwidth_bytes_per_s``. Raises `UnsupportedError` for a collective
+    that no task represents, and `HardwareError` for a transfer over a link of unknown bandwidth.
+    """
+    builder = _Builder(program=graph.program, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
+    for region, producers, time in zip(graph.regions, graph.producers, times, strict=True):
+        depends_on = builder.depends_on(producers)
+        builder.ends.append(_add(builder, region, depends_on, time))
+    return TaskGraph(
+        name=name,
+        device_count=graph.program.declared_devices or 1,
+        tasks=tuple(builder.tasks),
+        group_tables=tuple(builder.tables),
+    )
+
+
+def estimated_tasks(
+    graph: RegionGraph,
+    estimates: GraphEstimate,
+    *,
+    host_bandwidth_bytes_per_s: float | None = None,
+) -> TaskGraph:
+    """Make the task graph of all devices from the estimate of every region.
+
+    Raises `TraceError` for estimates of another graph, and what `build_task_graph` raises.
+    """
+    costs = estimates.estimate_of_region
+    is_computed = [isinstance(region, Compute) for region in graph.regions]
+    if is_computed != [estimate is not None for estimate in costs]:
+        raise TraceError(
+            f"these are estimates of another graph: {len(costs)} regions, not {len(is_computed)}, "
+            "or others of them communicate",
+            location=graph.program.source,
+            hint="estimate the graph that is traced",
+        )
+    times = [
+        None
+        if estimate is None
+        else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
+        for region, estimate in zip(graph.regions, costs, strict=True)
+    ]
+    return build_task_graph(
+        graph,
+        times,
+        name=graph.program.source,
+        host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s,
+    )
+
+
+def _label(region: Region, estimate: Estimate) -> str:
+    """Return the kind of a region's only operation, or of the one that takes most of the time."""
+    match region:
+        case Compute(operations=(op,)):
+            return op.name
+        case _:
+            return estimate.longest_kind
+
+
+def _add(
+    builder: _Builder, region: Region, depends_on: tuple[int, ...], time: RegionTime | None
+) -> tuple[int, ...]:
+    match region:
+        case Compute():
+            return _add_compute(builder, region, depends_on, time)
+        case Collective(operation=op) if isinstance(op.attrs, PermuteAttrs):
+            return _add_permute(builder, region, depends_on)
+        case Collective():
+            return _add_collective(builder, region, depends_on)
+        case HostTransfer():
+            return _add_host_transfer(builder, region, depends_on)
+
+
+def _add_compute(
+    builder: _Builder, region: Compute, depends_on: tuple[int, ...], time: RegionTime | None
+) -> tuple[int, ...]:
+    if time is None:
+        raise ValueError(f"region {region.id} computes but has no duration")
+    number = len(builder.tasks)
+    builder.tasks.append(
+        ComputeTask(
+            id=number,
+            name=region_name(region),
+            depends_on=depends_on,
+            duration_ps=time.duration_ps,
+            label=time.label,
+        )
+    )
+    return (number,)
+
+
+def region_name(region: Region) -> str:
+    """Return the name of a region's task: the compiler's, where the region is an instruction."""
+    match region:
+        case Compute(operations=(op,)) if op.instruction:
+            return op.instruction
+        case Compute():
+            return f"region_{region.id}"
+        case Collective(operation=op) | HostTransfer(operation=op):
+            return op.instruction or f"{op.kind}_{region.id}"
+
+
+def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
+    """Return the region of each task of a graph's tasks, by the task's id.
+
+    A collective that moves no data has no task; a permutation has a send and a receive, what moves
+    both to the host and from it two tasks.
+    """
+    found: dict[int, Region] = {}
+    remaining = deque(tasks.tasks)
+    for region in graph.regions:
+        name = region_name(region)
+        names = {name} if isinstance(region, Compute) else {name, *_halves(name)}
+        if not remaining or remaining[0].name not in names:
+            continue
+        task = remaining.popleft()
+        found[task.id] = region
+        if task.name != name:
+            found[remaining.popleft().id] = region
+    return found
+
+
+def _halves(name: str) -> tuple[str, ...]:
+    """Return the names of the first of two tasks of one region."""
+    return f"{name}_send", f"{name}_to_host"
+
+
+def check_host_link(graph: RegionGraph, bandwidth_bytes_per_s: float | None) -> None:
+    """Raise `HardwareError` where a program moves data over a link of unknown bandwidth."""
+    transfers = graph.host_transfers
+    if not transfers or bandwidth_bytes_per_s is not None:
+        return
+    moved = format_quantity(sum(each.traffic.total_bytes for each in transfers), "B")
+    raise HardwareError(
+        f"a step moves {moved} between the device and its host, and the bandwidth of the link "
+        "between them is not known",
+        location=transfers[0].operation.location,
+        hint=f"give {option('host_bandwidth')}, in each direction, as in 64e9 for 64 GB/s",
+    )
+
+
+def _add_host_transfer(
+    builder: _Builder, region: HostTransfer, depends_on: tuple[int, ...]
+) -> tuple[int, ...]:
+    bandwidth = builder.host_bandwidth_bytes_per_s
+    if bandwidth is None:
+        raise HardwareError(
+            "the bandwidth of the link to the host is not known", location=region.operation.location
+        )
+    traffic = region.traffic
+    moved = ((traffic.to_host_bytes, True), (traffic.from_host_bytes, False))
+    parts = [(count, is_store) for count, is_store in moved if count]
+    name, first = region_name(region), len(builder.tasks)
+    for count, is_store in parts:
+        suffix = "_to_host" if is_store else "_from_host"
+        builder.tasks.append(
+            MemoryTask(
+                id=len(builder.tasks),
+                name=name if len(parts) == 1 else f"{name}{suffix}",
+                depends_on=depends_on,
+                size_bytes=count,
+                is_store=is_store,
+                duration_ps=round(count / bandwidth * PS_PER_S),
+            )
+        )
+    return tuple(range(first, len(builder.tasks)))
+
+
+def operand_bytes(op: Op) -> int:
+    """Return the bytes that one device puts into a collective.
+
+    Of a ``ragged_all_to_all``, one of the two arrays may be longer than what moves: a device must
+    have room for more than its share. What counts is the shorter one, times what the device with
+    the most gets over an even share: its link decides.
+    """
+    if isinstance(op.attrs, CollectiveAttrs) and op.kind == "ragged_all_to_all":
+        shorter = min(size_bytes(value.type) for value in op.operands[:2])
+        return round(shorter * op.attrs.imbalance)
+    return sum(size_bytes(value.type) for value in op.operands)
+
+
+def _add_collective(
+    builder: _Builder, region: Collective, depends_on: tuple[int, ...]
+) -> tuple[int, ...]:
+    op = region.operation
+    kind = _KINDS.get(op.kind)
+    if kind is None:
+        raise UnsupportedError("this kind of communication has no model", location=op.location)
+    groups = device_group_table(op, builder.program)
+    table = tuple(group for group in groups if len(group) > 1)
+    size = operand_bytes(op)
+    if not table or size == 0:
+        return depends_on
+    number = len(builder.tasks)
+    everyone = len(table) == 1 and len(table[0]) == builder.program.declared_devices
+    group_table = None if everyone else builder.tables.setdefault(table, len(builder.tables))
+    return builder.communicate(
+        CollectiveTask(
+            id=number,
+            name=region_name(region),
+            depends_on=builder.after_latest(depends_on),
+            kind=kind,
+            size_bytes=size,
+            group_table=group_table,
+            order_only=builder.order_only(depends_on),
+            kernel=op.attrs.kernel if isinstance(op.attrs, CollectiveAttrs) else "",
+        )
+    )
+
+
+def _add_permute(
+    builder: _Builder, region: Collective, depends_on: tuple[int, ...]
+) -> tuple[int, ...]:
+    op = region.operation
+    pairs = tuple(pair for pair in device_pairs(op, builder.program) if pair[0] != pair[1])
+    size = operand_bytes(op)
+    if not pairs or size == 0:
+        return depends_on
+    send = len(builder.tasks)
+    waits_for = builder.after_latest(depends_on)
+    order_only = builder.order_only(depends_on)
+    return builder.communicate(
+        SendTask(
+            id=send,
+            name=f"{region_name(region)}_send",
+            depends_on=waits_for,
+            pairs=pairs,
+            size_bytes=size,
+            tag=send,
+            order_only=order_only,
+        ),
+        ReceiveTask(
+            id=send + 1,
+            name=f"{region_name(region)}_receive",
+            depends_on=waits_for,
+            pairs=pairs,
+            size_bytes=size,
+            tag=send,
+            order_only=order_only,
+        ),
+    )

@@ -1,0 +1,402 @@
+"""Read Chakra traces back into a job.
+
+Files are read message by message, equal ones once. Traces that differ only in groups and peers
+become one task graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+from hespas.errors import TraceError
+from hespas.tasks.chakra.format import Group, read_groups, schema, split_delimited
+from hespas.tasks.chakra.nodes import EVERYONE, ParsedNode, parse_node
+from hespas.tasks.graph import (
+    CollectiveTask,
+    GroupTable,
+    Job,
+    ReceiveTask,
+    SendTask,
+    Task,
+    TaskGraph,
+)
+
+log = logging.getLogger("hespas")
+
+Pairs = tuple[tuple[int, int], ...]
+_Message = TypeVar("_Message")
+_Claims = Mapping[tuple[int, int | None, int], ParsedNode]
+
+
+def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: bool = False) -> Job:
+    """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
+
+    One file is read at a time, message by message; equal files are read once, and devices that
+    differ only in groups and peers share a graph.
+    A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
+    stands for 1 ns, as in ASTRA-sim; one that has work (``num_ops``, ``tensor_size``) and neither
+    becomes a task without ``has_duration``. Metadata nodes are left out: what depends on one
+    depends on what that depends on. A group name that is absent, "" or "0" means all devices.
+    ``is_recorded`` makes tasks of the recorded durations, for systems with ``replay-only``. Unknown
+    attributes are ignored and named in a warning. Raises `TraceError`, naming file and node, on
+    anything missing, damaged, contradictory or without a model (communication of the CPU).
+    """
+    files = trace_files(prefix)
+    groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
+    context = _Groups(groups, len(files))
+    traces: list[_Trace] = []
+    shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
+    unknown: Counter[str] = Counter()
+    for content in distinct_files(files):
+        location = str(files[content.devices[0]])
+        parsed = _parse(files[content.devices[0]], is_recorded=is_recorded)
+        unknown.update([name for node in parsed for name in node.unknown])
+        collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
+        context.check_order([node.group for node in collectives], location)
+        nodes = [_localised(node, context) for node in parsed]
+        claims = {(node.group, node.own, node.peer): node for node in nodes}
+        for device in content.devices:
+            _check(claims, device, str(files[device]), context)
+        ordered = _without_metadata(_in_order(nodes, location))
+        trace = _trace(ordered, tuple(content.devices))
+        traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
+    if unknown:
+        names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
+        log.warning("%s: unknown attributes are ignored: %s", prefix, names)
+    return _merged(prefix.name, traces, groups, len(files))
+
+
+def read_messages(path: Path) -> tuple[ParsedNode, ...]:
+    """Read one member's part in a custom collective, dependencies first.
+
+    A peer is a position in the group. Raises `TraceError`, naming file and node.
+    """
+    try:
+        parsed = _parse(path, with_notes=True)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", location=str(path)) from None
+    nodes = _in_order(parsed, str(path))
+    return tuple(_without_metadata(nodes))
+
+
+class _Groups:
+    """The groups by number, and those that hold every device."""
+
+    def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
+        self.device_count = device_count
+        self.members = {number: frozenset(group) for number, group in groups.items()}
+        self.whole = {
+            number for number, members in self.members.items() if len(members) == device_count
+        }
+        self._twins = self._find_twins()
+        self._orders: dict[frozenset[int], tuple[tuple[int, ...], str]] = {}
+
+    def _find_twins(self) -> dict[int, frozenset[int]]:
+        """Return the groups that share their members with another group, and those members."""
+        everyone = {EVERYONE: frozenset(range(self.device_count))}
+        members = self.members | everyone if self.whole else self.members
+        counts = Counter(members.values())
+        return {number: of for number, of in members.items() if counts[of] > 1}
+
+    def check_order(self, used: Iterable[int], file: str) -> None:
+        """Raise if groups of the same members alternate in another order than in other files.
+
+        A job distinguishes groups by their members only. Files that disagree on the order would
+        look like a job whose collectives match, though the devices wait for each other forever.
+        """
+        orders: dict[frozenset[int], tuple[int, ...]] = {}
+        for number in used:
+            if number in self._twins:
+                members = self._twins[number]
+                orders[members] = (*orders.get(members, ()), number)
+        for members, order in orders.items():
+            earlier, other = self._orders.setdefault(members, (order, file))
+            both = min(len(earlier), len(order))
+            if earlier[:both] != order[:both]:
+                message = f"groups of the same members come in another order than in {other}"
+                raise TraceError(message, location=file)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContent:
+    """Devices whose traces are equal, byte for byte."""
+
+    devices: list[int]
+
+
+def trace_files(prefix: Path) -> list[Path]:
+    """Return the trace of each device; `TraceError` if one is missing."""
+    pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
+    if not prefix.parent.is_dir():
+        raise TraceError("there is no such directory", location=str(prefix.parent))
+    matches = (pattern.fullmatch(entry.name) for entry in os.scandir(prefix.parent))
+    file_of = {int(match[1]): prefix.parent / match[0] for match in matches if match}
+    if not file_of:
+        hint = "give the part of the names before .<device>.et"
+        raise TraceError(f"there is no {prefix.name}.0.et", location=str(prefix.parent), hint=hint)
+    missing = next((device for device in range(max(file_of)) if device not in file_of), None)
+    if missing is not None:
+        message = (
+            f"{prefix.name}.{missing}.et is missing, but {prefix.name}.{max(file_of)}.et exists"
+        )
+        raise TraceError(message, location=str(prefix.parent))
+    return [file_of[device] for device in range(len(file_of))]
+
+
+def distinct_files(files: list[Path]) -> list[TraceContent]:
+    """Find the files of equal content: linked ones by their inode, others by their hash."""
+    by_inode: dict[tuple[int, int], TraceContent] = {}
+    by_hash: dict[bytes, TraceContent] = {}
+    for device, file in enumerate(files):
+        status = file.stat()
+        inode = (status.st_dev, status.st_ino)
+        if inode not in by_inode:
+            by_inode[inode] = by_hash.setdefault(_digest(file), TraceContent([]))
+        by_inode[inode].devices.append(device)
+    return list(by_hash.values())
+
+
+def _digest(file: Path) -> bytes:
+    found = blake2b()
+    with file.open("rb") as stream:
+        while part := stream.read(_PART_BYTES):
+            found.update(part)
+    return found.digest()
+
+
+_PART_BYTES = 2**20
+
+
+def _parse(file: Path, *, with_notes: bool = False, is_recorded: bool = False) -> list[ParsedNode]:
+    return list(parsed_nodes(file, with_notes=with_notes, is_recorded=is_recorded))
+
+
+def parsed_nodes(
+    file: Path, *, with_notes: bool = False, is_recorded: bool = False
+) -> Iterator[ParsedNode]:
+    """Yield the nodes of a device's trace as they are read.
+
+    Raises `TraceError`, naming file and node, for what is damaged.
+    """
+    location = str(file)
+    parse = schema().node.FromString
+    with file.open("rb", buffering=_PART_BYTES) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        messages = split_delimited(stream, size_bytes=size_bytes, location=location)
+        metadata = next(messages, None)
+        if metadata is None:
+            raise TraceError("the file holds no metadata", location=location)
+        _decode(schema().metadata.FromString, metadata, f"{location}: metadata")
+        for index, message in enumerate(messages, 1):
+            yield parse_node(
+                _decode(parse, message, f"{location}: message {index}"),
+                location,
+                with_notes=with_notes,
+                is_recorded=is_recorded,
+            )
+
+
+def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -> _Message:
+    try:
+        return parse(message)
+    except schema().decode_error as error:
+        raise TraceError("the message is damaged", location=location) from error
+
+
+def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
+    """Return the node with group 0, all devices, if its group holds every device."""
+    if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
+        return node
+    return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
+
+
+def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
+    """Raise if a group lacks the device, or a transfer names a wrong device."""
+    for (group, own, peer), node in claims.items():
+        if group != EVERYONE and group not in groups.members:
+            raise TraceError(f"there is no group {group}", location=node_location(file, node))
+        if group != EVERYONE and device not in groups.members[group]:
+            message = f"group {group} doesn't hold device {device}"
+            raise TraceError(message, location=node_location(file, node))
+        if own not in (None, device):
+            message = f"device {device} can't take the part of device {own}"
+            raise TraceError(message, location=node_location(file, node))
+        if peer >= groups.device_count:
+            message = f"the peer {peer} is not one of the {groups.device_count} devices"
+            raise TraceError(message, location=node_location(file, node))
+
+
+def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> _Trace:
+    transfers = (SendTask, ReceiveTask)
+    return _Trace(
+        tasks=tuple([node.task for node in nodes]),
+        groups=tuple([node.group for node in nodes if node.group != EVERYONE]),
+        peers=tuple([node.peer for node in nodes if isinstance(node.task, transfers)]),
+        devices=devices,
+    )
+
+
+def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
+    """Put dependencies first, keeping the file's order where it does so already."""
+    by_id = {node.task.id: node for node in nodes}
+    _check_ids(nodes, by_id, location)
+    seen: set[int] = set()
+    for node in nodes:
+        if not seen.issuperset(node.task.depends_on):
+            break
+        seen.add(node.task.id)
+    else:
+        return nodes
+    sorter = TopologicalSorter({node.task.id: node.task.depends_on for node in nodes})
+    try:
+        return [by_id[node] for node in sorter.static_order()]
+    except CycleError as error:
+        raise TraceError("nodes depend on each other in a circle", location=location) from error
+
+
+def _without_metadata(nodes: list[ParsedNode]) -> list[ParsedNode]:
+    """Leave metadata nodes out; what depends on one inherits its dependencies.
+
+    In ``nodes`` dependencies come first.
+    """
+    inherited: dict[int, tuple[int, ...]] = {}
+    remaining: list[ParsedNode] = []
+
+    def resolved(depends_on: tuple[int, ...]) -> tuple[int, ...]:
+        if inherited.keys().isdisjoint(depends_on):
+            return depends_on
+        ends = [end for one in depends_on for end in inherited.get(one, (one,))]
+        return tuple(dict.fromkeys(ends))
+
+    for node in nodes:
+        task = node.task
+        depends_on = resolved(task.depends_on)
+        if node.is_metadata:
+            inherited[task.id] = depends_on
+            continue
+        if depends_on is task.depends_on:
+            remaining.append(node)
+            continue
+        if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+            needed = resolved(tuple([one for one in task.depends_on if one not in task.order_only]))
+            order_only = [one for one in resolved(task.order_only) if one not in needed]
+            task = replace(task, order_only=tuple(order_only))
+        remaining.append(node._replace(task=replace(task, depends_on=depends_on)))
+    return remaining
+
+
+def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:
+    if len(by_id) != len(nodes):
+        twice = next(node for node in nodes if by_id[node.task.id] is not node)
+        raise TraceError("the id is used twice", location=node_location(location, twice))
+    for node in nodes:
+        unknown = [dep for dep in node.task.depends_on if dep not in by_id]
+        if unknown:
+            message = f"the node depends on {unknown[0]}, which is not in the file"
+            raise TraceError(message, location=node_location(location, node))
+
+
+def node_location(location: str, node: ParsedNode) -> str:
+    """Return where a node stands, for messages."""
+    return f"{location}: node {node.task.id} ({node.task.name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    """The tasks of some devices, with groups and peers separated from the tasks.
+
+    ``groups`` has the group id of each collective that isn't among all devices, in order;
+    ``peers`` the other end of each send and receive.
+    """
+
+    tasks: tuple[Task, ...]
+    groups: tuple[int, ...]
+    peers: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+def _merged(
+    name: str, traces: Iterable[_Trace], groups: Mapping[int, Group], device_count: int
+) -> Job:
+    """Return the job of the traces, with one graph for each distinct sequence of tasks."""
+    by_tasks: dict[tuple[Task, ...], list[_Trace]] = {}
+    for trace in traces:
+        by_tasks.setdefault(trace.tasks, []).append(trace)
+    parts = [part for same in by_tasks.values() for part in _mergeable(same, groups)]
+    graph_of_device = [0] * device_count
+    for index, part in enumerate(parts):
+        for trace in part:
+            for device in trace.devices:
+                graph_of_device[device] = index
+    return Job(
+        graphs=tuple(_graph(f"{name} {i}", part, groups, device_count)
+                     for i, part in enumerate(parts)),
+        graph_of_device=tuple(graph_of_device),
+    )  # fmt: skip
+
+
+def _vectors(traces: Sequence[_Trace]) -> Iterator[tuple[int, ...]]:
+    """Yield, for each collective in turn, its group id in every trace."""
+    return zip(*(trace.groups for trace in traces), strict=True)
+
+
+def _mergeable(traces: list[_Trace], groups: Mapping[int, Group]) -> list[list[_Trace]]:
+    """Split traces whose groups overlap, since a group table has one group per device."""
+    for vector in set(_vectors(traces)):
+        members = [device for group in set(vector) for device in groups[group]]
+        if len(set(members)) != len(members):
+            return [[trace] for trace in traces]
+    return [traces]
+
+
+def _graph(
+    name: str, traces: list[_Trace], groups: Mapping[int, Group], device_count: int
+) -> TaskGraph:
+    table_of: dict[tuple[int, ...], int] = {}
+    for vector in _vectors(traces):
+        table_of.setdefault(vector, len(table_of))
+    tables = iter([table_of[vector] for vector in _vectors(traces)])
+    pairs = _pairs(traces)
+    return TaskGraph(
+        name=name,
+        device_count=device_count,
+        tasks=tuple([_filled(task, tables, pairs) for task in traces[0].tasks]),
+        group_tables=tuple([_group_table(vector, groups) for vector in table_of]),
+    )
+
+
+def _group_table(vector: tuple[int, ...], groups: Mapping[int, Group]) -> GroupTable:
+    return tuple([groups[group] for group in dict.fromkeys(vector)])
+
+
+def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
+    """Yield (device, peer) of all devices for each transfer in turn; equal ones are shared."""
+    shared: dict[tuple[int, ...], Pairs] = {}
+    for vector in zip(*(trace.peers for trace in traces), strict=True):
+        if vector not in shared:
+            both = zip(traces, vector, strict=True)
+            ends = [(device, peer) for trace, peer in both for device in trace.devices]
+            shared[vector] = tuple(sorted(ends))
+        yield shared[vector]
+
+
+def _filled(task: Task, tables: Iterator[int], pairs: Iterator[Pairs]) -> Task:
+    match task:
+        case CollectiveTask(group_table=int()):
+            return replace(task, group_table=next(tables))
+        case SendTask():
+            return replace(task, pairs=next(pairs))
+        case ReceiveTask():
+            ends = next(pairs)
+            return replace(task, pairs=tuple([(source, target) for target, source in ends]))
+        case _:
+            return task

@@ -1,0 +1,170 @@
+"""How a model is divided into stages, and what of their communication is hidden: options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from hespas.base.fields import Option, declare
+from hespas.base.groups import Group
+from hespas.base.limits import MOST_DIGITS
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+from hespas.tasks.pipelining.generate import NAMES, chunks_named
+from hespas.tasks.pipelining.text import load_schedule
+
+
+class Overlap(Enum):
+    """What of a pipeline's communication can be hidden; the values are what options name.
+
+    ``TP``: collectives of tensor parallelism under the products beside them. ``GRADIENTS``: sums of
+    gradients under the backward passes that follow. ``PARAMETERS``: gathering weights under the
+    forward passes before they are needed. ``MESSAGES``: sends beside what a stage computes next.
+    ``ACCUMULATION``: adding gradients to those of earlier micro-batches as the products write them.
+    ``EXPERTS``: all-to-alls of routed experts under the products of shared ones, with and without
+    stages. ``EXCHANGES``: the same all-to-alls under a pass of another micro-batch.
+    """
+
+    TP = "tp"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+    MESSAGES = "messages"
+    ACCUMULATION = "accumulation"
+    EXPERTS = "experts"
+    EXCHANGES = "exchanges"
+
+
+def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
+    """Read ``NAME=on`` or ``NAME=off``, several with commas between.
+
+    >>> parse_overlaps(["tp=off,gradients=on"])
+    {'tp': False, 'gradients': True}
+    """
+    found: dict[str, bool] = {}
+    for text in (part.strip() for given in texts for part in given.split(",")):
+        name, _, value = text.partition("=")
+        check_overlap(name, text)
+        if value not in {"on", "off"}:
+            raise ConfigError(f"{option('overlap')} is {text!r}", hint=f"write {name}=on or =off")
+        if name in found:
+            raise ConfigError(f"{option('overlap')} names {name} twice", hint="keep one")
+        found[name] = value == "on"
+    return found
+
+
+def check_overlap(name: str, text: str) -> None:
+    """Raise `ConfigError` for a name of nothing that can be hidden; ``text`` is what was given."""
+    known = [each.value for each in Overlap]
+    if name not in known:
+        raise ConfigError(f"{option('overlap')} is {text!r}", hint=suggestion(name, known))
+
+
+_LAYERS = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(?:x(\d{{1,6}}))?")
+
+
+def parse_stage_layers(text: str) -> tuple[int, ...]:
+    """Read layers for each part, in the order of the model; ``2x3`` stands for ``2,2,2``.
+
+    >>> parse_stage_layers("1,2x3,1")
+    (1, 2, 2, 2, 1)
+    """
+    matches = [_LAYERS.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(matches) or sum(int(match[2] or 1) for match in matches if match) > _MOST_PARTS:
+        raise ConfigError(
+            f"{option('stage_layers')} is {text[:60]!r}", hint="write it as in 15,16x6,15"
+        )
+    return tuple(int(match[1]) for match in matches if match for _ in range(int(match[2] or 1)))
+
+
+_MOST_PARTS = 1 << 16
+
+
+def parse_schedule(text: str) -> str:
+    """Return a schedule's name, or the file that has it; `ConfigError` where there is neither."""
+    if not Path(text).is_file():
+        chunks_named(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """How the stages of a pipeline share the layers, and in which order they compute.
+
+    ``schedule`` is a name of `hespas.tasks.pipelining.generate.NAMES`, or a file's.
+    """
+
+    GROUP: ClassVar[Group] = Group.PIPELINE
+
+    schedule: str | None = declare(
+        Option(
+            help=f"In which order stages compute: {', '.join(NAMES)}, or a file with a line of "
+            "passes for each stage.",
+            parse=parse_schedule,
+            metavar="SCHEDULE",
+            default_text="1f1b",
+        )
+    )
+    stage_layers: tuple[int, ...] | None = declare(
+        Option(
+            help="Layers of each part of the model, in order, as in 15,16x6,15.",
+            parse=parse_stage_layers,
+            metavar="N,N..",
+            default_text="as many in each, or one fewer beside the embedding and the head",
+        )
+    )
+    overlap: Mapping[str, bool] = declare(
+        Option(
+            help="What communication of a pipeline is hidden: "
+            f"{', '.join(each.value for each in Overlap)}; experts without a pipeline, too.",
+            parse=parse_overlaps,
+            metavar="NAME=on|off,..",
+            repeats=True,
+            default_text="all on but experts and exchanges; messages off without interleaving, "
+            "as in Megatron-Core",
+        ),
+        default=dict,
+    )
+    ignore_memory: bool = declare(
+        Option(help="Predict a pipeline although one of its stages cannot fit into memory."),
+        default=False,
+    )
+
+    def hides(self, what: Overlap) -> bool:
+        """Return whether something is hidden: as asked for, else as Megatron-Core does.
+
+        Its recipes for large models hide all of it but all-to-alls of experts
+        (``--moe-shared-expert-overlap``, ``--overlap-moe-expert-parallel-comm``); it lets a stage
+        wait for its sends where a stage has one chunk.
+        """
+        if what.value in self.overlap:
+            return self.overlap[what.value]
+        if what is not Overlap.MESSAGES:
+            return what not in {Overlap.EXPERTS, Overlap.EXCHANGES}
+        name = self.schedule or DEFAULT
+        if self.schedule_is_named:
+            return chunks_named(name) > 1 or name == "zero-bubble"
+        return load_schedule(Path(name)).chunks > 1
+
+    @property
+    def schedule_is_named(self) -> bool:
+        """Whether the schedule is one by name, and not in a file."""
+        return not Path(self.schedule or DEFAULT).is_file()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options that are given and need a pipeline, by the names that errors mark."""
+        given = {
+            "schedule": self.schedule,
+            "stage_layers": self.stage_layers,
+            "overlap": (self.overlap.keys() - {Overlap.EXPERTS.value}) or None,
+            "ignore_memory": self.ignore_memory or None,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
+
+DEFAULT = "1f1b"
+"""The schedule where none is named."""

@@ -1,0 +1,208 @@
+"""Fused attention, one kernel of cuDNN, FlashAttention or FlashMLA: scores never reach memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hespas.errors import CostError
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.contraction import multiplier_of
+from hespas.program.operations.sizes import operand
+from hespas.program.program import Op
+from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA
+from hespas.program.types import TensorType, tensors
+from hespas.work.library_config import attention_config, flash_config
+
+_PREFIX = "__cudnn$fmha"
+_FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA)
+_MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
+"""cuDNN's masks, and whether they are causal."""
+_DECODED = 64
+"""Keys for each query from which on attention is decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """``softmax(q k^T) v`` for each batch and head, or its gradients.
+
+    ``key_heads`` are fewer than ``heads`` where queries share keys. ``head_size`` is the length
+    of a query or key, ``value_size`` of a value. ``window`` is how many keys up to its own place
+    a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is how many
+    packed sequences a row holds at most, ``is_paged`` says that tables name the pages of keys and
+    values, ``element_bytes`` is the size of one of their numbers. Values are the first numbers of
+    keys where ``shares_values``.
+    """
+
+    batch: int
+    heads: int
+    key_heads: int
+    query_length: int
+    key_length: int
+    head_size: int
+    value_size: int
+    is_causal: bool
+    is_backward: bool
+    has_bias: bool
+    dropout_rate: float
+    window: int
+    multiplied: str
+    segments: int = 1
+    is_paged: bool = False
+    element_bytes: float = 2.0
+    shares_values: bool = False
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether it is a few queries over many keys: reading those takes longer than all else."""
+        return not self.is_backward and _DECODED * self.query_length <= self.key_length
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of the keys and values that queries see."""
+        seen = min(self.key_length, self.window or self.key_length)
+        values = 0 if self.shares_values else self.value_size
+        each = self.key_heads * (self.head_size + values) * self.element_bytes
+        return round(self.batch * seen * each)
+
+    @property
+    def scores(self) -> int:
+        """Pairs of a query and a key that the mask leaves, over all batches and heads.
+
+        Query i sees keys 0 to i under a causal mask, and the last ``window`` of those.
+        """
+        seen = self.query_length * self.key_length
+        if self.is_causal or self.window:
+            # Each query sees one key more than the one before it, until the mask allows no more.
+            most = min(self.key_length, self.window or self.key_length)
+            growing = min(self.query_length, most)
+            seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most
+        return self.batch * self.heads * seen
+
+    @property
+    def flops(self) -> int:
+        """2 FLOPs for each multiply-accumulate of the matrix products.
+
+        Forward: ``q k^T`` and ``p v``. Backward: ``q k^T`` again, then ``dv = p^T do``,
+        ``dp = do v^T``, ``dq = ds k`` and ``dk = ds^T q``.
+        Source: Dao, "FlashAttention-2", 2023, section 2.3.
+        """
+        if self.is_backward:
+            return 2 * self.scores * (3 * self.head_size + 2 * self.value_size)
+        return 2 * self.scores * (self.head_size + self.value_size)
+
+
+def is_attention(target: str) -> bool:
+    """Return whether a custom call's target is fused attention."""
+    return target.startswith(_PREFIX) or target in _FLASH
+
+
+def attentions(op: Op) -> tuple[Attention, ...]:
+    """Return the fused attention that an operation is; empty for any other operation.
+
+    Raises `CostError` where its configuration cannot be read or its operands are not queries,
+    keys and values of four dimensions.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
+        return ()
+    if attrs.target == FLASH_MLA:
+        return (_over_latents(op),)
+    if attrs.target in _FLASH:
+        return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
+    config = attention_config(op)
+    dimensions = config.intermediate_tensor_shape.dimensions
+    query, key, value = (_four(op, at) for at in range(3))
+    if len(dimensions) != 4:
+        raise CostError("its scores do not have four dimensions", location=op.location)
+    if config.mask_type not in _MASKS:
+        raise CostError(
+            f"mask {config.mask_type} of cuDNN's attention has no model",
+            location=op.location,
+            hint=f"masks are {', '.join(_MASKS)}",
+        )
+    batch, heads, query_length, key_length = dimensions
+    if config.is_paged_attention:
+        key_length = _paged_length(op, key.shape[3 - config.head_axis])
+    return (
+        Attention(
+            batch=batch,
+            heads=heads,
+            key_heads=key.shape[config.head_axis],
+            query_length=query_length,
+            key_length=key_length,
+            head_size=query.shape[3],
+            value_size=value.shape[3],
+            is_causal=_MASKS[config.mask_type],
+            is_backward="Backward" in attrs.target,
+            has_bias="ScaleBias" in attrs.target,
+            dropout_rate=config.dropout_rate,
+            window=config.sliding_window_length,
+            multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+            segments=config.max_seg_per_batch,
+            is_paged=config.is_paged_attention,
+            element_bytes=key.element.bits / 8,
+        ),
+    )
+
+
+def _flash(op: Op, *, is_backward: bool) -> Attention:
+    """Return what a call of FlashAttention does; its arrays are (batch, length, heads, size)."""
+    config = flash_config(op)
+    query, key, value = (_four(op, at) for at in range(3))
+    batch, query_length, heads, head_size = query.shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=key.shape[2],
+        query_length=query_length,
+        key_length=key.shape[1],
+        head_size=head_size,
+        value_size=value.shape[3],
+        is_causal=config.is_causal,
+        is_backward=is_backward,
+        has_bias=False,
+        dropout_rate=0.0,
+        window=config.window,
+        multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+        element_bytes=key.element.bits / 8,
+    )
+
+
+def _over_latents(op: Op) -> Attention:
+    """Return what a call of FlashMLA does.
+
+    Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size).
+    """
+    query, cached = (_four(op, at) for at in range(2))
+    (made,) = tensors(op.results[0].type)
+    batch, new, heads, size = query.shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=1,
+        query_length=new,
+        key_length=cached.shape[2],
+        head_size=size,
+        value_size=made.shape[-1],
+        is_causal=False,
+        is_backward=False,
+        has_bias=False,
+        dropout_rate=0.0,
+        window=0,
+        multiplied=multiplier_of(query.element, cached.element, (), "").type_name,
+        element_bytes=cached.element.bits / 8,
+        shares_values=True,
+    )
+
+
+def _paged_length(op: Op, page: int) -> int:
+    """Return how many keys the tables of pages have room for; the configuration has one page."""
+    table = _four(op, len(op.operands) - 1)
+    return table.shape[2] * page
+
+
+def _four(op: Op, at: int) -> TensorType:
+    kind = operand(op, at) if at < len(op.operands) else None
+    if kind is None or kind.rank != 4:
+        raise CostError(f"operand {at} should have four dimensions", location=op.location)
+    return kind

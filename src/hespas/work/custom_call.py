@@ -1,0 +1,312 @@
+"""Custom calls whose work is known by their target's name; any other is the user's to state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from hespas.errors import CostError, option
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.linear_algebra import (
+    cholesky,
+    householder,
+    lu_decomposition,
+    triangular_solve,
+)
+from hespas.program.operations.movement import nothing
+from hespas.program.operations.randomness import threefry
+from hespas.program.operations.sizes import (
+    arithmetic_type,
+    bytes_of,
+    memory_bytes,
+    operand,
+    traffic,
+)
+from hespas.program.operations.sorting import top_k
+from hespas.program.program import Op, Value
+from hespas.program.targets import (
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    FLASH_MLA,
+    MOSAIC,
+    TOP_K,
+    TOP_K_OF_GPUS,
+)
+from hespas.program.types import NumberKind, TensorType
+from hespas.program.work import Work, flop_counts, summed
+from hespas.work.attention import attentions
+from hespas.work.convolution import CUDNN_CONVOLUTIONS, convolutions
+from hespas.work.gemm import gemms
+from hespas.work.library_config import author_cost
+from hespas.work.sorts import CUB_SORTS, radix_sort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandTraffic:
+    """The user says: it reads its operands and writes its results, and computes little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedWork:
+    """The user says what one call does."""
+
+    work: Work
+
+
+CustomCallCost = OperandTraffic | StatedWork
+
+
+def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str]:
+    """Return the work of a custom call and, where the user stated it, the assumption.
+
+    ``stated`` maps targets to what the user says; it goes before our own table. Raises
+    `CostError` for a target that neither knows.
+    """
+    if not isinstance(op.attrs, CustomCallAttrs):
+        raise CostError("the target of a custom call is not known", location=op.location)
+    target = op.attrs.target
+    match stated.get(target):
+        case None:
+            return _known(op, target)
+        case StatedWork(work=work):
+            return work, f"custom call {target}: work as the user states it"
+        case OperandTraffic():
+            assumed = f"custom call {target}: reads its operands, writes its results, 0 FLOPs"
+            return traffic(op), assumed
+
+
+TRITON = "__gpu$xla.gpu.triton"
+"""The target of kernels in Triton's language: Pallas's for GPUs, and those of jax-triton."""
+
+
+def is_triton(op: Op) -> bool:
+    """Return whether an operation is a kernel in Triton's language."""
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == TRITON
+
+
+def _known(op: Op, target: str) -> tuple[Work, str]:
+    rule = TARGETS.get(target)
+    if rule is not None and rule is attention:
+        return attention(op), _packing(op)
+    if rule is not None:
+        return rule(op), ""
+    if target == MOSAIC:
+        return _mosaic(op)
+    if target == TRITON:
+        # jaxlib, which only such programs need.
+        from hespas.work.triton import triton_work  # noqa: PLC0415
+
+        return triton_work(op)
+    written = work_by_author(op)
+    if written is not None:
+        return written, f"custom call {target}: work as its author states it"
+    close = get_close_matches(target, TARGETS, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise CostError(
+        f"the work of custom call {target!r} is not known{hint}",
+        location=op.location,
+        hint=f"give {option('custom_call')} {target}=traffic, or {target}=flops:N,type:T,bytes:N",
+    )
+
+
+def _mosaic(op: Op) -> tuple[Work, str]:
+    """Return the work of a TPU's kernel; its author's word only where it can't be read."""
+    # numpy and jaxlib, which only such programs need.
+    from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
+
+    try:
+        load = kernel_load(op)
+    except CostError as error:
+        written = work_by_author(op)
+        if written is None:
+            raise
+        assumed = f"custom call {MOSAIC}: work as its author states it, for {error.message}"
+        return written, assumed
+    return load.work, "; ".join(load.notes)
+
+
+# Those that move something are transfers, which no rule counts: see `host.host_traffic`.
+_PLACEMENTS = ("MoveToDevice", "MoveToHost", "annotate_device_placement")
+
+# Notes to the compiler, and what a TPU's compiler says of memory: values go through as they are.
+_ANNOTATIONS = (
+    "AllocateBuffer",
+    "AllocatePersistentBuffer",
+    "AssumeGatherIndicesInBound",
+    "ConcatBitcast",
+    "GatherScatterIndicesBitpacked",
+    "LayoutConstraint",
+    "PrepareAsyncCallDone",
+    "PrepareAsyncCallStart",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "Sharding",
+    "SliceId",
+    "ZeroCrop",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+)
+
+
+_BYTE_BITS = 8
+
+
+def _results(op: Op) -> tuple[Value, ...]:
+    """Return the results without the workspace, which is the last one: a row of bytes."""
+    *others, workspace = op.results
+    kind = workspace.type
+    is_workspace = (
+        others
+        and isinstance(kind, TensorType)
+        and kind.rank == 1
+        and kind.element.bits == _BYTE_BITS
+        and kind.element.kind is NumberKind.INTEGER
+    )
+    return tuple(others) if is_workspace else op.results
+
+
+def _traffic(op: Op) -> Work:
+    return Work(
+        bytes_read=bytes_of(op.operands),
+        bytes_written=sum(memory_bytes(value.type) for value in _results(op)),
+    )
+
+
+def matrix_product(op: Op) -> Work:
+    """2 m n k for each product, and what follows it for each element of the result.
+
+    A bias or an addend is one FLOP, ReLU one. GELU is x/2 (1 + tanh(a (x + b x^3))): 8 FLOPs
+    and a tanh; SiLU is x / (1 + exp(-x)): 3 and an exp.
+    """
+    (gemm,) = gemms(op)
+    elements = gemm.result.element_count
+    epilogue = gemm.epilogue
+    following = ("BIAS" in epilogue) + gemm.has_addend + ("RELU" in epilogue)
+    following += 8 * ("GELU" in epilogue) + 3 * ("SILU" in epilogue)
+    functions = ("GELU" in epilogue) + ("SILU" in epilogue)
+    product = Work(flops=flop_counts(gemm.multiplied, gemm.flops))
+    name = arithmetic_type(gemm.result.element)
+    rest = Work(flops=flop_counts(name, following * elements), transcendentals=functions * elements)
+    return summed((product, rest, _traffic(op)))
+
+
+def convolution(op: Op) -> Work:
+    """2 FLOPs for each product with a real element, in every direction.
+
+    A bias, a side input and an activation are one FLOP for each element of the result.
+    """
+    found = convolutions(op)
+    if not found:
+        raise CostError("the window of a convolution is not known", location=op.location)
+    (each,) = found
+    following = each.has_bias + each.has_side_input + bool(each.activation)
+    product = Work(flops=flop_counts(each.multiplied, each.flops))
+    name = arithmetic_type(each.result.element)
+    rest = Work(flops=flop_counts(name, following * each.result.element_count))
+    return summed((product, rest, _traffic(op)))
+
+
+# For each score: scale it, compare it with the maximum, subtract that, add to the sum. Backward:
+# scale, subtract the log of the sum; then subtract the row's dot product, multiply by p, scale.
+_SOFTMAX_FLOPS, _SOFTMAX_GRADIENT_FLOPS = 4, 5
+
+
+def attention(op: Op) -> Work:
+    """Matrix products of the scores that the mask leaves, and their softmax: one exp each."""
+    (each,) = attentions(op)
+    steps = _SOFTMAX_GRADIENT_FLOPS if each.is_backward else _SOFTMAX_FLOPS
+    steps += each.has_bias
+    product = Work(flops=flop_counts(each.multiplied, each.flops))
+    softmax = Work(flops=flop_counts("f32", steps * each.scores), transcendentals=each.scores)
+    moved = _traffic(op)
+    if each.is_paged:
+        # Of all pages those that the tables name.
+        pages = bytes_of(op.operands[1:3])
+        read = moved.bytes_read - pages + min(pages, each.cache_bytes)
+        moved = Work(bytes_read=read, bytes_written=moved.bytes_written)
+    return summed((product, softmax, moved))
+
+
+def _packing(op: Op) -> str:
+    """Return what is assumed of rows that several sequences, or less than one, may fill."""
+    (each,) = attentions(op)
+    if each.segments > 1:
+        return (
+            f"rows of up to {each.segments} packed sequences are priced as one sequence each: how "
+            "long those are is data"
+        )
+    return ""
+
+
+def work_by_author(op: Op) -> Work | None:
+    """Return what a kernel's author says it does, where he says it.
+
+    FLOPs count under the type of the first operand. Of the bytes, results are written.
+    """
+    said = author_cost(op)
+    if said is None:
+        return None
+    written = min(said.bytes_accessed, _traffic(op).bytes_written)
+    return Work(
+        flops=flop_counts(arithmetic_type(operand(op, 0).element), said.flops),
+        transcendentals=said.transcendentals,
+        bytes_read=said.bytes_accessed - written,
+        bytes_written=written,
+    )
+
+
+_TOP_K = (TOP_K, TOP_K_OF_GPUS, "mhlo.topk", "stablehlo.dynamic_top_k")
+_THREEFRY = ("cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32_ffi")
+_CHOLESKY = ("cusolver_potrf_ffi", "hipsolver_potrf_ffi", *(f"lapack_{t}potrf_ffi" for t in "sdcz"))
+_LU = (
+    "cusolver_getrf_ffi",
+    "hipsolver_getrf_ffi",
+    "LuDecomposition",
+    *(f"lapack_{t}getrf_ffi" for t in "sdcz"),
+)
+_REFLECTORS = (
+    "cusolver_geqrf_ffi",
+    "cusolver_orgqr_ffi",
+    "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+    *(f"lapack_{t}{of}_ffi" for t in "sd" for of in ("geqrf", "orgqr")),
+)
+_PIVOTS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
+_HALVES = ("X64Combine", "X64SplitHigh", "X64SplitLow")
+"""What a TPU does with numbers of 64 bits and with complex ones: the one half of them or the other,
+or both together."""
+_TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
+_MATRIX_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
+_ATTENTIONS = tuple(
+    f"__cudnn$fmha{before}Softmax{dropout}{backward}"
+    for before in ("", "ScaleBias")
+    for dropout in ("", "Dropout")
+    for backward in ("", "Backward")
+)
+
+TARGETS = {
+    **dict.fromkeys(_MATRIX_PRODUCTS, matrix_product),
+    **dict.fromkeys(sorted(CUDNN_CONVOLUTIONS), convolution),
+    **dict.fromkeys(
+        (
+            *_ATTENTIONS,
+            "__cudnn$fmhaSoftmaxF8",
+            "__cudnn$fmhaSoftmaxBackwardF8",
+            FLASH_FORWARD,
+            FLASH_BACKWARD,
+            FLASH_MLA,
+        ),
+        attention,
+    ),
+    **dict.fromkeys(CUB_SORTS, radix_sort),
+    **dict.fromkeys((*_ANNOTATIONS, *_PLACEMENTS), nothing),
+    **dict.fromkeys(_TOP_K, top_k),
+    **dict.fromkeys(_THREEFRY, threefry),
+    **dict.fromkeys(_CHOLESKY, cholesky),
+    **dict.fromkeys(_TRIANGULAR, triangular_solve),
+    **dict.fromkeys(_LU, lu_decomposition),
+    **dict.fromkeys(_REFLECTORS, householder),
+    **dict.fromkeys((*_PIVOTS, *_HALVES), traffic),
+}

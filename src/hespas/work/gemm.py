@@ -1,0 +1,246 @@
+"""The matrix products that an operation runs, in kernels of the compiler or of a library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import prod
+
+from hespas.errors import CostError
+from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs
+from hespas.program.operations.contraction import multiplier_of, real_pairs, window_axes
+from hespas.program.operations.sizes import operand, result
+from hespas.program.program import Op, nested_ops
+from hespas.program.types import TensorType
+from hespas.work.library_config import block_config, gemm_config
+
+_CUBLAS = "__cublas$"
+_CUBLAS_LT = "__cublas$lt$"
+
+
+class GemmWriter(Enum):
+    """Who writes the kernel: the operation stands alone, in a fusion, or calls a library."""
+
+    DOT = "dot"
+    FUSION = "fusion"
+    TRITON = "triton"
+    CUDNN = "cudnn"
+    CUBLAS = "cublas"
+    CUBLAS_LT = "cublaslt"
+
+
+class GemmAxis(Enum):
+    """What a dimension of an operand or result is to the product."""
+
+    BATCH = "batch"
+    M = "m"
+    N = "n"
+    K = "k"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """``batch`` products of an m x k by a k x n matrix.
+
+    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory; ``*_minor`` says which
+    axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the type
+    that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
+    for complex numbers and for algorithms that multiply several times. ``epilogue`` is
+    cuBLASLt's name (``BIAS_GELU``), empty for none; what a fusion does besides the product is in
+    its own body. ``has_addend``: a matrix is added to the product. ``tile`` is the part of the
+    result that one block computes, where a Triton fusion says it.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    lhs: TensorType
+    rhs: TensorType
+    result: TensorType
+    lhs_minor: GemmAxis
+    rhs_minor: GemmAxis
+    result_minor: GemmAxis
+    multiplied: str
+    flops_per_product: int
+    writer: GemmWriter
+    epilogue: str = ""
+    has_addend: bool = False
+    tile: tuple[int, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """The FLOPs of the products and their sums."""
+        return self.batch * self.m * self.n * self.k * self.flops_per_product
+
+
+def gemms(op: Op) -> tuple[Gemm, ...]:
+    """Return every matrix product of an operation, those in a fusion's body too.
+
+    A convolution whose window is a point, as TPU compilers write dots, counts as a product.
+    Empty for an operation without products; raises `CostError` for a library's call whose
+    configuration cannot be read. Loops and branches are not opened, and a ``ragged_dot``, whose
+    matrices have sizes that are known only when it runs, is left out.
+    """
+    match op.attrs:
+        case DotAttrs() | ConvolutionAttrs():
+            return _single(op, GemmWriter.DOT)
+        case CustomCallAttrs(target=target) if target.startswith(_CUBLAS):
+            return (_library(op, target),)
+        case FusionAttrs(backend_kind=kind):
+            tiles = block_config(op).output_tiles
+            found = _inside(op, _writer(kind))
+            tile = tiles[0].sizes if tiles else ()
+            return tuple([replace(each, tile=tile) for each in found])
+        case _ if op.kind == "async_start":
+            return tuple([gemm for inner in _started(op) for gemm in gemms(inner)])
+        case _:
+            return ()
+
+
+def _writer(backend_kind: str) -> GemmWriter:
+    if backend_kind.startswith("__triton"):
+        return GemmWriter.TRITON
+    if backend_kind.startswith("__cudnn"):
+        return GemmWriter.CUDNN
+    return GemmWriter.FUSION
+
+
+def _started(op: Op) -> Iterator[Op]:
+    for region in op.regions:
+        yield from region.operations
+
+
+def _inside(op: Op, writer: GemmWriter) -> Iterator[Gemm]:
+    """Yield the products in a fusion; a library called in it keeps its own name."""
+    for inner in nested_ops(op.regions[0]):
+        match inner.attrs:
+            case DotAttrs() | ConvolutionAttrs():
+                yield from _single(inner, writer)
+            case CustomCallAttrs(target=target) if target.startswith(_CUBLAS):
+                yield _library(inner, target)
+            case _:
+                pass
+
+
+def _single(op: Op, writer: GemmWriter) -> tuple[Gemm, ...]:
+    match op.attrs:
+        case DotAttrs() as attrs if op.kind != "ragged_dot":
+            return (_dot(op, attrs, writer),)
+        case ConvolutionAttrs() as attrs:
+            found = _point_convolution(op, attrs, writer)
+            return () if found is None else (found,)
+        case _:
+            return ()
+
+
+def _library(op: Op, target: str) -> Gemm:
+    config = gemm_config(op)
+    writer = GemmWriter.CUBLAS_LT if target.startswith(_CUBLAS_LT) else GemmWriter.CUBLAS
+    return replace(
+        _dot(op, config.dot, writer),
+        epilogue="" if config.epilogue == "DEFAULT" else config.epilogue,
+        has_addend=config.beta != 0,
+    )
+
+
+def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
+    lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
+    lhs_axes = _axes(lhs, attrs.lhs_batching, attrs.lhs_contracting, GemmAxis.M)
+    rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
+    m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
+    # A library multiplies each matrix of a batch by one, where XLA folds what repeats that.
+    batched = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
+    batch = _size(*batched, GemmAxis.BATCH)
+    if batch * m * n != made.element_count:
+        raise CostError(
+            f"its result should hold {batch} x {m} x {n} elements", location=op.location
+        )
+    # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
+    made_axes = [
+        *[GemmAxis.BATCH] * batched[1].count(GemmAxis.BATCH),
+        *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
+        *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
+    ]
+    multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
+    return Gemm(
+        batch=batch,
+        m=m,
+        n=n,
+        k=_size(lhs, lhs_axes, GemmAxis.K),
+        lhs=lhs,
+        rhs=rhs,
+        result=made,
+        lhs_minor=_minor(lhs, lhs_axes),
+        rhs_minor=_minor(rhs, rhs_axes),
+        result_minor=_minor(made, made_axes),
+        multiplied=multiplier.type_name,
+        flops_per_product=multiplier.flops,
+        writer=writer,
+    )
+
+
+def _axes(
+    kind: TensorType, batching: tuple[int, ...], contracting: tuple[int, ...], free: GemmAxis
+) -> list[GemmAxis]:
+    """Return what each dimension of an operand is."""
+    named = dict.fromkeys(batching, GemmAxis.BATCH) | dict.fromkeys(contracting, GemmAxis.K)
+    return [named.get(at, free) for at in range(kind.rank)]
+
+
+def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
+    sizes = zip(kind.shape, axes, strict=True)
+    return prod([size for size, axis in sizes if axis is chosen])
+
+
+def _minor(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
+    """Return the axis of the fastest-varying dimension of more than one element."""
+    order = kind.layout or tuple(reversed(range(kind.rank)))
+    varying = [at for at in order if kind.shape[at] > 1 and at < len(axes)]
+    return axes[varying[0]] if varying else GemmAxis.K
+
+
+def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> Gemm | None:
+    """Return the product that a convolution is, if each result element meets one kernel element.
+
+    A spatial dimension over which the kernel has one element counts into m. One in which each
+    output place meets a kernel element of its own is a batch dimension: TPU compilers write
+    ``window={size=8 stride=7 lhs_dilate=8}`` for a batch of 8.
+    """
+    if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
+        return None
+    image, kernel, made = operand(op, 0), operand(op, 1), result(op)
+    m, batch = made.shape[attrs.output_batch], 1
+    input_axes = {attrs.input_batch: GemmAxis.M, attrs.input_feature: GemmAxis.K}
+    kernel_axes = {attrs.kernel_input_feature: GemmAxis.K, attrs.kernel_output_feature: GemmAxis.N}
+    output_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
+    windows = window_axes(attrs, image.shape, kernel.shape, made.shape)
+    for at, axis in enumerate(windows):
+        if real_pairs(axis) != axis.output_size:
+            return None
+        if axis.kernel_size == 1:
+            kind, m = GemmAxis.M, m * axis.output_size
+        elif axis.kernel_size == axis.output_size:
+            kind, batch = GemmAxis.BATCH, batch * axis.output_size
+        else:
+            return None
+        input_axes[attrs.input_spatial[at]] = kind
+        kernel_axes[attrs.kernel_spatial[at]] = kind
+        output_axes[attrs.output_spatial[at]] = kind
+    multiplier = multiplier_of(image.element, kernel.element, attrs.precision, "")
+    return Gemm(
+        batch=batch,
+        m=m,
+        n=kernel.shape[attrs.kernel_output_feature],
+        k=kernel.shape[attrs.kernel_input_feature],
+        lhs=image,
+        rhs=kernel,
+        result=made,
+        lhs_minor=_minor(image, [input_axes[at] for at in range(image.rank)]),
+        rhs_minor=_minor(kernel, [kernel_axes[at] for at in range(kernel.rank)]),
+        result_minor=_minor(made, [output_axes[at] for at in range(made.rank)]),
+        multiplied=multiplier.type_name,
+        flops_per_product=multiplier.flops,
+        writer=writer,
+    )

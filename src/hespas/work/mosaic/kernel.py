@@ -1,0 +1,287 @@
+"""A ``tpu_custom_call``: what its kernel does, from the module in its configuration."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from operator import mul
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
+from hespas.program.attrs import CustomCallAttrs, DeviceTables, Table
+from hespas.program.grouped import grouped_product, steps_of_tiles
+from hespas.program.mosaic import KernelOp, MosaicKernel, Window, kernel_ops
+from hespas.program.operations.contraction import Multiplier, multiplier_of
+from hespas.program.operations.sizes import arithmetic_type
+from hespas.program.program import Op
+from hespas.program.targets import MOSAIC
+from hespas.program.types import TensorType, element_type, tensors
+from hespas.program.work import Work, flop_counts, summed
+from hespas.work.library_config import MosaicConfig, mosaic_config
+from hespas.work.mosaic.tally import KernelProduct, Tally, VectorUse
+from hespas.work.mosaic.walk import Walk
+from hespas.work.mosaic.windows import moved
+from hespas.xla.mlir.mosaic import read_mosaic
+
+
+class KernelLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What all steps of a kernel do together.
+
+    ``products`` and ``vectors`` stand with how often they run, in the order of the kernel.
+    ``bytes_read`` and ``bytes_written`` cross the memory bus. ``is_parallel`` says that a part with
+    two cores can share the steps. ``notes`` is what was assumed.
+    """
+
+    name: str
+    steps: int
+    products: tuple[tuple[KernelProduct, float], ...]
+    vectors: tuple[tuple[VectorUse, float], ...]
+    bytes_read: int
+    bytes_written: int
+    is_parallel: bool
+    notes: tuple[str, ...]
+
+    @property
+    def work(self) -> Work:
+        """Its FLOPs by type, its transcendental functions and its traffic."""
+        parts = [_product_work(each, count) for each, count in self.products]
+        parts += [_vector_work(each, count) for each, count in self.vectors if each.is_arithmetic]
+        parts.append(Work(bytes_read=self.bytes_read, bytes_written=self.bytes_written))
+        return summed(parts)
+
+
+def multiplied(product: KernelProduct) -> Multiplier:
+    """Return what a product multiplies, and the FLOPs of a multiply-accumulate."""
+    precision = ("HIGHEST",) if product.is_full_precision else ()
+    return multiplier_of(element_type(product.left), element_type(product.right), precision, "")
+
+
+def _product_work(product: KernelProduct, count: float) -> Work:
+    multiplier = multiplied(product)
+    flops = multiplier.flops * product.multiply_accumulates * count
+    return Work(flops=flop_counts(multiplier.type_name, round(flops)))
+
+
+def _vector_work(use: VectorUse, count: float) -> Work:
+    elements = round(use.elements * count)
+    if use.unit.is_transcendental:
+        return Work(transcendentals=elements)
+    name = arithmetic_type(element_type(use.kind.element))
+    return Work(flops=flop_counts(name, elements))
+
+
+def is_mosaic(op: Op) -> bool:
+    """Return whether an operation is a kernel of a TPU that its author wrote."""
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
+
+
+def kernel_load(op: Op) -> KernelLoad:
+    """Return what the kernel of a ``tpu_custom_call`` does.
+
+    Raises `CostError` for a kernel that cannot be read or that does what has no model.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, CustomCallAttrs):
+        raise CostError("it has no kernel", location=op.location)
+    operands = tuple([kind for value in op.operands for kind in tensors(value.type)])
+    results = tuple([kind for value in op.results for kind in tensors(value.type)])
+    kinds = attrs.tables or (DeviceTables(tables=()),)
+    try:
+        config, groups = mosaic_config(op), _groups(op)
+        loads = [_load(config, each.tables, operands, results, groups) for each in kinds]
+        return _slowest(loads, [each.devices for each in kinds])
+    except (ProgramError, UnsupportedError) as error:
+        raise CostError(
+            f"the work of custom call {MOSAIC!r} is not known: {error.message}",
+            location=op.location,
+            hint=f"give {option('custom_call')} {MOSAIC}=flops:N,type:T,bytes:N",
+        ) from error
+    except HespasError as error:
+        error.location = op.location
+        raise
+
+
+def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
+    """Return what the device does that has most to do: the others wait for it.
+
+    ``devices`` is how many have each of ``loads``.
+    """
+    flops = [load.work.total_flops for load in loads]
+    most = flops.index(max(flops))
+    mean = sum(map(mul, flops, devices)) / max(1, sum(devices))
+    if len(set(flops)) == 1:
+        return loads[most]
+    note = (
+        f"kernel {loads[most].name}: devices have different blocks to compute; it takes as long as "
+        f"on the device that has most, {flops[most] / mean:.3g} times the mean"
+    )
+    return msgspec.structs.replace(loads[most], notes=(*loads[most].notes, note))
+
+
+class _Groups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of a grouped product whose rows are known; ``room`` is for rows of all groups."""
+
+    rows: tuple[int, ...]
+    room: int
+
+
+def _groups(op: Op) -> _Groups | None:
+    attrs, product = op.attrs, grouped_product(op)
+    if not isinstance(attrs, CustomCallAttrs) or not attrs.group_rows or product is None:
+        return None
+    return _Groups(rows=attrs.group_rows, room=product.rows)
+
+
+@lru_cache(maxsize=1024)
+def _load(
+    config: MosaicConfig,
+    tables: tuple[Table, ...],
+    operands: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+    groups: _Groups | None,
+) -> KernelLoad:
+    kernel = read_mosaic(_body(config))
+    grid, notes = _grid(kernel, groups)
+    dynamic = kernel.grid.count(None)
+    given = operands[dynamic:]
+    arrays = (*given[kernel.prefetched :], *results)[: len(kernel.windows) or None]
+    arguments = _array_arguments(kernel)
+    if len(arguments) < len(arrays):
+        raise CostError(f"kernel {kernel.name} takes {len(arguments)} of {len(arrays)} arrays")
+    walk = Walk(
+        kernel=kernel,
+        grid=grid,
+        tables=_tables(kernel, tables, dynamic),
+        array_bytes={
+            argument: array.size_bytes for argument, array in zip(arguments, arrays, strict=False)
+        },
+    )
+    tally = walk.total()
+    if walk.guesses_loops and config.cost_estimate is not None:
+        # Its author knows better than an assumption.
+        raise UnsupportedError(f"how often loops of kernel {kernel.name} run depends on data")
+    inputs = len(given) - kernel.prefetched
+    read, written = _traffic(walk, tally, arrays, inputs)
+    read += sum(kind.size_bytes for kind in given[: kernel.prefetched])
+    return KernelLoad(
+        name=kernel.name,
+        steps=prod(grid),
+        products=tuple(tally.products.items()),
+        vectors=tuple(tally.vectors.items()),
+        bytes_read=round(read),
+        bytes_written=round(written),
+        is_parallel=any(kernel.parallel),
+        notes=(*notes, *_about_tables(kernel, tables, dynamic), *walk.notes),
+    )
+
+
+def _body(config: MosaicConfig) -> bytes:
+    try:
+        return b64decode(config.body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProgramError(f"its kernel is not in base64: {error}") from error
+
+
+def _grid(kernel: MosaicKernel, groups: _Groups | None) -> tuple[tuple[int, ...], list[str]]:
+    """Return the grid; a length that depends on data is as long as the tables it indexes.
+
+    Of a product of ``groups`` it is the tiles of rows that they touch. Its tables have room for one
+    more for each group but the first.
+    """
+    notes: list[str] = []
+    grid: list[int] = []
+    for axis, length in enumerate(kernel.grid):
+        longest = _longest(kernel, axis) if length is None else length
+        if length is None and groups is not None:
+            tiles = longest - len(groups.rows) + 1
+            grid.append(max(1, steps_of_tiles(groups.rows, -(-groups.room // max(1, tiles)))))
+            continue
+        grid.append(longest)
+        if length is None:
+            notes.append(
+                f"kernel {kernel.name}: the length of dimension {axis} of its grid depends on data "
+                f"and is taken to be the {grid[-1]} entries of the tables that it indexes"
+            )
+    return tuple(grid), notes
+
+
+def _longest(kernel: MosaicKernel, axis: int) -> int:
+    lengths: list[int] = []
+    blocks = [window.indices for window in kernel.windows if window.indices is not None]
+    for block in (kernel.body, *blocks):
+        tables = block.arguments[len(kernel.grid) :][: kernel.prefetched]
+        same = {block.arguments[axis]}
+        for op in kernel_ops(block):
+            if op.name == "arith.index_cast" and op.operands[0] in same:
+                same.update(op.results)
+            elif op.name == "memref.load" and op.operands[0] in tables:
+                lengths += _indexed_by(kernel, op, same)
+    if not lengths:
+        raise UnsupportedError(
+            f"how long dimension {axis} of the grid of kernel {kernel.name} is depends on data"
+        )
+    return min(lengths)
+
+
+def _indexed_by(kernel: MosaicKernel, load: KernelOp, same: set[int]) -> list[int]:
+    table, *indices = load.operands
+    shape = kernel.types[table].shape
+    return [length for at, length in zip(indices, shape, strict=True) if at in same]
+
+
+def _tables(
+    kernel: MosaicKernel, tables: Sequence[Table], dynamic: int
+) -> Mapping[int, NDArray[np.int64]]:
+    found: dict[int, NDArray[np.int64]] = {}
+    arguments = kernel.table_arguments
+    for table in tables:
+        at = table.operand - dynamic
+        if 0 <= at < len(arguments):
+            found[arguments[at]] = np.array(table.numbers, dtype=np.int64)
+    return found
+
+
+def _about_tables(kernel: MosaicKernel, tables: Sequence[Table], dynamic: int) -> list[str]:
+    known = {table.operand - dynamic for table in tables}
+    unknown = [at for at in range(kernel.prefetched) if at not in known]
+    if not unknown:
+        return []
+    held = f"what {len(unknown)} of its tables of scalars hold is not known"
+    return [f"kernel {kernel.name}: {held}; blocks that they choose are taken to differ"]
+
+
+_COPIED_BY_HAND = frozenset({"any", "hbm", "semaphore_mem"})
+
+
+def _array_arguments(kernel: MosaicKernel) -> tuple[int, ...]:
+    """Return the values that stand for arrays or their blocks."""
+    first = len(kernel.grid) + kernel.prefetched
+    return kernel.window_arguments or kernel.body.arguments[first:]
+
+
+def _traffic(
+    walk: Walk, tally: Tally, arrays: Sequence[TensorType], inputs: int
+) -> tuple[float, float]:
+    """Return the bytes that are read and written, by the pipeline and by copies.
+
+    A kernel without a grid gets each array as a whole, but those that it copies itself.
+    """
+    kernel = walk.kernel
+    read, written = sum(tally.read.values()), sum(tally.written.values())
+    windows = kernel.windows or (Window(),) * len(arrays)
+    for at, (array, window) in enumerate(zip(arrays, windows, strict=False)):
+        space = kernel.types[_array_arguments(kernel)[at]].space
+        if not array.is_in_device_memory or space in _COPIED_BY_HAND:
+            continue
+        size = moved(walk, window, array).size_bytes
+        if at < inputs:
+            read += size
+        else:
+            written += size
+    return read, written

@@ -1,0 +1,189 @@
+"""A custom call of Triton: what its kernel does, from the module in its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import prod
+
+from hespas.errors import CostError, ProgramError, option
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.sizes import bytes_of
+from hespas.program.program import Op
+from hespas.program.triton import TritonKernel, TritonOp, TritonType
+from hespas.program.types import ELEMENT_TYPES, NumberKind
+from hespas.program.work import Work, flop_counts, summed
+from hespas.work.custom_call import TRITON
+from hespas.xla.mlir.triton import read_triton
+
+_FIELD = re.compile(r"\b(grid_[xyz]) = (\d+)")
+_BODY = re.compile(r'\bir = "((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\nt]))')
+_LITERAL = {b"n": b"\n", b"t": b"\t"}
+
+_ARITHMETIC_NAMES = "addf subf mulf divf negf remf maximumf minimumf maxnumf minnumf cmpf"
+_FUNCTION_NAMES = (
+    "acos asin atan atan2 cbrt cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt sin "
+    "sinh sqrt tan tanh"
+)
+_FREE_NAMES = (
+    "addptr advance assert bitcast broadcast cat expand_dims fp_to_fp gather get_num_programs "
+    "get_program_id histogram int_to_ptr join make_range make_tensor_descriptor make_tensor_ptr "
+    "print ptr_to_int reduce.return reshape return scan.return splat split trans unsplat"
+)
+_ARITHMETIC = {f"arith.{name}" for name in _ARITHMETIC_NAMES.split()} | {
+    "math.absf",
+    "math.fma",
+    "tt.clampf",
+}
+_FUNCTIONS = {f"math.{name}" for name in _FUNCTION_NAMES.split()} | {
+    "tt.extern_elementwise",
+    "tt.precise_sqrt",
+}
+_NOTHING = {f"tt.{name}" for name in _FREE_NAMES.split()}
+_PLAIN = ("arith.", "scf.", "cf.", "ub.", "math.")
+"""Dialects whose other operations work on integers, choose or convert."""
+
+
+def triton_work(op: Op) -> tuple[Work, str]:
+    """Return the work of a call of Triton, and what was assumed.
+
+    FLOPs are those of all programs of the grid. Memory is read and written as often as the kernel
+    does, but no more than what its operands and results hold: what several programs read comes
+    from the cache. Integers, which compute addresses, are not counted. Raises `CostError` for a
+    kernel that cannot be read or that does what has no model.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, CustomCallAttrs):
+        raise CostError("it has no kernel", location=op.location)
+    try:
+        kernel, programs = _kernel(attrs.backend_config)
+    except ProgramError as error:
+        raise _unknown(op, error.message) from error
+    each = [_work(inner, kernel, op) for inner in kernel.operations]
+    total = summed(each) * programs
+    read = min(total.bytes_read, bytes_of(op.operands))
+    written = min(total.bytes_written, bytes_of(op.results))
+    work = Work(
+        flops=total.flops,
+        transcendentals=total.transcendentals,
+        bytes_read=read,
+        bytes_written=written,
+    )
+    return work, "; ".join(f"kernel {kernel.name}: {note}" for note in kernel.notes)
+
+
+def _unknown(op: Op, why: str) -> CostError:
+    return CostError(
+        f"the work of custom call {TRITON!r} is not known: {why}",
+        location=op.location,
+        hint=f"give {option('custom_call')} {TRITON}=flops:N,type:T,bytes:N",
+    )
+
+
+@lru_cache(maxsize=256)
+def _kernel(config: str) -> tuple[TritonKernel, int]:
+    """Return the kernel of a configuration, and the programs of its grid."""
+    body = _BODY.search(config)
+    sizes = {name: int(size) for name, size in _FIELD.findall(config)}
+    if body is None or not sizes:
+        raise ProgramError("its configuration holds no grid or no module")
+    return read_triton(unescaped(body[1])), prod(sizes.values())
+
+
+def unescaped(text: str) -> bytes:
+    r"""Return the bytes of a string as MLIR prints it.
+
+    >>> unescaped(r"ML\EFR\22\\")
+    b'ML\xefR"\\'
+    """
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        if match[1]:
+            return bytes([int(match[1], 16)])
+        return _LITERAL.get(match[2], match[2])
+
+    return _ESCAPED.sub(replaced, text.encode())
+
+
+def _work(inner: TritonOp, kernel: TritonKernel, op: Op) -> Work:
+    if inner.body:
+        return _reduction(inner) * inner.count
+    rule = _RULES.get(inner.name)
+    if rule is not None:
+        return rule(inner) * inner.count
+    if inner.name in _NOTHING or inner.name.startswith(_PLAIN):
+        return Work()
+    raise _unknown(op, f"operation {inner.name} of kernel {kernel.name} has no model")
+
+
+def _loaded(inner: TritonOp) -> Work:
+    return Work(bytes_read=_size(inner.results))
+
+
+def _stored(inner: TritonOp) -> Work:
+    return Work(bytes_written=_size(inner.operands[1:2]))
+
+
+def _exchanged(inner: TritonOp) -> Work:
+    size = _size(inner.results)
+    return Work(bytes_read=size, bytes_written=size)
+
+
+def _function(inner: TritonOp) -> Work:
+    return Work(transcendentals=sum(map(_elements, inner.results)))
+
+
+def _product(inner: TritonOp) -> Work:
+    lhs, _, made = inner.operands[:3]
+    name = _arithmetic_type(lhs.element)
+    if name == "f32" and inner.precision != "2 : i32":
+        name = "tf32"
+    return Work(flops=flop_counts(name, 2 * prod(made.shape) * lhs.shape[-1]))
+
+
+def _elementwise(inner: TritonOp) -> Work:
+    (made, *_) = inner.operands
+    flops = sum(map(_elements, inner.results)) * (2 if inner.name == "math.fma" else 1)
+    return Work(flops=flop_counts(_arithmetic_type(made.element), flops))
+
+
+def _reduction(inner: TritonOp) -> Work:
+    """Count the body for each element that is reduced away."""
+    steps = _elements(inner.operands[0]) - _elements(inner.results[0])
+    if inner.name == "tt.scan":
+        steps = _elements(inner.operands[0])
+    bodies = [each for each in inner.body if each.name in _ARITHMETIC]
+    return summed(_elementwise(each) * steps for each in bodies)
+
+
+def _elements(kind: TritonType) -> int:
+    return prod(kind.shape)
+
+
+def _size(kinds: Iterable[TritonType]) -> int:
+    return sum(prod(kind.shape) * _bits(kind.element) for kind in kinds) // 8
+
+
+def _bits(element: str) -> int:
+    known = ELEMENT_TYPES.get(element)
+    return known.bits if known is not None else 64
+
+
+def _arithmetic_type(element: str) -> str:
+    known = ELEMENT_TYPES.get(element)
+    return element if known is not None and known.kind is NumberKind.FLOAT else "f32"
+
+
+_RULES: dict[str, Callable[[TritonOp], Work]] = {
+    **dict.fromkeys(_ARITHMETIC, _elementwise),
+    **dict.fromkeys(_FUNCTIONS, _function),
+    "tt.atomic_cas": _exchanged,
+    "tt.atomic_rmw": _exchanged,
+    "tt.descriptor_load": _loaded,
+    "tt.descriptor_store": _stored,
+    "tt.dot": _product,
+    "tt.load": _loaded,
+    "tt.store": _stored,
+}

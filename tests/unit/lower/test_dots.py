@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from hespas.frontend.load import load_source
+from hespas.lower.dots import with_merged_dots, with_rounded_operands
+from hespas.program.program import Op
+from hespas.work.gemm import gemms
+from programs import main_function
+
+
+def merged(rows: int, *, chained: bool = False) -> list[Op]:
+    tokens, weights, made = f"{rows}x512xf32", "512x8x64xf32", f"{rows}x8x64xf32"
+    types = f"(tensor<{tokens}>, tensor<{weights}>) -> tensor<{made}>"
+    second, other = ("%w", "%w2") if chained else ("%v", "%v")
+    text = main_function(
+        f"""%q = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : {types}
+        %one = stablehlo.slice %q [0:1, 0:8, 0:64] : (tensor<{made}>) -> tensor<1x8x64xf32>
+        %all = stablehlo.broadcast_in_dim %one, dims = [0, 1, 2]
+          : (tensor<1x8x64xf32>) -> tensor<{weights}>
+        %w2 = stablehlo.add %all, {second} : tensor<{weights}>
+        %k = stablehlo.dot_general %x, {other}, contracting_dims = [1] x [0] : {types}
+        return %q, %k : tensor<{made}>, tensor<{made}>""",
+        arguments=f"%x: tensor<{tokens}>, %w: tensor<{weights}>, %v: tensor<{weights}>",
+        results=f"tensor<{made}>, tensor<{made}>",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    return with_merged_dots(program.main.body.operations[:-1])
+
+
+def test_small_products_of_one_operand_are_one() -> None:
+    (product,) = [gemm for op in merged(1024) for gemm in gemms(op)]
+    assert (product.m, product.n, product.k) == (1024, 1024, 512)
+
+
+@pytest.mark.parametrize("rows", [65536])
+def test_large_products_are_left_alone(rows: int) -> None:
+    assert [op.kind for op in merged(rows)].count("dot_general") == 2
+
+
+def test_a_product_is_not_merged_with_one_that_it_needs() -> None:
+    assert [op.kind for op in merged(1024, chained=True)].count("dot_general") == 2
+
+
+def test_results_are_cut_out_of_the_merged_product() -> None:
+    kinds = [op.kind for op in merged(1024)]
+    assert kinds.count("slice") == 2 + 1
+    assert kinds.count("concatenate") == 1
+
+
+def test_operands_are_rounded_where_the_algorithm_says_so() -> None:
+    wide = "tensor<64x64xf32>"
+    algorithm = (
+        "<lhs_precision_type = bf16, rhs_precision_type = bf16, accumulation_type = f32, "
+        "lhs_component_count = 1, rhs_component_count = 1, num_primitive_operations = 1, "
+        "allow_imprecise_accumulation = false>"
+    )
+    text = main_function(
+        f"""%r = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0],
+          precision = [DEFAULT, DEFAULT], algorithm = {algorithm} : ({wide}, {wide}) -> {wide}
+        return %r : {wide}""",
+        arguments=f"%a: {wide}",
+        results=wide,
+    )
+    given = load_source(text.encode(), name="test.mlir").main.body.operations[:-1]
+    made = list(with_rounded_operands(given))
+    assert [op.kind for op in made] == ["convert", "convert", "dot_general"]
+    assert made[-1].results == given[-1].results

@@ -1,0 +1,86 @@
+"""Attention without a kernel of its own, as XLA compiles it for GPUs."""
+
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hespas
+from hespas.price.estimate import LAUNCH
+
+
+def heads(count: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((2, 2048, count, 128), jnp.bfloat16)
+
+
+def attention(queries: Any, keys: Any, values: Any) -> Any:
+    return jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
+
+
+def gradient(queries: Any, keys: Any, values: Any) -> Any:
+    def summed(*given: Any) -> Any:
+        return attention(*given).astype(jnp.float32).sum()
+
+    return jax.grad(summed, argnums=(0, 1, 2))(queries, keys, values)
+
+
+# What jaxlib 0.10.2 compiles for H100.
+@pytest.mark.parametrize(
+    ("function", "key_heads", "compiled_s", "compiled_bytes"),
+    [
+        (attention, 8, 1709.3e-6, 4546.6e6),
+        (gradient, 8, 5770.9e-6, 15102e6),
+        (attention, 32, 1836.5e-6, 4697.6e6),
+        (gradient, 32, 4813.1e-6, 12853e6),
+    ],
+)
+def test_attention_takes_about_as_long_as_compiled(
+    function: Callable[..., Any],
+    key_heads: int,
+    compiled_s: float,
+    compiled_bytes: float,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "attention.mlir"
+    given = (heads(32), heads(key_heads), heads(key_heads))
+    file.write_text(jax.jit(function).trace(*given).lower().as_text())
+    predicted = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused")
+    moved = predicted.estimates.total.total.bytes_moved
+    assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.06)
+    assert moved == pytest.approx(compiled_bytes, rel=0.1)
+
+
+# Compiled, the kernel of the softmax writes its result transposed while a block of threads holds so
+# many rows that it writes a sector at a time; longer rows are transposed by a kernel of their own.
+@pytest.mark.parametrize(
+    ("tokens", "kind", "kernels"),
+    [
+        (256, jnp.bfloat16, 7),
+        (576, jnp.bfloat16, 7),
+        (1024, jnp.bfloat16, 7),
+        (2048, jnp.bfloat16, 8),
+        (2048, jnp.float32, 7),
+        (4096, jnp.float32, 8),
+    ],
+)
+def test_a_softmax_is_transposed_by_its_own_kernel_where_a_tile_has_enough_rows(
+    tokens: int, kind: Any, kernels: int, tmp_path: Path
+) -> None:
+    def whole(queries: Any, keys: Any, values: Any) -> Any:
+        return jax.nn.dot_product_attention(queries, keys, values)
+
+    file = tmp_path / "attention.mlir"
+    given = (jax.ShapeDtypeStruct((2, tokens, 8, 64), kind),) * 3
+    file.write_text(jax.jit(whole).trace(*given).lower().as_text())
+    total = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused").estimates.total
+    counts = [each.count for name, each in total.per_op.items() if name != LAUNCH]
+    assert sum(counts) == kernels

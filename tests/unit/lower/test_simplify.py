@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+
+from hespas.frontend.load import load_source
+from hespas.lower.simplify import Simplifier, with_sums_joined, without_scatters
+from programs import VECTOR, all_reduce, main_function, on_devices, vector_main
+
+
+def kinds(text: str) -> list[str]:
+    program = load_source(text.encode(), name="test.mlir")
+    return [op.kind for op in Simplifier().block(program.main.body).operations[:-1]]
+
+
+def test_equal_operations_are_one_and_unread_ones_none() -> None:
+    body = f"""%b = stablehlo.tanh %a : {VECTOR}
+    %c = stablehlo.tanh %a : {VECTOR}
+    %d = stablehlo.exponential %a : {VECTOR}
+    %r = stablehlo.add %b, %c : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "add"]
+
+
+def test_a_barrier_keeps_what_is_computed_again() -> None:
+    body = f"""%b = stablehlo.tanh %a : {VECTOR}
+    %o = stablehlo.optimization_barrier %a : {VECTOR}
+    %c = stablehlo.tanh %o : {VECTOR}
+    %r = stablehlo.add %b, %c : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "optimization_barrier", "tanh", "add"]
+
+
+def test_what_changes_nothing_is_dropped() -> None:
+    body = f"""%b = stablehlo.reshape %a : ({VECTOR}) -> {VECTOR}
+    %c = stablehlo.convert %b : ({VECTOR}) -> {VECTOR}
+    %d = stablehlo.transpose %c, dims = [0] : ({VECTOR}) -> {VECTOR}
+    %e = stablehlo.slice %d [0:8] : ({VECTOR}) -> {VECTOR}
+    %r = stablehlo.tanh %e : {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh"]
+
+
+def test_a_wider_type_and_back_is_nothing_but_a_narrower_one_rounds() -> None:
+    wide, narrow = "tensor<8xf64>", "tensor<8xbf16>"
+    body = f"""%b = stablehlo.convert %a : ({VECTOR}) -> {wide}
+    %c = stablehlo.convert %b : ({wide}) -> {VECTOR}
+    %d = stablehlo.convert %c : ({VECTOR}) -> {narrow}
+    %r = stablehlo.convert %d : ({narrow}) -> {VECTOR}"""
+    assert kinds(vector_main(body)) == ["convert", "convert"]
+
+
+def test_rounding_to_the_precision_of_the_type_is_dropped() -> None:
+    narrow = "tensor<8xbf16>"
+    body = f"""%b = stablehlo.reduce_precision %a, format = e8m23 : {VECTOR}
+    %c = stablehlo.reduce_precision %b, format = e8m7 : {VECTOR}
+    %d = stablehlo.convert %c : ({VECTOR}) -> {narrow}
+    %e = stablehlo.reduce_precision %d, format = e8m7 : {narrow}
+    %f = stablehlo.reduce_precision %e, format = e5m2 : {narrow}
+    %r = stablehlo.convert %f : ({narrow}) -> {VECTOR}"""
+    kept = ["reduce_precision", "convert", "reduce_precision", "convert"]
+    assert kinds(vector_main(body)) == kept
+
+
+def test_a_reduction_of_one_element_each_is_a_reshape() -> None:
+    column = "tensor<8x1xf32>"
+    body = f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
+    %b = stablehlo.tanh %a : {VECTOR}
+    %c = stablehlo.reshape %b : ({VECTOR}) -> {column}
+    %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [1]
+        : ({column}, tensor<f32>) -> {VECTOR}"""
+    assert kinds(vector_main(body)) == ["tanh", "reshape"]
+
+
+def test_two_transposes_are_one() -> None:
+    cube, turned = "tensor<2x3x4xf32>", "tensor<4x2x3xf32>"
+    text = main_function(
+        f"""%b = stablehlo.transpose %a, dims = [1, 2, 0] : ({cube}) -> tensor<3x4x2xf32>
+        %c = stablehlo.transpose %b, dims = [1, 2, 0] : (tensor<3x4x2xf32>) -> {turned}
+        return %c : {turned}""",
+        arguments=f"%a: {cube}",
+        results=turned,
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    (only, _) = Simplifier().block(program.main.body).operations
+    assert only.attributes == (("permutation", "array<i64: 2, 0, 1>"),)
+
+
+SLICED = f"""{all_reduce("%s", "%a")}
+    %id = stablehlo.partition_id : tensor<ui32>
+    %two = stablehlo.constant dense<2> : tensor<ui32>
+    %at = stablehlo.multiply %id, %two : tensor<ui32>
+    %r = stablehlo.dynamic_slice %s, %at, sizes = [2] : ({VECTOR}, tensor<ui32>) -> tensor<2xf32>
+    """
+
+
+def scattered(body: str, *, result: str, kind: str) -> list[str]:
+    text = main_function(f"{body}return {result} : {kind}", arguments=f"%a: {VECTOR}", results=kind)
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    block = program.main.body
+    operations = without_scatters(block.operations[:-1], block.operations[-1].operands)
+    return [op.kind for op in operations]
+
+
+def test_a_reduced_value_of_which_each_device_keeps_a_part_is_scattered() -> None:
+    assert scattered(SLICED, result="%r", kind="tensor<2xf32>") == ["reduce_scatter"]
+
+
+def test_a_reduced_value_that_is_read_whole_is_not_scattered() -> None:
+    assert "all_reduce" in scattered(SLICED, result="%s", kind=VECTOR)
+
+
+SUMMED = f"""{all_reduce("%s", "%a")}
+    {all_reduce("%t", "%b")}
+    %r = stablehlo.add %s, %t : {VECTOR}
+    """
+
+
+@pytest.mark.parametrize(
+    ("results", "kinds"),
+    [
+        (("%r",), ["add", "all_reduce"]),
+        # What something else reads is reduced by itself.
+        (("%r", "%t"), ["all_reduce", "all_reduce", "add"]),
+    ],
+)
+def test_sums_of_reduced_values_are_reduced_once(
+    results: tuple[str, ...], kinds: list[str]
+) -> None:
+    types = ", ".join([VECTOR] * len(results))
+    text = main_function(
+        f"{SUMMED}return {', '.join(results)} : {types}",
+        arguments=f"%a: {VECTOR}, %b: {VECTOR}",
+        results=types,
+    )
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    block = program.main.body
+    operations = with_sums_joined(block.operations[:-1], block.operations[-1].operands)
+    assert [op.kind for op in operations] == kinds
+
+
+def test_a_loop_makes_what_it_would_carry_unchanged() -> None:
+    text = main_function(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %c = stablehlo.constant dense<1.0> : tensor<f32>
+        %m = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> {VECTOR}
+        %n:3 = stablehlo.while(%j = %i, %x = %a, %y = %m) : tensor<i32>, {VECTOR}, {VECTOR}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %z = stablehlo.add %x, %y : {VECTOR}
+            stablehlo.return %next, %z, %y : tensor<i32>, {VECTOR}, {VECTOR}
+          }}
+        return %n#1, %n#2 : {VECTOR}, {VECTOR}""",
+        arguments=f"%a: {VECTOR}",
+        results=f"{VECTOR}, {VECTOR}",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    block = Simplifier().block(program.main.body)
+    (loop,) = [op for op in block.operations if op.kind == "while"]
+    assert len(loop.operands) == len(loop.results) == 2
+    inner = [op.kind for op in loop.regions[1].operations]
+    assert inner == ["constant", "add", "constant", "broadcast_in_dim", "add", "return"]
+
+
+def test_a_loop_carries_what_is_no_constant() -> None:
+    wide = "tensor<4x8xf32>"
+    text = main_function(
+        f"""%i = stablehlo.constant dense<0> : tensor<i32>
+        %m = stablehlo.broadcast_in_dim %b, dims = [1] : ({VECTOR}) -> {wide}
+        %n:3 = stablehlo.while(%j = %i, %x = %a, %y = %m) : tensor<i32>, {wide}, {wide}
+          cond {{
+            %limit = stablehlo.constant dense<5> : tensor<i32>
+            %less = stablehlo.compare LT, %j, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+            stablehlo.return %less : tensor<i1>
+          }} do {{
+            %one = stablehlo.constant dense<1> : tensor<i32>
+            %next = stablehlo.add %j, %one : tensor<i32>
+            %z = stablehlo.add %x, %y : {wide}
+            stablehlo.return %next, %z, %y : tensor<i32>, {wide}, {wide}
+          }}
+        return %n#1 : {wide}""",
+        arguments=f"%a: {wide}, %b: {VECTOR}",
+        results=wide,
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    block = Simplifier().block(program.main.body)
+    (loop,) = [op for op in block.operations if op.kind == "while"]
+    assert len(loop.operands) == 3

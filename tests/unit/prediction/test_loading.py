@@ -1,0 +1,59 @@
+"""Weights of branches mean the same branch, however a program is priced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hespas
+from compilers import needs_gpu
+from hespas.errors import ConfigError
+from hespas.frontend.load import is_false_first
+from hespas.prediction.options import Fidelity
+
+SIZE = 1024
+MATRIX = f"tensor<{SIZE}x{SIZE}xbf16>"
+_TIMES = (
+    f"stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({MATRIX}, {MATRIX}) -> {MATRIX}"
+)
+_MULTIPLIES = f"{{ %m = {_TIMES} stablehlo.return %m : {MATRIX} }}"
+_ADDS = f"{{ %s = stablehlo.add %x, %x : {MATRIX} stablehlo.return %s : {MATRIX} }}"
+_AS_NUMBER = "%i = stablehlo.convert %p : (tensor<i1>) -> tensor<i32>"
+CASE = (
+    f'{_AS_NUMBER} %r = "stablehlo.case"(%i) ({_ADDS}, {_MULTIPLIES}) : (tensor<i32>) -> {MATRIX}'
+)
+IF = f'%r = "stablehlo.if"(%p) ({_MULTIPLIES}, {_ADDS}) : (tensor<i1>) -> {MATRIX}'
+FLOPS = 2 * SIZE**3
+"""Of the product; the other branch has one for each element."""
+
+
+def source_of(branch: str) -> bytes:
+    head = f"func.func @main(%p: tensor<i1>, %x: {MATRIX}) -> {MATRIX}"
+    return f"{head} {{ {branch} return %r : {MATRIX} }}".encode()
+
+
+FIDELITIES = [Fidelity.EXPORTED, Fidelity.FUSED, pytest.param(Fidelity.COMPILED, marks=needs_gpu)]
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize(("branch", "multiplies"), [(CASE, (0.0, 1.0)), (IF, (1.0, 0.0))])
+def test_weights_mean_the_same_branch_compiled_and_not(
+    branch: str, multiplies: tuple[float, float], fidelity: Fidelity, tmp_path: Path
+) -> None:
+    file = tmp_path / "step.mlir"
+    file.write_bytes(source_of(branch))
+    for weights, flops in ((multiplies, FLOPS), (multiplies[::-1], SIZE**2)):
+        step = hespas.predict(
+            str(file), "H100_80GB", fidelity=fidelity.value, branch_weights={"": weights}
+        )
+        # bf16 is added in f32, with conversions.
+        assert flops <= step.estimates.total.total.flops <= 4 * flops
+
+
+def test_a_program_with_both_kinds_of_branches_is_refused() -> None:
+    assert is_false_first(source_of(CASE), name="a.mlir")
+    assert not is_false_first(source_of(IF), name="a.mlir")
+    both = source_of(CASE.replace("%r", "%q") + IF)
+    with pytest.raises(ConfigError, match="has both"):
+        is_false_first(both, name="a.mlir")

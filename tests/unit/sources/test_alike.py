@@ -1,0 +1,109 @@
+"""Programs that differ in sizes of a mesh alone, exported once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.base.cache import ContentCache
+from hespas.base.staying import stay
+from hespas.errors import ProgramError
+from hespas.models.model import MeshAxes, parse_mesh
+from hespas.models.part import Part
+from hespas.sources.alike import on_mesh, same_but_for_sizes
+from hespas.sources.function import export_model
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import ModelSource, find_source
+from hespas.sources.workload import export_cache, read_workload
+
+SMALL = {"layers": "2"}
+CASES: list[tuple[str, str, str, dict[str, str]]] = [
+    ("llama3-8b", "data=4,fsdp=2", "data=2,fsdp=4", {}),
+    ("llama3-8b", "data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2", {"scan": "true"}),
+    ("llama3-8b", "data=4,fsdp=2,tp=2", "data=1,fsdp=8,tp=2", {"attention": "cudnn"}),
+    ("llama3-8b", "fsdp=2,data=4,context=2", "fsdp=4,data=2,context=2", {"accumulation": "2"}),
+    ("llama3-8b", "data=4,fsdp=2", "data=2,fsdp=4", {"remat": "offload"}),
+    ("llama2-7b", "data=4,fsdp=2", "data=2,fsdp=4", {"remat": "full"}),
+    ("gpt3-13b", "data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2", {"zero": "3", "scan": "true"}),
+    ("mixtral-8x7b", "data=4,fsdp=2,expert=2", "data=2,fsdp=4,expert=2", {}),
+    ("gemma2-9b", "data=4,fsdp=2", "data=8,fsdp=1", {"attention": "unfused"}),
+    ("deepseek-v3", "data=2,fsdp=4,expert=2", "data=4,fsdp=2,expert=2", {"layers": "4"}),
+]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> ContentCache:
+    return export_cache(tmp_path / "exported")
+
+
+def source(model: str, mesh: str, more: dict[str, str]) -> ModelSource:
+    axes = parse_mesh(mesh)
+    given = {**SMALL, **more, "batch": more.get("batch", "2")}
+    found = find_source(model, ModelOptions(mesh=axes, settings=given), devices=axes.device_count)
+    assert isinstance(found, ModelSource)
+    return found
+
+
+@pytest.mark.parametrize(("model", "one", "other", "more"), CASES)
+def test_a_program_of_one_mesh_is_that_of_another(
+    model: str, one: str, other: str, more: dict[str, str]
+) -> None:
+    first, second = source(model, one, more), source(model, other, more)
+    assert same_but_for_sizes(first).texts == same_but_for_sizes(second).texts
+    exported = [export_model(model, each.texts).text for each in (first, second)]
+    assert exported[0] != exported[1]
+    assert on_mesh(exported[0], second.mesh, name=model) == exported[1]
+    assert on_mesh(exported[1], first.mesh, name=model) == exported[0]
+    assert on_mesh(exported[0], first.mesh, name=model) == exported[0]
+
+
+def test_programs_of_other_sizes_are_others() -> None:
+    meshes = ("data=4,fsdp=2", "fsdp=2,data=4", "data=8,fsdp=2", "data=4,fsdp=2,tp=2", "fsdp=8")
+    texts = [same_but_for_sizes(source("llama3-8b", mesh, {})).texts["mesh"] for mesh in meshes]
+    assert len(set(texts)) == len(meshes)
+    assert texts[-1] == "fsdp=8"
+
+
+def test_programs_of_other_models_and_of_parts_have_a_mesh_of_their_own() -> None:
+    resnet = find_source("resnet18", ModelOptions(mesh=parse_mesh("data=2,fsdp=2")), devices=4)
+    assert isinstance(resnet, ModelSource)
+    assert same_but_for_sizes(resnet) is resnet
+    for zero in ("1", "2"):
+        own = source("gpt3-13b", "data=4,fsdp=2,tp=2", {"zero": zero})
+        assert same_but_for_sizes(own) is own
+    mesh = parse_mesh("data=2,fsdp=2")
+    options = ModelOptions(part=Part(layers=2, mesh=mesh))
+    staged = find_source("llama3-8b", options, devices=4)
+    assert isinstance(staged, ModelSource)
+    assert same_but_for_sizes(staged) is staged
+
+
+def test_alike_programs_are_exported_once(
+    kept: ContentCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        source("llama3-8b", mesh, {}) for mesh in ("data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2")
+    )
+    stay(stays=True)
+    try:
+        read_workload(first, kept=kept)
+        with monkeypatch.context() as patched:
+            patched.setattr("hespas.sources.function.export_model", None)
+            derived = read_workload(second, kept=kept)
+        assert derived == read_workload(second, kept=None)
+    finally:
+        stay(stays=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"module {}", "it declares 0 meshes, and not one"),
+        (b'sdy.mesh @mesh = <["x"=2]>\nsdy.mesh @mesh = <["x"=2]>', "it declares 2 meshes"),
+        (b'sdy.mesh @mesh = <["x"=2]>', "its mesh has no axis fsdp"),
+    ],
+)
+def test_a_program_without_the_mesh_is_refused(text: bytes, said: str) -> None:
+    with pytest.raises(ProgramError, match=said):
+        on_mesh(text, MeshAxes(axes=(("fsdp", 2),)), name="step")
