@@ -17,10 +17,13 @@ from itertools import groupby
 from math import isqrt
 from typing import assert_never
 
-from hespas.collectives.families.double_binary_tree import binary_tree_all_reduce
-from hespas.collectives.families.ring import chain
+from hespas.collectives.algorithms import (
+    ALGORITHMS,
+    algorithms_for,
+    binary_tree_all_reduce,
+    chain,
+)
 from hespas.collectives.patterns import Form
-from hespas.collectives.registry import ALGORITHMS, algorithms_for
 from hespas.collectives.schedule import Collective, Rounds, Schedule
 from hespas.errors import SimulationError
 from hespas.tasks.graph import (
@@ -225,7 +228,7 @@ def _schedule(
     if schedule.rounds[0].pattern.form is not Form.PATH:
         return schedule
     pieces = max(1, isqrt((members - 2) * size_bytes // _BYTES_OF_A_ROUND))
-    return _chain(collective, members, schedule.rounds[0].operation, pieces)
+    return _chain(collective, members, pieces)
 
 
 _binary_tree = cache(binary_tree_all_reduce)

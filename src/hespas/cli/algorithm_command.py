@@ -110,8 +110,8 @@ def command(
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
     """Return the verified algorithm; None, with a message, for graphs that don't say enough."""
+    from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
-    from hespas.collectives.registry import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.schedule import Collective  # noqa: PLC0415 (as above)
     from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)
 

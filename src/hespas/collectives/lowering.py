@@ -13,6 +13,7 @@ from itertools import groupby
 from math import isqrt
 
 from hespas.base.limits import MOST_ALGORITHM_CHUNKS
+from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.program import (
     Buffer,
     Place,
@@ -24,7 +25,6 @@ from hespas.collectives.program import (
     Threadblock,
     chunk_counts,
 )
-from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective, Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
 
@@ -60,14 +60,14 @@ def program(schedule: Schedule) -> Program:
 
 
 def common_program(name: str, collective: Collective, ranks: int) -> Program:
-    """Return the program of one of `hespas.collectives.registry.ALGORITHMS`.
+    """Return the program of one of `hespas.collectives.algorithms.ALGORITHMS`.
 
     Raises `AlgorithmError` where it can't run the collective among so many ranks.
     """
     if ranks * ranks > MOST_ALGORITHM_CHUNKS:
         hint = f"give at most {isqrt(MOST_ALGORITHM_CHUNKS)}"
         raise AlgorithmError(f"there are {ranks} ranks", location=name, hint=hint)
-    return program(ALGORITHMS[name].contiguous_schedule(collective, ranks))
+    return program(ALGORITHMS[name].schedule(collective, ranks, is_contiguous=True))
 
 
 _Sent = tuple[Message, range]

@@ -5,7 +5,7 @@ This is the one description that everything else is made from: the closed forms 
 (`hespas.collectives.lowering`), which are verified, and text. It is symbolic: a ring among a
 million members is two `Rounds`, and parts are computed only where they are asked for.
 
->>> from hespas.collectives.registry import ALGORITHMS
+>>> from hespas.collectives.algorithms import ALGORITHMS
 >>> from hespas.collectives.schedule import Collective
 >>> ring = ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 4)
 >>> [(rounds.pattern.first, rounds.count, rounds.operation.name) for rounds in ring.rounds]
@@ -17,7 +17,7 @@ million members is two `Rounds`, and parts are computed only where they are aske
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil
 from typing import NamedTuple
@@ -123,7 +123,7 @@ class Schedule:
     def windowed(self, window: int | None) -> Schedule:
         """Return the schedule in which a member sends to at most ``window`` others at once.
 
-        >>> from hespas.collectives.registry import ALGORITHMS
+        >>> from hespas.collectives.algorithms import ALGORITHMS
         >>> direct = ALGORITHMS["direct"].schedule(Collective.ALL_GATHER, 4).windowed(2)
         >>> [(one.pattern.first, one.pattern.last) for one in direct.rounds]
         [(1, 2), (3, 3)]
@@ -145,52 +145,6 @@ def _firsts(pattern: Pattern, window: int) -> range:
     return range(pattern.first, pattern.last + 1, window) if is_shift else range(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveAlgorithm:
-    """A collective algorithm: for each collective that it can run, its schedule among members.
-
-    ``usual_for`` are the collectives for which it goes before others that are as fast.
-    ``contiguous_schedules`` are for programs, where those in ``schedules`` send parts that are
-    not next to each other in memory.
-    """
-
-    name: str
-    schedules: Mapping[Collective, Callable[[int], Schedule]]
-    contiguous_schedules: Mapping[Collective, Callable[[int], Schedule]] = field(
-        default_factory=dict[Collective, "Callable[[int], Schedule]"]
-    )
-    needs_power_of_two: bool = False
-    usual_for: tuple[Collective, ...] = ()
-
-    def supports(self, collective: Collective, members: int) -> bool:
-        """Return whether it can run a collective among so many members."""
-        is_power = members & members - 1 == 0
-        return collective in self.schedules and members > 1 and (
-            is_power or not self.needs_power_of_two
-        )  # fmt: skip
-
-    def schedule(self, collective: Collective, members: int) -> Schedule:
-        """Return the schedule of a collective.
-
-        Raises `AlgorithmError` for a collective that it can't run, for fewer than two members, and
-        for a number of them that isn't a power of two where it must be.
-        """
-        if collective not in self.schedules:
-            raise AlgorithmError(f"there is no {self.name} algorithm for {collective.value}")
-        if members < 2:
-            raise AlgorithmError(f"{self.name} among {members} ranks", hint="give 2 or more")
-        if not self.supports(collective, members):
-            message = f"{self.name} among {members} ranks, which is not a power of two"
-            raise AlgorithmError(message)
-        return self.schedules[collective](members)
-
-    def contiguous_schedule(self, collective: Collective, members: int) -> Schedule:
-        """Return the schedule that programs follow; raises as `schedule` does."""
-        schedule = self.schedule(collective, members)
-        make = self.contiguous_schedules.get(collective)
-        return schedule if make is None else make(members)
-
-
 _LARGER_THAN_INPUT = (Collective.ALL_GATHER, Collective.GATHER)
 
 
@@ -206,25 +160,76 @@ def cut_evenly(
     """Return a schedule whose larger buffer is cut into ``parts``, by default one a member.
 
     An all-gather's and a gather's input is one member's share of them; an all-to-all has as many
-    for each member.
+    for each member. The last member of a chain is the root of its reduction.
     """
     total = members * channels if parts is None else parts
-    inputs = total // members if collective in _LARGER_THAN_INPUT else total
+    is_chain = any(one.pattern.form is Form.PATH for one in rounds)
     return Schedule(
         name=name,
         collective=collective,
         members=members,
         parts=total * members if collective is Collective.ALL_TO_ALL else total,
-        input_parts=inputs,
+        input_parts=total // members if collective in _LARGER_THAN_INPUT else total,
         rounds=rounds,
         channels=channels,
+        root=members - 1 if is_chain and collective is Collective.REDUCE else 0,
     )
+
+
+RoundsOf = Callable[[Collective, int], tuple[Rounds, ...]]
+"""Gives the rounds of a collective among a number of members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveAlgorithm:
+    """A collective algorithm: for each collective that it can run, its rounds among members.
+
+    ``parts`` and ``channels`` are those of `cut_evenly`. ``usual_for`` are the collectives for
+    which it goes before others that are as fast. Programs follow ``contiguous_rounds``, where
+    ``rounds`` send parts that are not next to each other in memory.
+    """
+
+    name: str
+    rounds: Mapping[Collective, RoundsOf]
+    contiguous_rounds: RoundsOf | None = None
+    parts: int | None = None
+    channels: int = 1
+    needs_power_of_two: bool = False
+    usual_for: tuple[Collective, ...] = ()
+
+    def supports(self, collective: Collective, members: int) -> bool:
+        """Return whether it can run a collective among so many members."""
+        is_power = members & members - 1 == 0
+        return collective in self.rounds and members > 1 and (
+            is_power or not self.needs_power_of_two
+        )  # fmt: skip
+
+    def schedule(
+        self, collective: Collective, members: int, *, is_contiguous: bool = False
+    ) -> Schedule:
+        """Return the schedule of a collective; a program follows the contiguous one.
+
+        Raises `AlgorithmError` for a collective that it can't run, for fewer than two members, and
+        for a number of them that isn't a power of two where it must be.
+        """
+        if collective not in self.rounds:
+            raise AlgorithmError(f"there is no {self.name} algorithm for {collective.value}")
+        if members < 2:
+            raise AlgorithmError(f"{self.name} among {members} ranks", hint="give 2 or more")
+        if not self.supports(collective, members):
+            message = f"{self.name} among {members} ranks, which is not a power of two"
+            raise AlgorithmError(message)
+        rounds_of = self.contiguous_rounds if is_contiguous else None
+        rounds = (rounds_of or self.rounds[collective])(collective, members)
+        return cut_evenly(
+            self.name, collective, members, rounds, parts=self.parts, channels=self.channels
+        )
 
 
 def schedule_text(schedule: Schedule) -> str:
     """Return a schedule as text: its rounds, and every message as ``source>target[parts]``.
 
-    >>> from hespas.collectives.registry import ALGORITHMS
+    >>> from hespas.collectives.algorithms import ALGORITHMS
     >>> print(schedule_text(ALGORITHMS["ring"].schedule(Collective.ALL_GATHER, 3)))
     ring allgather among 3: 3 parts, 1 in each input
     2 rounds: each to the member 1 further; 1 part, stored
@@ -267,3 +272,56 @@ def _message_text(message: Message, parts: range) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+HIERARCHICAL = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL,
+)
+"""The collectives that can run along one dimension of the network after the other.
+
+Source: Cho et al., "BlueConnect" (2019), and ASTRA-sim's ``localBWAware``.
+"""
+
+
+class DimensionPhase(NamedTuple):
+    """A collective along one dimension, of ``size_bytes`` in each member's input."""
+
+    dimension: int
+    collective: Collective
+    size_bytes: int
+
+
+def phases(
+    collective: Collective, sizes: Mapping[int, int], size_bytes: int
+) -> Iterator[DimensionPhase]:
+    """Yield the phases of a collective, given the members along each dimension, innermost first.
+
+    An all-reduce scatters along all dimensions but the last, reduces along that, and gathers back.
+    An all-gather begins with the outermost dimension, the others with the innermost.
+
+    >>> for phase in phases(Collective.ALL_REDUCE, {0: 8, 1: 4}, 1000):
+    ...     print(phase.dimension, phase.collective.name, phase.size_bytes)
+    0 REDUCE_SCATTER 1000
+    1 ALL_REDUCE 125
+    0 ALL_GATHER 125
+    """
+    for dimension, phase in _order(collective, list(sizes)):
+        yield DimensionPhase(dimension, phase, size_bytes)
+        if phase is Collective.ALL_GATHER:
+            size_bytes *= sizes[dimension]
+        elif phase is Collective.REDUCE_SCATTER:
+            size_bytes //= sizes[dimension]
+
+
+def _order(collective: Collective, dimensions: list[int]) -> Iterator[tuple[int, Collective]]:
+    if collective is not Collective.ALL_REDUCE:
+        is_gather = collective is Collective.ALL_GATHER
+        yield from ((one, collective) for one in dimensions[:: -1 if is_gather else 1])
+        return
+    *inner, last = dimensions
+    yield from ((one, Collective.REDUCE_SCATTER) for one in inner)
+    yield last, Collective.ALL_REDUCE
+    yield from ((one, Collective.ALL_GATHER) for one in reversed(inner))

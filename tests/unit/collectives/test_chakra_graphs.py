@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.chakra_graphs import read_graphs, write_graphs
 from hespas.collectives.chakra_verify import verify_graphs
 from hespas.collectives.lowering import common_program
-from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
@@ -25,7 +25,7 @@ Graphs = Sequence[Sequence[ParsedNode]]
 WRITTEN = [
     (name, collective)
     for name, algorithm in ALGORITHMS.items()
-    for collective in algorithm.schedules
+    for collective in algorithm.rounds
     if name != "in-switch"
     and collective.name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL")
 ]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.lowering import common_program, program
 from hespas.collectives.msccl_xml import parse_program, program_xml
-from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
@@ -12,7 +12,7 @@ from hespas.errors import AlgorithmError
 CASES = [
     (name, collective, ranks)
     for name, algorithm in ALGORITHMS.items()
-    for collective in algorithm.schedules
+    for collective in algorithm.rounds
     for ranks in (2, 3, 4, 7, 8, 12)
     if name not in ("in-switch", "dissemination") and algorithm.supports(collective, ranks)
 ]
@@ -26,7 +26,7 @@ def test_a_generated_algorithm_computes_its_collective(
 
     for schedule in (
         algorithm.schedule(collective, ranks),
-        algorithm.contiguous_schedule(collective, ranks),
+        algorithm.schedule(collective, ranks, is_contiguous=True),
     ):
         assert verify(program(schedule)).is_result_known
 

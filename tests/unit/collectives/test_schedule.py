@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from hespas.collectives.registry import ALGORITHMS, algorithms_for
+from hespas.collectives.algorithms import ALGORITHMS, algorithms_for
 from hespas.collectives.schedule import Collective, schedule_text
 from hespas.errors import AlgorithmError
 
 GOLDEN = Path(__file__).with_name("schedules.txt")
-ALL = [(name, of) for name, algorithm in ALGORITHMS.items() for of in algorithm.schedules]
+ALL = [(name, of) for name, algorithm in ALGORITHMS.items() for of in algorithm.rounds]
 
 
 def test_the_text_of_every_schedule_is_as_recorded() -> None:

@@ -25,7 +25,7 @@ _AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 
 
 AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double-binary-tree"]
-"""The algorithms of `hespas.collectives.registry.ALGORITHMS` that ASTRA-sim has, too."""
+"""The algorithms of `hespas.collectives.algorithms.ALGORITHMS` that ASTRA-sim has, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,14 +197,14 @@ def halving_doubling_steps(
 def halving_doubling_schedule(kind: CollectiveKind, members: int) -> Schedule:
     """Return the schedule of halving-doubling; raises as `halving_doubling_steps` does."""
     # Most runs do without, and save the import.
-    from hespas.collectives.families import halving_doubling  # noqa: PLC0415
+    from hespas.collectives.algorithms import HALVING_DOUBLING  # noqa: PLC0415
     from hespas.collectives.schedule import Collective  # noqa: PLC0415
 
     if members & members - 1:
         raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
     if kind is _A2A:
         raise SimulationError("there is no all-to-all by halvingDoubling")
-    return halving_doubling.ALGORITHM.schedule(Collective[kind.name], members)
+    return HALVING_DOUBLING.schedule(Collective[kind.name], members)
 
 
 def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from hespas.collectives import registry
-from hespas.collectives.families.double_binary_tree import binary_tree_all_reduce
-from hespas.collectives.hierarchical import HIERARCHICAL
+from hespas.collectives import algorithms as collective_algorithms
+from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
 from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
-from hespas.collectives.schedule import Collective, Operation, Schedule
+from hespas.collectives.schedule import HIERARCHICAL, Collective, Operation, Schedule
 from hespas.simulate.flow import choices
 
 AROUND = "bidirectional-ring"
@@ -39,9 +38,9 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
         case choices.HIERARCHICAL:
             able = HIERARCHICAL
         case choices.MULTI_AXIS | choices.HAMILTONIAN:
-            able = tuple(registry.ALGORITHMS[AROUND].schedules)
+            able = tuple(ALGORITHMS[AROUND].rounds)
         case _:
-            able = tuple(registry.ALGORITHMS[algorithm].schedules)
+            able = tuple(ALGORITHMS[algorithm].rounds)
     return tuple([collective.name.lower() for collective in able])
 
 
@@ -51,7 +50,7 @@ def algorithms_for(kind: str, members: int) -> tuple[str, ...]:
     >>> algorithms_for("all_to_all", 6)
     ('direct', 'ring')
     """
-    able = registry.algorithms_for(collective_of(kind), members)
+    able = collective_algorithms.algorithms_for(collective_of(kind), members)
     return tuple([
         one.name
         for one in able
@@ -94,7 +93,7 @@ def steps_of(
     >>> [(step.count, step.size_bytes, step.reduced_bytes) for step in steps]
     [(3, 250, 250), (3, 250, 0)]
     """
-    schedule = registry.ALGORITHMS[algorithm].schedule(collective_of(kind), members)
+    schedule = ALGORITHMS[algorithm].schedule(collective_of(kind), members)
     if algorithm == "double-binary-tree":
         if pipeline_bytes is not None:
             return [_pipelined_trees(members, size_bytes, pipeline_bytes)]

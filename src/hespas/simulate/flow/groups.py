@@ -15,8 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.collectives.loops import loop_through
-from hespas.collectives.patterns import Along, Form, Pattern, ends
+from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
 from hespas.simulate.flow.refinement import count_distinct

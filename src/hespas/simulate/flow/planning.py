@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hespas.base.suggest import suggestion
-from hespas.collectives.hierarchical import HIERARCHICAL, phases
 from hespas.collectives.patterns import Along, Form, Pattern, shift
-from hespas.collectives.schedule import Collective
+from hespas.collectives.schedule import HIERARCHICAL, Collective, phases
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
 from hespas.simulate.astra.options import parse_implementation

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hespas.collectives.hierarchical import phases
-from hespas.collectives.registry import ALGORITHMS
-from hespas.collectives.schedule import Collective, Operation
+from hespas.collectives.algorithms import ALGORITHMS
+from hespas.collectives.schedule import Collective, Operation, phases
 from hespas.errors import SimulationError
 from hespas.hardware.system import CollectiveKind, System
 from hespas.simulate.astra.closed_forms import (

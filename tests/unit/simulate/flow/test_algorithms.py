@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.patterns import messages
-from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 from hespas.simulate.flow import choices
@@ -14,7 +14,7 @@ SIZE = 2**12 * 3 * 5 * 7
 CASES = [
     (name, collective, members)
     for name, algorithm in ALGORITHMS.items()
-    for collective in algorithm.schedules
+    for collective in algorithm.rounds
     for members in (2, 3, 4, 8)
     if name != "in-switch" and algorithm.supports(collective, members)
 ]

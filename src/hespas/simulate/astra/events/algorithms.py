@@ -1,8 +1,8 @@
 """The algorithms of ASTRA-sim, message by message, for one member of one logical ring.
 
-Who sends what to whom is that of `hespas.collectives.families`; when, is ASTRA-sim's. Each message
-is handed in, waits at the endpoint, and makes a token, which allows to send; each one that comes is
-handed in again.
+Who sends what to whom is that of `hespas.collectives.algorithms`; when, is ASTRA-sim's. Each
+message is handed in, waits at the endpoint, and makes a token, which allows to send; each one that
+comes is handed in again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol
 
-from hespas.collectives.families import ring
+from hespas.collectives.algorithms import RING
 from hespas.collectives.patterns import Form, tree_parent
 from hespas.collectives.schedule import Collective, Operation
 from hespas.errors import SimulationError
@@ -113,7 +113,7 @@ def _relay_rounds(
     """Return what each member of a ring or of halving-doubling does, from its schedule."""
     is_ring = algorithm == "ring"
     if is_ring:
-        schedule = ring.ALGORITHM.schedule(Collective[kind.name], members)
+        schedule = RING.schedule(Collective[kind.name], members)
     else:
         schedule = halving_doubling_schedule(kind, members)
     result: list[_RelayRounds] = []

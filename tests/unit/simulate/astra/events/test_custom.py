@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.chakra_graphs import write_graphs
 from hespas.collectives.lowering import common_program
 from hespas.collectives.msccl_xml import program_xml
-from hespas.collectives.registry import ALGORITHMS
 from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
 from hespas.hardware.system import System
@@ -37,7 +37,7 @@ NATIVE = {"ring": "ring", "direct": "direct", "halving-doubling": "halvingDoubli
 CASES = [
     (name, collective)
     for name in NATIVE
-    for collective in ALGORITHMS[name].schedules
+    for collective in ALGORITHMS[name].rounds
     if collective in KIND_OF
 ]
 

@@ -1,0 +1,354 @@
+"""The collective algorithms: the rounds of every collective that each of them runs.
+
+To add one, append a `hespas.collectives.schedule.CollectiveAlgorithm` to `ALGORITHMS`: the network
+models, programs in MSCCL's form, their verification and the tests find it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isqrt
+
+from hespas.collectives.patterns import Form, Pattern, shift, tree_depths
+from hespas.collectives.schedule import (
+    Collective,
+    CollectiveAlgorithm,
+    Message,
+    Operation,
+    Rounds,
+    Schedule,
+    cut_evenly,
+)
+
+_ALL_REDUCE = Collective.ALL_REDUCE
+_ALL_GATHER = Collective.ALL_GATHER
+_REDUCE_SCATTER = Collective.REDUCE_SCATTER
+_ALL_TO_ALL = Collective.ALL_TO_ALL
+_BROADCAST, _REDUCE = Collective.BROADCAST, Collective.REDUCE
+_GATHER, _SCATTER = Collective.GATHER, Collective.SCATTER
+
+
+def _only(part: int) -> range:
+    return range(part, part + 1)
+
+
+def _part_of_source(message: Message) -> range:
+    return _only(message.source)
+
+
+def _part_of_target(message: Message) -> range:
+    return _only(message.target)
+
+
+def _part_of_channel(message: Message) -> range:
+    return _only(message.channel)
+
+
+def _levels(members: int) -> list[int]:
+    """Return 1, 2, 4, ... below ``members``."""
+    return [1 << level for level in range((members - 1).bit_length())]
+
+
+# The ring: parts go around the list of members, from each to the next.
+
+
+def _around(members: int, first: int, operation: Operation) -> Rounds:
+    """Return n - 1 rounds, the first of which sends the part ``first`` past one's own number."""
+
+    def parts(message: Message) -> range:
+        return _only((message.source + first - message.round) % members)
+
+    return Rounds(pattern=shift(1), count=members - 1, parts=parts, operation=operation)
+
+
+def _ring(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    """Return the rounds that add parts up, those that hand sums out, or both."""
+    if collective is _REDUCE_SCATTER:
+        return (_around(members, -1, Operation.REDUCE),)
+    if collective is _ALL_GATHER:
+        return (_around(members, 0, Operation.COPY),)
+    return (_around(members, 0, Operation.REDUCE), _around(members, 1, Operation.COPY))
+
+
+def _ring_all_to_all(_: Collective, members: int) -> tuple[Rounds, ...]:
+    """Return the ring in which the part for the d-th next member is handed on d times."""
+
+    def parts(message: Message) -> range:
+        distance = (1 + isqrt(1 + 8 * message.round)) // 2
+        hop = message.round - distance * (distance - 1) // 2
+        origin = (message.source - hop) % members
+        return _only(origin * members + (origin + distance) % members)
+
+    return (Rounds(pattern=shift(1), count=members * (members - 1) // 2, parts=parts),)
+
+
+def _chain(collective: Collective, members: int, pieces: int | None = None) -> tuple[Rounds, ...]:
+    """Return a pipeline along the list, in which the k-th piece leaves the first in round k."""
+    count = members if pieces is None else pieces
+
+    def parts(message: Message) -> range:
+        piece = message.round - message.source
+        return _only(piece) if 0 <= piece < count else range(0)
+
+    rounds = Rounds(
+        pattern=Pattern(Form.PATH),
+        count=count + members - 2,
+        parts=parts,
+        operation=Operation.REDUCE if collective is _REDUCE else Operation.COPY,
+        depth=members - 1,
+    )
+    return (rounds,)
+
+
+def chain(collective: Collective, members: int, pieces: int) -> Schedule:
+    """Return the ring's broadcast or reduction with a number of pieces."""
+    rounds = _chain(collective, members, pieces)
+    return cut_evenly("ring", collective, members, rounds, parts=pieces)
+
+
+RING = CollectiveAlgorithm(
+    name="ring",
+    rounds={
+        _ALL_REDUCE: _ring,
+        _REDUCE_SCATTER: _ring,
+        _ALL_GATHER: _ring,
+        _ALL_TO_ALL: _ring_all_to_all,
+        _BROADCAST: _chain,
+        _REDUCE: _chain,
+    },
+    usual_for=(_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _REDUCE),
+)
+
+
+# The bidirectional ring: half of every part goes around in each direction.
+
+
+def _both_ways(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    """Return a ring whose halves of part k, 2 k and 2 k + 1, go around in opposite directions."""
+
+    def both(rounds: Rounds) -> Rounds:
+        def parts(message: Message) -> range:
+            # In the other direction, members are numbered backwards.
+            source = -message.source % members if message.channel else message.source
+            (part,) = rounds.parts(message._replace(source=source))
+            return _only(2 * (-part % members if message.channel else part) + message.channel)
+
+        return replace(rounds, pattern=Pattern(Form.NEIGHBOURS), parts=parts)
+
+    return tuple(map(both, _ring(collective, members)))
+
+
+# The binomial tree: in each round, every member that has the data sends it to one that has not.
+
+
+def _binomial_tree(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    """Return rounds in which the first 1, 2, 4, ... members send on; a reduction's are reversed."""
+    is_reduction = collective is _REDUCE
+    form = Form.COLLECT if is_reduction else Form.SPREAD
+    operation = Operation.REDUCE if is_reduction else Operation.COPY
+    rounds = [
+        Rounds(pattern=Pattern(form, reach), parts=_part_of_channel, operation=operation)
+        for reach in _levels(members)
+    ]
+    return tuple(rounds[:: -1 if is_reduction else 1])
+
+
+# Direct: every member sends to every other at once.
+
+
+def _direct(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    pattern = shift(1, members - 1)
+    scattered = Rounds(
+        pattern=pattern, parts=_part_of_target, operation=Operation.REDUCE, is_staged=True
+    )
+    gathered = Rounds(pattern=pattern, parts=_part_of_source)
+    if collective is _ALL_REDUCE:
+        return scattered, gathered
+    return (scattered if collective is _REDUCE_SCATTER else gathered,)
+
+
+def _direct_all_to_all(_: Collective, members: int) -> tuple[Rounds, ...]:
+    def parts(message: Message) -> range:
+        return _only(message.source * members + message.target)
+
+    return (Rounds(pattern=shift(1, members - 1), parts=parts),)
+
+
+def _of_root(collective: Collective, _: int) -> tuple[Rounds, ...]:
+    """Return the round in which the root hears from all others, or sends to them."""
+    if collective is _GATHER:
+        return (Rounds(pattern=Pattern(Form.TO_ROOT), parts=_part_of_source),)
+    return (Rounds(pattern=Pattern(Form.FROM_ROOT), parts=_part_of_target),)
+
+
+# The dissemination barrier: in round k, each notifies the member 2**k further.
+# Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
+
+
+def _dissemination(_: Collective, members: int) -> tuple[Rounds, ...]:
+    return tuple([
+        Rounds(pattern=shift(distance), parts=lambda _: range(0), size_parts=0)
+        for distance in _levels(members)
+    ])  # fmt: skip
+
+
+# The double binary tree: each of two trees adds up half of the data and hands the sum down. A leaf
+# of one tree is an inner member of the other, so that everyone sends about as much; see
+# `hespas.collectives.patterns.tree_parent` for the trees and their source.
+
+
+def _up_and_down(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]:
+    levels = range(1, max(tree_depths(members)) + 1)
+    up = [
+        Rounds(pattern=Pattern(climb, level), parts=_part_of_channel, operation=Operation.REDUCE)
+        for level in reversed(levels)
+    ]
+    down = [Rounds(pattern=Pattern(descend, level), parts=_part_of_channel) for level in levels]
+    return (*up, *down)
+
+
+def binary_tree_all_reduce(members: int) -> Schedule:
+    """Return the sum of everything up one tree, level by level, and down again."""
+    rounds = _up_and_down(members, Form.CLIMB, Form.DESCEND)
+    return cut_evenly("binary-tree", _ALL_REDUCE, members, rounds, parts=1)
+
+
+def _double_binary_tree(_: Collective, members: int) -> tuple[Rounds, ...]:
+    return _up_and_down(members, Form.CLIMB_BOTH, Form.DESCEND_BOTH)
+
+
+# Recursive halving and doubling, among a power of two. In halving, the members at a distance
+# exchange halves of what they still have to add up; doubling undoes it. ASTRA-sim's halving, and
+# the one that is used here, begins with the nearest member, with which it exchanges every second
+# part. In programs a message has to be one piece of memory: they begin with the farthest member.
+# Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+# MPICH" (2005).
+
+
+def _shared(members: int, member: int, bits: int) -> range:
+    """Return the parts whose number agrees with a member's in ``bits``, lowest or highest."""
+    free = members - 1 & ~bits
+    first = member & bits
+    return range(first, (first | free) + 1, 1 if free & 1 else bits + 1)
+
+
+def _exchange(members: int, distance: int, bits: int, operation: Operation) -> Rounds:
+    def parts(message: Message) -> range:
+        owner = message.target if operation is Operation.REDUCE else message.source
+        return _shared(members, owner, bits)
+
+    return Rounds(
+        pattern=Pattern(Form.EXCHANGE, distance),
+        parts=parts,
+        size_parts=members >> bits.bit_count(),
+        operation=operation,
+    )
+
+
+def _halve_and_double(
+    collective: Collective, members: int, distances: Sequence[int]
+) -> tuple[Rounds, ...]:
+    """Return halving, doubling, or both; ``distances`` are in the order of halving.
+
+    After some rounds of halving, a member goes on with the parts that agree with its own number in
+    the bits that are the distances so far. In doubling, members give those away again.
+    """
+    shared_bits = [
+        (distance, sum(distances[: index + 1])) for index, distance in enumerate(distances)
+    ]
+    rounds: list[Rounds] = []
+    if collective is not _ALL_GATHER:
+        rounds += [_exchange(members, *one, Operation.REDUCE) for one in shared_bits]
+    if collective is not _REDUCE_SCATTER:
+        rounds += [_exchange(members, *one, Operation.COPY) for one in reversed(shared_bits)]
+    return tuple(rounds)
+
+
+def _nearest_first(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    return _halve_and_double(collective, members, _levels(members))
+
+
+def _farthest_first(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    return _halve_and_double(collective, members, _levels(members)[::-1])
+
+
+HALVING_DOUBLING = CollectiveAlgorithm(
+    name="halving-doubling",
+    rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _nearest_first),
+    contiguous_rounds=_farthest_first,
+    needs_power_of_two=True,
+)
+
+
+# In the switch: members send what they have once, and get the result once. The pattern stands for
+# the load of links: a message to another member crosses the link up to the switch and the link down
+# from it. Source: NVIDIA's SHARP and NVLink SHARP.
+
+
+def _in_switch(collective: Collective, members: int) -> tuple[Rounds, ...]:
+    # The link down to a member carries what all others have.
+    size_parts = members - 1 if collective is _ALL_GATHER else members
+    rounds = Rounds(
+        pattern=shift(1),
+        parts=lambda _: range(members),
+        size_parts=size_parts,
+        operation=Operation.IN_SWITCH,
+    )
+    return (rounds,)
+
+
+ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        CollectiveAlgorithm(
+            name="bidirectional-ring",
+            rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _both_ways),
+            channels=2,
+        ),
+        CollectiveAlgorithm(
+            name="binomial-tree",
+            rounds=dict.fromkeys((_BROADCAST, _REDUCE), _binomial_tree),
+            parts=1,
+        ),
+        CollectiveAlgorithm(
+            name="direct",
+            rounds={
+                **dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _direct),
+                _ALL_TO_ALL: _direct_all_to_all,
+                **dict.fromkeys((_GATHER, _SCATTER), _of_root),
+            },
+            usual_for=(_ALL_TO_ALL, _GATHER, _SCATTER),
+        ),
+        CollectiveAlgorithm(
+            name="dissemination", rounds={Collective.BARRIER: _dissemination}, parts=0
+        ),
+        CollectiveAlgorithm(
+            name="double-binary-tree",
+            rounds={_ALL_REDUCE: _double_binary_tree},
+            parts=2,
+            channels=2,
+        ),
+        HALVING_DOUBLING,
+        CollectiveAlgorithm(
+            name="in-switch",
+            rounds=dict.fromkeys(
+                (_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _REDUCE), _in_switch
+            ),
+        ),
+        RING,
+    )
+}
+"""The algorithms by name, such as ``double-binary-tree``."""
+
+
+def algorithms_for(collective: Collective, members: int) -> tuple[CollectiveAlgorithm, ...]:
+    """Return the algorithms that can run a collective among so many members.
+
+    Those that are usual for it come first.
+
+    >>> [one.name for one in algorithms_for(Collective.ALL_TO_ALL, 6)]
+    ['direct', 'ring']
+    """
+    able = [one for one in ALGORITHMS.values() if one.supports(collective, members)]
+    return tuple(sorted(able, key=lambda one: collective not in one.usual_for))
