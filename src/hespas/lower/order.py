@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from hespas.lower.kinds import HOLDING
 from hespas.program.program import Op, Value, values_read
 
 
@@ -15,7 +14,7 @@ def needed_by(op: Op) -> Sequence[Value]:
 
     The bodies of all other operations, as reductions, read their own arguments alone.
     """
-    return values_read(op, within=HOLDING)
+    return values_read(op)
 
 
 def readers_of(operations: Iterable[Op]) -> dict[Value, list[Op]]:

@@ -1,6 +1,7 @@
 """The intermediate representation that all stages read: data only.
 
-`program` has the values, operations, blocks, functions and the `Program` that holds them, `attrs`
+`program` has the values, operations, blocks, functions and the `Program` that holds them, `uses`
+who makes and who reads a value, `attrs`
 and `types` what operations and values carry, `groups` the devices of a collective, `device_order`
 which device runs which partition, `scopes` the framework's name stacks, `kernels` a compiler's
 kernels and `mosaic` those that authors write for TPUs. `devices` settles how many devices a program

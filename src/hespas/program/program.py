@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -211,30 +211,27 @@ def all_ops(program: Program) -> Iterator[Op]:
         yield from nested_ops(function.body)
 
 
-def values_read(op: Op, *, within: Container[str] | None = None) -> tuple[Value, ...]:
+def values_read(op: Op) -> Sequence[Value]:
     """Return an operation's operands, then the outer values that its regions read.
 
-    ``within`` are the kinds of operations into whose regions it looks, None for all.
+    Only loops, branches and operations without a record read values around them; the bodies of
+    others, as of reductions and fusions, read their own arguments.
     """
-    if not op.regions:
+    if not op.regions or not op.traits.reads_around:
         return op.operands
     read = [*op.operands]
-    _add_outer(op, read, set(), within)
-    return tuple(read)
+    _add_outer(op, read, set())
+    return read
 
 
-def _add_outer(
-    op: Op, read: list[Value], defined: set[Value], within: Container[str] | None
-) -> None:
+def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
     """Append what an operation's regions read and do not define, and add what they define."""
-    if within is not None and op.kind not in within:
-        return
     for region in op.regions:
         defined.update(region.arguments)
         for inner in region.operations:
             read += [value for value in inner.operands if value not in defined]
-            if inner.regions:
-                _add_outer(inner, read, defined, within)
+            if inner.regions and inner.traits.reads_around:
+                _add_outer(inner, read, defined)
             defined.update(inner.results)
 
 

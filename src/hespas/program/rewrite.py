@@ -1,15 +1,19 @@
-"""Copy operations with other operands, and open calls in place."""
+"""Rewrite programs: rename values, copy operations, apply patterns, open calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import NO_ATTRS, CallAttrs
+from hespas.program.attrs import NO_ATTRS, Attrs, CallAttrs
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Function, Op, Program, Value, values_read
 from hespas.program.scopes import joined_scope
+from hespas.program.types import Type
+from hespas.program.uses import Uses
 
 Renaming = dict[Value, Value]
 
@@ -18,7 +22,7 @@ _OPENED = frozenset({"call", "composite"})
 
 def copied_op(op: Op, renaming: Renaming) -> Op:
     """Copy an operation with renamed operands and fresh results, which ``renaming`` records."""
-    operands = tuple([renaming.get(value, value) for value in op.operands])
+    operands = _renamed(op.operands, renaming)
     regions = tuple([copied_block(region, renaming) for region in op.regions])
     results = fresh(op.results, renaming)
     return replace(op, operands=operands, results=results, regions=regions)
@@ -42,6 +46,23 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
     return tuple(copies)
 
 
+def renamed_op(op: Op, renaming: Renaming) -> Op:
+    """Return an operation with renamed operands, in its regions too, and its own results."""
+    if not renaming or renaming.keys().isdisjoint(values_read(op)):
+        return op
+    regions = tuple([_renamed_block(region, renaming) for region in op.regions])
+    return replace(op, operands=_renamed(op.operands, renaming), regions=regions)
+
+
+def _renamed_block(block: Block, renaming: Renaming) -> Block:
+    operations = tuple([renamed_op(op, renaming) for op in block.operations])
+    return Block(arguments=block.arguments, operations=operations)
+
+
+def _renamed(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
+    return tuple([renaming.get(value, value) for value in values])
+
+
 def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
     """Return an operation without attributes, in the place and under the name of another one."""
     return Op(
@@ -55,24 +76,120 @@ def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
     )
 
 
-def without_identities(block: Block, is_identity: Callable[[Op], bool]) -> Block:
+class Builder:
+    """Collects operations that stand in the place of another one, ``at``."""
+
+    __slots__ = ("at", "operations")
+
+    def __init__(self, at: Op) -> None:
+        self.at = at
+        self.operations: list[Op] = []
+
+    def add(
+        self,
+        kind: str,
+        operands: Iterable[Value],
+        result: Value | Type,
+        attrs: Attrs = NO_ATTRS,
+        *,
+        attributes: tuple[tuple[str, str], ...] = (),
+        regions: tuple[Block, ...] = (),
+    ) -> Value:
+        """Append an operation and return its result: ``result``, or a new value of a type."""
+        value = result if isinstance(result, Value) else Value(type=result)
+        op = plain_op(self.at, kind, operands, value)
+        self.operations.append(replace(op, attrs=attrs, attributes=attributes, regions=regions))
+        return value
+
+
+Change = Callable[[Op, Uses], Iterable[Op] | Value | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A rewrite of operations of some kinds.
+
+    ``change`` returns the operations that stand for an operation and make its results, or the value
+    that its only result equals, or None where it does not match. It may look at producers and
+    readers, but replaces its own operation alone: `live` then drops what nothing reads any more.
+    """
+
+    kinds: Collection[str]
+    change: Change
+
+
+def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
+    """Return a block rewritten by each pattern in turn; regions are left as they are."""
+    for pattern in patterns:
+        if any(op.kind in pattern.kinds for op in block.operations):
+            block = _with_pattern(block, pattern)
+    return block
+
+
+def _with_pattern(block: Block, pattern: Pattern) -> Block:
+    uses = Uses.of_block(block)
+    operations: list[Op] = []
+    renaming: Renaming = {}
+    is_changed = False
+    for given in block.operations:
+        op = renamed_op(given, renaming)
+        if op is not given:
+            uses.replace(given, (op,))
+        replacement = pattern.change(op, uses) if op.kind in pattern.kinds else None
+        if replacement is None:
+            operations.append(op)
+            continue
+        is_changed = True
+        if isinstance(replacement, Value):
+            renaming[op.results[0]] = replacement
+            replacement = ()
+        new = tuple(replacement)
+        operations.extend(new)
+        uses.replace(op, new)
+    if not is_changed:
+        return block
+    end = operations.pop()
+    return Block(arguments=block.arguments, operations=(*live(operations, end.operands), end))
+
+
+def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
+    """Return the operations that an output needs, or that have an effect, in order."""
+    needed = set(outputs)
+    kept: list[Op] = []
+    for op in reversed(operations):
+        if op.traits.has_effect or not needed.isdisjoint(op.results):
+            kept.append(op)
+            needed.update(values_read(op))
+    kept.reverse()
+    return kept
+
+
+def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
+    """Return a block changed, those of its loops and branches first."""
+    operations = [
+        replace(op, regions=tuple([each_block(region, change) for region in op.regions]))
+        if op.traits.category is Category.CONTROL
+        else op
+        for op in block.operations
+    ]
+    return change(Block(arguments=block.arguments, operations=tuple(operations)))
+
+
+def without_identities(
+    block: Block, is_identity: Callable[[Op], bool], renaming: Renaming | None = None
+) -> Block:
     """Return a block without its identity operations: operands replace their results.
 
     An identity has as many results as operands; all other values are kept.
     """
-    return _without_identities(block, is_identity, {})
-
-
-def _without_identities(
-    block: Block, is_identity: Callable[[Op], bool], renaming: Renaming
-) -> Block:
+    renaming = {} if renaming is None else renaming
     remaining: list[Op] = []
     for op in block.operations:
-        operands = tuple([renaming.get(value, value) for value in op.operands])
+        operands = _renamed(op.operands, renaming)
         if is_identity(op):
             renaming.update(zip(op.results, operands, strict=True))
             continue
-        regions = [_without_identities(region, is_identity, renaming) for region in op.regions]
+        regions = [without_identities(region, is_identity, renaming) for region in op.regions]
         remaining.append(replace(op, operands=operands, regions=tuple(regions)))
     return Block(arguments=block.arguments, operations=tuple(remaining))
 
@@ -132,7 +249,7 @@ class _Opener:
     def copied(self, op: Op, renaming: Renaming) -> Op:
         """Copy an operation, calls in its regions opened."""
         regions = tuple([self._block(region, renaming) for region in op.regions])
-        operands = tuple([renaming.get(value, value) for value in op.operands])
+        operands = _renamed(op.operands, renaming)
         results = fresh(op.results, renaming)
         scope = joined_scope(self._scope, op.scope)
         return replace(op, operands=operands, results=results, regions=regions, scope=scope)
@@ -148,7 +265,7 @@ class _Opener:
         if callee in self._stack:
             raise ProgramError(f"function @{callee} calls itself", location=op.location)
         body = self._program.function(callee, location=op.location).body
-        operands = [renaming.get(value, value) for value in op.operands]
+        operands = _renamed(op.operands, renaming)
         inner: Renaming = dict(zip(body.arguments, operands, strict=True))
         self._stack.append(callee)
         around, self._scope = self._scope, joined_scope(self._scope, op.scope)

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.program.program import Program, nested_ops, values_read
-from hespas.program.rewrite import with_calls_opened
+from hespas.program.program import Function, Op, Program, Value, nested_ops, values_read
+from hespas.program.rewrite import Builder, Pattern, with_calls_opened, with_patterns
+from hespas.program.uses import Uses
 from programs import VECTOR, on_devices, read, text_of, vector_main
 
 HELPERS = f"""
@@ -157,3 +158,49 @@ def test_values_read_are_operands_and_what_regions_take_from_outside() -> None:
     assert [op.kind for op in nested_ops(program.main.body)] == [
         "constant", "abs", "while", "compare", "return", "add", "return", "return",
     ]  # fmt: skip
+
+
+def _negations_paired(op: Op, uses: Uses) -> Value | None:
+    before = uses.producer(op.operands[0])
+    return before.operands[0] if before and before.kind == "negate" else None
+
+
+def _doubled(op: Op, _: Uses) -> list[Op]:
+    build = Builder(op)
+    build.add("multiply", (op.operands[0], op.operands[0]), op.results[0])
+    return build.operations
+
+
+def _rewritten(body: str, pattern: Pattern, expected: str) -> None:
+    main = read(vector_main(body)).main
+    made = Function(name="main", body=with_patterns(main.body, [pattern]))
+    assert text_of({"main": made}) == text_of(read(vector_main(expected)).functions)
+
+
+def test_a_pattern_renames_results_and_drops_what_is_dead() -> None:
+    _rewritten(
+        f"""
+        %0 = stablehlo.negate %a : {VECTOR}
+        %1 = stablehlo.negate %0 : {VECTOR}
+        %r = stablehlo.abs %1 : {VECTOR}""",
+        Pattern(kinds={"negate"}, change=_negations_paired),
+        f"%r = stablehlo.abs %a : {VECTOR}",
+    )
+
+
+def test_a_pattern_replaces_operations() -> None:
+    _rewritten(
+        f"""
+        %0 = stablehlo.abs %a : {VECTOR}
+        %r = stablehlo.negate %0 : {VECTOR}""",
+        Pattern(kinds={"abs"}, change=_doubled),
+        f"""
+        %0 = stablehlo.multiply %a, %a : {VECTOR}
+        %r = stablehlo.negate %0 : {VECTOR}""",
+    )
+
+
+def test_a_pattern_that_matches_nothing_changes_nothing() -> None:
+    body = read(vector_main(f"%r = stablehlo.negate %a : {VECTOR}")).main.body
+    for kinds in ({"abs"}, {"negate"}):
+        assert with_patterns(body, [Pattern(kinds=kinds, change=_negations_paired)]) is body

@@ -107,6 +107,11 @@ class Traits:
         return self.category is Category.ELEMENTWISE
 
     @property
+    def reads_around(self) -> bool:
+        """Whether its regions may read values of the block around it."""
+        return self.category in (Category.CONTROL, Category.UNKNOWN)
+
+    @property
     def is_fusible(self) -> bool:
         """Whether XLA's own emitters write it: all else is a library's, or no kernel."""
         return self.category in _FUSIBLE
