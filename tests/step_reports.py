@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 import hespas
+from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.goodput.options import GoodputOptions
 from hespas.report.compare import RunResult
-from hespas.report.schema import RunReport
 
 
 @cache

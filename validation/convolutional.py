@@ -28,6 +28,7 @@ from jax import export, nn
 
 from convolutional_layers import Layers
 from hespas.prediction import composition
+from hespas.prediction.figures.breakdown import breakdown
 from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
@@ -37,7 +38,6 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.prediction.result import Prediction
-from hespas.report.layers import breakdown
 
 
 def unet(net: Layers, image: Any) -> Any:

@@ -22,7 +22,7 @@ from hespas.base.files import json_bytes, write_file
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
-from hespas.report.run import run_summary
+from hespas.prediction.figures.step import run_summary
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 

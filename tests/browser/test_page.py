@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from hespas.page.comparison import Named, comparison_page
-from hespas.page.document import page_html
-from hespas.page.step import step_page
-from hespas.page.study import study_page
+from hespas.report.page.comparison import Named, comparison_page
+from hespas.report.page.document import page_html
+from hespas.report.page.step import step_page
+from hespas.report.page.study import study_page
 from small_studies import small_study
 from step_reports import step_report, step_result
 

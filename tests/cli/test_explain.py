@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.report.schema import SCHEMA_VERSION
+from hespas.prediction.figures.schema import SCHEMA_VERSION
 
 Call = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]

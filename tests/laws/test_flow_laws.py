@@ -13,7 +13,7 @@ from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
-from hespas.report.bus import Bus, sent_bytes
+from hespas.prediction.figures.communication import Bus, sent_bytes
 from hespas.simulate.flow.sharing import Demand, fair_rates
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology

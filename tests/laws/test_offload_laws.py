@@ -20,11 +20,11 @@ from hespas.hardware.presets import load_device
 from hespas.memory.usage import memory_use
 from hespas.prediction.composition import predict
 from hespas.prediction.explain.changes import HOST_LINK_DOUBLED, main_changes
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
 from hespas.report.headline import headline_lines
-from hespas.report.run import run_report
 from hespas.simulate.models import Model
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.chakra.writer import write_traces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.base.files import json_bytes
-from hespas.report.schema import run_schema
+from hespas.prediction.figures.schema import run_schema
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:

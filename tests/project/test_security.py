@@ -84,5 +84,5 @@ def test_every_dependency_is_listed_with_a_licence_that_allows_use(package: str)
 
 
 def test_what_the_package_contains_is_listed() -> None:
-    for licence in Path("src/hespas/page/assets").glob("LICENSE.*"):
+    for licence in Path("src/hespas/report/page/assets").glob("LICENSE.*"):
         assert licence.suffix.removeprefix(".").casefold() in NOTICE.casefold()

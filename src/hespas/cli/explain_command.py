@@ -11,6 +11,8 @@ from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.prediction import caches, checks, composition
 from hespas.prediction.explain.changes import all_changes
+from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.goodput.options import GoodputOptions
 from hespas.prediction.options import (
     EnergyOptions,
@@ -19,8 +21,7 @@ from hespas.prediction.options import (
     ReportOptions,
     StepOptions,
 )
-from hespas.report.communication import communication_rows
-from hespas.report.explain import explain_rows, explain_text
+from hespas.report.run import explain_text
 
 _WITHOUT_EFFECT = [
     each.name

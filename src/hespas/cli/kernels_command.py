@@ -12,6 +12,7 @@ from hespas.errors import ConfigError, option
 from hespas.prediction.caches import compiled_directory
 from hespas.prediction.checks import checked
 from hespas.prediction.composition import divide, load_alone, price
+from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.prediction.machines import device_of
 from hespas.prediction.options import (
     CompileChoice,
@@ -23,7 +24,7 @@ from hespas.prediction.options import (
 from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.price.ptx.method import KernelEstimator
 from hespas.price.tables.method import Measured
-from hespas.report.assumptions import assumption_lines, grouped_assumptions
+from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 
 

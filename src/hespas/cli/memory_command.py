@@ -11,9 +11,10 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.memory.usage import memory_use
 from hespas.prediction.checks import checked
 from hespas.prediction.composition import load_alone
+from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.prediction.machines import device_of
 from hespas.prediction.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
-from hespas.report.assumptions import assumption_lines, grouped_assumptions
+from hespas.report.assumptions import assumption_lines
 from hespas.report.memory import memory_json, memory_text
 
 

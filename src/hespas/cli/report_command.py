@@ -12,12 +12,12 @@ from hespas.base.files import write_file
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets
 from hespas.errors import ConfigError
-from hespas.page.comparison import Named, comparison_page
-from hespas.page.document import Page, page_html
-from hespas.page.images import FORMATS, renderer, write_charts
-from hespas.page.step import step_page
-from hespas.page.study import study_page
 from hespas.report.compare import read_report, read_result
+from hespas.report.page.comparison import Named, comparison_page
+from hespas.report.page.document import Page, page_html
+from hespas.report.page.images import FORMATS, renderer, write_charts
+from hespas.report.page.step import step_page
+from hespas.report.page.study import study_page
 from hespas.study.store import DATABASE
 from hespas.study.studied import table_of
 

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hespas.cli import flags
 from hespas.cli.output_directory import estimate_into, output_of, write_tasks
 from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
 from hespas.errors import ConfigError, option
 from hespas.prediction import checks, composition, cutting, folded, staged
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.report.run import run_json, run_report, run_text
+from hespas.report.run import run_text
 from hespas.split.flatten import MOST_OPERATIONS
 
 
@@ -55,7 +57,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
         # Texts need none of it.
         from hespas.report.step_details import detailed  # noqa: PLC0415
 
-        write_json(json_file, run_json(detailed(report, prediction)))
+        write_json(json_file, msgspec.to_builtins(detailed(report, prediction)))
     if json_file != "-":
         click.echo(run_text(report, verbose=options.report.verbose))
 
@@ -73,7 +75,7 @@ def _with_files(options: PredictOptions) -> Prediction:
 def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path | None) -> None:
     """Predict a model that is divided into stages with programs of their own."""
     # Few models are.
-    from hespas.report.pipeline import pipeline_report  # noqa: PLC0415
+    from hespas.prediction.figures.pipeline import pipeline_report  # noqa: PLC0415
 
     if options.output.directory is not None:
         raise ConfigError(
@@ -84,6 +86,6 @@ def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path
         write_pipeline(prediction, timeline)
     report = pipeline_report(prediction)
     if json_file is not None:
-        write_json(json_file, run_json(report))
+        write_json(json_file, msgspec.to_builtins(report))
     if json_file != "-":
         click.echo(run_text(report, verbose=options.report.verbose))

@@ -8,7 +8,7 @@ import click
 
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.report.schema import run_schema
+from hespas.prediction.figures.schema import run_schema
 
 
 @flags.command("schema", short_help="Print the JSON Schema of what run answers, or of a study.")

@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from html import escape
+from typing import Any
 
+import msgspec
+
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError
 from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.figures.pipeline import pipeline_report
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.step import run_report, run_summary
 from hespas.prediction.result import Prediction
-from hespas.report.pipeline import pipeline_report
-from hespas.report.run import run_json, run_report, run_summary
+from hespas.report.headline import headline
 from hespas.report.step_details import full_report
-from hespas.report.tables import summary_html, summary_text, table_rows
+
+_SHOWN = ("Step time", "Bound by", "Memory")
+
+
+def _operations(report: RunReport) -> list[dict[str, Any]]:
+    rows = [{"operation": kind, **msgspec.structs.asdict(op)} for kind, op in report.per_op.items()]
+    return sorted(rows, key=lambda row: (-row["time_s"], row["operation"]))
+
+
+def _structs(rows: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(row) for row in rows]
+
+
+TABLES: dict[str, Callable[[RunReport], list[dict[str, Any]]]] = {
+    "operations": _operations,
+    "kinds": lambda report: _structs(report.kinds),
+    "phases": lambda report: _structs(report.phases),
+    "layers": lambda report: _structs(report.layers),
+    "communication": lambda report: _structs(report.communication),
+    "explain": lambda report: _structs(report.explain),
+    "assumptions": lambda report: _structs(report.assumption_groups),
+}
+"""The tables of a report by name, each a function that makes its rows."""
+
+
+def table_rows(report: RunReport, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table; `ConfigError` for a name that is none of `TABLES`."""
+    if table not in TABLES:
+        raise ConfigError(f"there is no table {table!r}", hint=suggestion(table, TABLES))
+    return TABLES[table](report)
+
+
+def summary_text(report: RunReport) -> str:
+    """Return a prediction in five lines."""
+    head = headline(report)
+    rows = [f"{name:<26}{text}".rstrip() for name, text in head.rows if name in _SHOWN]
+    last = f"{'.rows(TABLE)':<26}{', '.join(TABLES)}"
+    return "\n".join([head.title, *rows, last])
+
+
+def summary_html(report: RunReport) -> str:
+    """Return the first lines of the report as an HTML table, its texts escaped."""
+    head = headline(report)
+    rows = "".join(
+        f'<tr><th style="text-align:left">{escape(name.strip())}</th>'
+        f'<td style="text-align:left">{escape(text)}</td></tr>'
+        for name, text in head.rows
+    )
+    return f"<table><caption>{escape(head.title)}</caption>{rows}</table>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -27,8 +84,8 @@ class Answer(Prediction):
     """
 
     def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
-        return run_json(full_report(self))
+        """Return what ``hespas run --json`` writes."""
+        return msgspec.to_builtins(full_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.
@@ -57,8 +114,8 @@ class PipelineAnswer(PipelinePrediction):
     """A prediction of a pipeline with its report."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes; `hespas.report.schema` describes it."""
-        return run_json(pipeline_report(self))
+        """Return what ``hespas run --json`` writes."""
+        return msgspec.to_builtins(pipeline_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, as `Answer.rows` does."""

@@ -5,106 +5,17 @@ Assumptions about single kernels, or sizes, that say the same of each are one li
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from hespas.price.estimate import Estimate
-from hespas.program.assumption import Part, Subject
-from hespas.report.schema import About, AssumptionGroup
+from hespas.prediction.figures.schema import AssumptionGroup
 
 if TYPE_CHECKING:
-    from hespas.prediction.answer import PipelinePrediction
-    from hespas.prediction.result import Prediction
+    pass
 
 _SHOWN = 3
 _WIDTH = 100
-_EXAMPLES = 3
-# "kernel loop_add_fusion: 3 accesses go where data says": whose it is, and what.
-_OF_ONE = re.compile(r"(kernel) (\S+): (?:(\d+) )?(.*)", re.DOTALL)
-# "products of bf16 outside the measured sizes (in m, k) take as long as ...".
-_SIZES = re.compile(r" \(in ([a-z_ ,]+)\)")
-
-
-def grouped_assumptions(
-    assumptions: Iterable[str], decided_s: Mapping[str, float] | None = None, whole_s: float = 0.0
-) -> list[AssumptionGroup]:
-    """Join assumptions that differ only in the kernel, or in the sizes, that they are about.
-
-    ``decided_s`` is the time that each decides, of the computation's ``whole_s``. Those without
-    one, which are about everything, stand first, in their order; then that which decides most.
-
-    >>> [group] = grouped_assumptions(
-    ...     ["kernel add: 3 loads go where data says", "kernel gather: 1 loads go where data says"],
-    ...     {"kernel add: 3 loads go where data says": 0.2}, 1.0)
-    >>> group.text, group.share
-    ('2 kernels (add, gather): loads go where data says', 0.2)
-    """
-    groups = [_group(texts, decided_s or {}, whole_s) for texts in _alike(assumptions)]
-    return sorted(groups, key=lambda each: 2.0 if each.share is None else each.share, reverse=True)
-
-
-def assumptions_of_step(
-    prediction: Prediction | PipelinePrediction, total: Estimate
-) -> list[AssumptionGroup]:
-    """Return what a step takes for granted, that which decides most of its time first.
-
-    ``total`` is what a device computes in it, with the times of what it notes. Assumptions whose
-    share of the step is not known stand last.
-    """
-    step_s = prediction.step_time_s
-    parts_s = {
-        Part.STEP: step_s,
-        Part.COMPUTATION: prediction.compute_s,
-        Part.EXPOSED_COMMUNICATION: prediction.exposed_communication_s,
-        Part.EXPOSED_HOST_TRANSFERS: prediction.exposed_host_transfer_s,
-        Part.NOTED_OPERATIONS: 0.0,
-    }
-    subjects = {each.text: each.subject for each in prediction.assumed}
-    groups: list[AssumptionGroup] = []
-    for texts in _alike(subjects):
-        subject = subjects[texts[0]]
-        decided = [total.noted_s[text] for text in texts if text in total.noted_s]
-        if not decided and subject.part is not None:
-            decided = [parts_s[subject.part]]
-        share = min(1.0, sum(decided) / step_s) if decided and step_s > 0 else None
-        group = _group(texts, total.noted_s, total.time_s)
-        about = _about(subject)
-        groups.append(msgspec.structs.replace(group, step_share=share, about=about))
-    return sorted(groups, key=lambda each: -1.0 if each.step_share is None else each.step_share,
-                  reverse=True)  # fmt: skip
-
-
-def _about(subject: Subject) -> list[About]:
-    found: list[About] = ["time"] if subject.part is not None else []
-    if subject.fits:
-        found.append("memory")
-    if subject.hidden:
-        found.append("overlap")
-    return found or ["time"]
-
-
-def _alike(assumptions: Iterable[str]) -> Iterable[list[str]]:
-    alike: dict[str, list[str]] = {}
-    for text in dict.fromkeys(assumptions):
-        alike.setdefault(_without_particulars(text), []).append(text)
-    return alike.values()
-
-
-def _without_particulars(text: str) -> str:
-    match = _OF_ONE.fullmatch(text)
-    return f"{match[1]}: {match[4]}" if match else _SIZES.sub("", text)
-
-
-def _group(texts: list[str], decided_s: Mapping[str, float], whole_s: float) -> AssumptionGroup:
-    known = [decided_s[text] for text in texts if text in decided_s]
-    share = min(1.0, sum(known) / whole_s) if known and whole_s > 0 else None
-    return AssumptionGroup(
-        text=_joined(texts), count=len(texts), share=share, examples=_examples(texts)
-    )
 
 
 def group_text(group: AssumptionGroup) -> str:
@@ -155,26 +66,6 @@ def step_assumption_lines(
 
 def _per_cent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else "less than 1 %"
-
-
-def _joined(texts: list[str]) -> str:
-    """Return what several assumptions say in one sentence."""
-    if len(texts) == 1:
-        return texts[0]
-    match = _OF_ONE.fullmatch(texts[0])
-    names = ", ".join(_examples(texts))
-    if match is None:
-        return _SIZES.sub(f" (in {names})", texts[0])
-    more = ", ..." if len(texts) > _EXAMPLES else ""
-    return f"{len(texts)} {match[1]}s ({names}{more}): {match[4]}"
-
-
-def _examples(texts: list[str]) -> list[str]:
-    """Return what the first of some assumptions are about."""
-    matches = [_OF_ONE.fullmatch(text) for text in texts[:_EXAMPLES]]
-    named = [match[2] for match in matches if match]
-    sizes = {size for text in texts for match in _SIZES.findall(text) for size in match.split(", ")}
-    return named or sorted(sizes)
 
 
 def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 from hespas.base.config_files import read_json
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
-from hespas.report.schema import SCHEMA_VERSION, BoundShares, RunReport
+from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport
 
 T = TypeVar("T")
 _REST = "not in the table"

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hespas.base.units import format_quantity
+from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.price.estimate import OpEstimate
 from hespas.price.graph import GraphEstimate, ModuleEstimate
-from hespas.report.assumptions import assumption_lines, group_text, grouped_assumptions
+from hespas.report.assumptions import assumption_lines, group_text
 from hespas.report.regions import module_file
 from hespas.split.modules import RegionModules
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.prediction.result import Prediction
-from hespas.price.bound import Bound
-from hespas.price.estimate import OpEstimate
-from hespas.report.communication import IDLE
-from hespas.report.schema import BoundShares, EnergyParts, RunReport
-from hespas.report.utilisation import utilisation_rows
+from hespas.prediction.figures.communication import IDLE
+from hespas.prediction.figures.schema import EnergyParts, RunReport
 
 _FIDELITIES = {
     "compiled": "compiled",
@@ -27,43 +23,6 @@ _PART_NAMES = {
     "straggler": "stragglers",
     "other": "other",
 }
-
-
-def bound_shares(prediction: Prediction) -> BoundShares:
-    """Return what the step's time goes to, as shares that add to 1."""
-    return shares(
-        prediction.estimates.total.total,
-        exposed_communication_s=prediction.exposed_communication_s,
-        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=prediction.straggler_s,
-    )
-
-
-def shares(
-    total: OpEstimate,
-    *,
-    exposed_communication_s: float,
-    exposed_host_transfer_s: float = 0.0,
-    straggler_s: float = 0.0,
-) -> BoundShares:
-    """Return what a step's time goes to, from its computation and the rest.
-
-    A step of no time is all ``other``.
-    """
-    bound: Bound = total.bound
-    parts = {
-        "compute": bound.compute_s,
-        "memory": bound.memory_s,
-        "launch": bound.launch_s,
-        "exposed_communication": exposed_communication_s,
-        "exposed_host_transfer": exposed_host_transfer_s,
-        "straggler": straggler_s,
-        "other": total.other_s,
-    }
-    whole_s = sum(parts.values())
-    if whole_s <= 0:
-        parts, whole_s = {**dict.fromkeys(parts, 0.0), "other": 1.0}, 1.0
-    return BoundShares(**{name: part / whole_s for name, part in parts.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,3 +214,34 @@ def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
 def share_text(part: float, whole: float) -> str:
     """Return a part in per cent of a whole; nothing where there is no whole."""
     return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
+
+
+def utilisation_rows(report: RunReport) -> list[tuple[str, str]]:
+    """Return what of the peak a step uses as rows of text, each with what it divides by."""
+    step, peak = format_time(report.step_time_s), peak_text(report)
+    rows: list[tuple[str, str]] = []
+    if report.mfu is not None and report.model_flops is not None:
+        over = f"{step} x {report.devices} x {peak}" if report.devices > 1 else f"{step} x {peak}"
+        quotient = f"{format_quantity(report.model_flops, 'FLOP')} / ({over})"
+        rows.append(("Utilisation, model (MFU)", _with_quotient(report.mfu, quotient)))
+    if report.hardware_utilisation is not None:
+        each = " a device" if report.devices > 1 else ""
+        quotient = f"{format_quantity(report.flops, 'FLOP')}{each} / ({step} x {peak})"
+        rows.append(
+            ("Utilisation, executed", _with_quotient(report.hardware_utilisation, quotient))
+        )
+    return rows
+
+
+def _with_quotient(share: float, quotient: str) -> str:
+    return f"{f'{100 * share:.1f} %':<11}{quotient}"
+
+
+def peak_text(report: RunReport) -> str:
+    """Return the peak that utilisations divide by; empty where it is not known.
+
+    Results of earlier versions don't say it.
+    """
+    if report.peak_flops_per_s is None:
+        return ""
+    return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"

@@ -1,157 +1,306 @@
-"""A prediction of a step, as ``hespas run`` reports it: a value, its JSON, and sections of text.
+"""A prediction of a step as text: `SECTIONS` lists its parts, each from the figures to lines.
 
-`run_report` gathers all figures once. Text and JSON are made from that alone: `SECTIONS` lists the
-parts of the text, each a function from the report to lines; a part without lines is left out.
+A part without lines is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from hespas.base.units import format_quantity, format_time
-from hespas.base.version import __version__
-from hespas.frontend.load import PARTITIONED
-from hespas.prediction.explain.changes import main_changes
+from hespas.base.units import format_amount, format_quantity, format_time
+from hespas.prediction.explain.changes import Change
+from hespas.prediction.figures.assumptions import assumptions_of_step
+from hespas.prediction.figures.breakdown import NO_NAME_ROW
+from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.schema import CommunicationRow, ExplainRow, RunReport, StageRow
+from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.result import Prediction
-from hespas.price.estimate import OpEstimate
-from hespas.program.overlap import OverlapLimit
-from hespas.report.assumptions import assumptions_of_step, step_assumption_lines
-from hespas.report.communication import communication_lines, communication_rows
-from hespas.report.energy import energy_j, energy_parts
-from hespas.report.explain import explain_rows, main_change_lines
-from hespas.report.goodput import goodput_lines, goodput_report
-from hespas.report.headline import bound_shares, headline_lines
-from hespas.report.layers import (
-    breakdown,
-    kind_lines,
-    kind_rows,
-    layer_lines,
-    layer_rows,
-    phase_lines,
-    phase_rows,
+from hespas.report.assumptions import step_assumption_lines, wrapped
+from hespas.report.headline import headline_lines, peak_text, share_text
+
+_ROUNDING = 1e-3
+_FREE_PIECES = (
+    "  more than the limit: in ASTRA-sim's network the pieces of a collective, and several at a "
+    "time,\n  each have links to themselves"
 )
-from hespas.report.options import given_options
-from hespas.report.schema import SCHEMA_VERSION, OpRow, RunReport, SchedulerLimit
-from hespas.report.stages import stage_lines
-from hespas.report.utilisation import peak_text, utilisation_of
+_MOST_COMMUNICATION = 8
 
 
-def run_report(prediction: Prediction) -> RunReport:
-    """Return all that is reported of a prediction; FLOPs and energy are those of one device.
+def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
+    """Return the table of communication, compact; nothing where there is none."""
+    if not rows:
+        return []
+    is_one = len({row.dimension for row in rows if row.dimension}) < 2
+    waits = any(row.waiting_s for row in rows)
+    named = [(row, _name(row, is_one=is_one)) for row in rows[:_MOST_COMMUNICATION]]
+    width = max(30, *(2 + len(name) for _, name in named))
+    head = f"{'Communication, by axis':<{width}}"
+    times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
+    columns = "".join(f"  {each:>9}" for each in times)
+    lines = [f"{head}{columns}  {'count':>6}  {'bytes':>9}  {'reached':>10}"]
+    lines += [_communication_line(row, name, width, waits=waits) for row, name in named]
+    rest = rows[_MOST_COMMUNICATION:]
+    if rest:
+        name = f"{len(rest)} other {'row' if len(rest) == 1 else 'rows'}"
+        lines.append(f"  {name:<{width - 2}}{_times(rest, waits=waits)}")
+    waiting = next((row for row in rows if row.waits and row.exposed_s > 0), None)
+    if waiting is not None:
+        lines.append(f"  longest waited for: {waiting.kind} {waiting.axis}, by {waiting.waits}")
+    if any(_exceeds(row) for row in rows):
+        lines.append(_FREE_PIECES)
+    return lines
 
-    Where rounds of loops stand for others, it has no tables, and a warning says so.
+
+def _exceeds(row: CommunicationRow) -> bool:
+    reached, limit = row.bytes_per_s, row.limit_bytes_per_s
+    return reached is not None and limit is not None and reached > limit * (1 + _ROUNDING)
+
+
+def _name(row: CommunicationRow, *, is_one: bool) -> str:
+    """Return kind and axis, with the dimensions of the network where rows use several."""
+    where = "" if is_one or not row.dimension else f", dimension {row.dimension}"
+    return f"{row.kind} {row.axis}{where}".strip()
+
+
+def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> str:
+    """Return the columns of times: in flight and exposed; waiting apart where any row waits."""
+    time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
+    waiting_s = sum(row.waiting_s or 0.0 for row in rows)
+    shown = (time_s - waiting_s, waiting_s, exposed_s) if waits else (time_s, exposed_s)
+    return "".join(f"  {format_time(each):>9}" for each in shown)
+
+
+def _communication_line(row: CommunicationRow, name: str, width: int, *, waits: bool) -> str:
+    count = f"{row.count}" if row.count else ""
+    size = format_quantity(row.bytes, "B") if row.count else ""
+    reached = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
+    text = (
+        f"  {name:<{width - 2}}{_times([row], waits=waits)}  {count:>6}  {size:>9}  {reached:>10}"
+    )
+    if row.bytes_per_s is not None and row.limit_bytes_per_s:
+        text += f" of {format_quantity(row.limit_bytes_per_s, 'B/s', '.3g')}"
+    return text.rstrip()
+
+
+_MOST_ROWS = 10
+
+
+# Rows.
+
+
+# Text.
+
+
+def kind_lines(report: RunReport) -> list[str]:
+    """Return the table by kind of kernel."""
+    rows = [
+        (row.kind, row.time_s, share_text(row.time_s, report.compute_s), f"{row.count:.6g}")
+        for row in report.kinds
+        if row.time_s > 0
+    ]
+    shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    if rest:
+        time_s = sum(row[1] for row in rest)
+        share = share_text(time_s, report.compute_s)
+        shown.append((_others(len(rest), "kind"), time_s, share, ""))
+    return _share_table("The computation, by kind of kernel", "count", shown)
+
+
+def phase_lines(report: RunReport) -> list[str]:
+    """Return the table by phase; what it lacks where the program has no names."""
+    if all(row.phase == NO_NAME_ROW for row in report.phases):
+        return _NO_NAMES if report.phases and report.compute_s > 0 else []
+    rows = [_exposed_row(row.phase, row.time_s, row.exposed_s, report) for row in report.phases]
+    return _share_table("By phase", _EXPOSED, rows)
+
+
+def layer_lines(report: RunReport) -> list[str]:
+    """Return the table by module: the longest ones."""
+    if all(row.path == NO_NAME_ROW for row in report.layers):
+        return []
+    rows = [_exposed_row(row.path, row.time_s, row.exposed_s, report) for row in report.layers]
+    shown, rest = rows[:_MOST_ROWS], report.layers[_MOST_ROWS:]
+    if rest:
+        time_s, exposed_s = sum(row.time_s for row in rest), sum(row.exposed_s for row in rest)
+        shown.append(_exposed_row(_others(len(rest), "module"), time_s, exposed_s, report))
+    return _share_table("By module", _EXPOSED, shown)
+
+
+_EXPOSED = "exposed"
+_NO_NAMES = [
+    "By phase and module: the program has no names; lowered.as_text(debug_info=True) keeps them"
+]
+_Row = tuple[str, float, str, str]
+
+
+def _exposed_row(name: str, time_s: float, exposed_s: float, report: RunReport) -> _Row:
+    share = share_text(time_s, report.compute_s)
+    return name, time_s, share, format_time(exposed_s) if exposed_s else ""
+
+
+def _others(count: int, what: str) -> str:
+    return f"{count} other {what}{'s' if count > 1 else ''}"
+
+
+def _share_table(title: str, last: str, rows: list[_Row]) -> list[str]:
+    if not rows:
+        return []
+    width = max([32, len(title), *(len(name) for name, *_ in rows)])
+    lines = [f"{title:<{width + 2}}{'time':>12}{'share':>10}{last:>12}"]
+    for name, time_s, share, text in rows:
+        lines.append(f"  {name:<{width}}{format_time(time_s):>12}{share:>10}{text:>12}".rstrip())
+    return lines
+
+
+_DAY_S = 86400.0
+_SHARES = {
+    "saving": "saving checkpoints",
+    "lost": "work thrown away",
+    "starting": "starting again",
+    "loading": "loading checkpoints",
+    "waiting": "waiting for nodes",
+}
+
+
+def goodput_lines(report: RunReport) -> list[str]:
+    """Return the section of the text, empty where a long run is not asked for."""
+    found = report.goodput
+    if found is None:
+        return []
+    lost = [
+        f"{100 * share:.1f} % {name}"
+        for field, name in _SHARES.items()
+        if (share := getattr(found, field)) >= 5e-4
+    ]
+    rows = [
+        ("Goodput", f"{100 * found.productive:.1f} %   {', '.join(lost)}".rstrip()),
+        ("A failure every", _long(found.failure_interval_s)),
+        (
+            "Checkpoint",
+            (
+                f"{format_quantity(found.checkpoint_bytes, 'B')} in "
+                f"{_long(found.checkpoint_s)}, every {_long(found.checkpoint_interval_s)}"
+            ),
+        ),
+    ]
+    if found.tokens_per_day is not None:
+        rows.append(("A day", f"{format_amount(found.tokens_per_day).strip()} tokens"))
+    else:
+        rows.append(("A day", f"{format_amount(found.steps_per_day).strip()} steps"))
+    if found.days is not None:
+        cost = "" if found.usd is None else f", {format_amount(found.usd).strip()} USD"
+        rows.append(("The whole run", f"{found.days:.4g} days{cost}"))
+    return [
+        "A long run, with failures:",
+        *(f"  {name:<22}{text}" for name, text in rows),
+        *(wrapped(f"  - {text}", "    ") for text in found.assumptions),
+    ]
+
+
+def _long(time_s: float) -> str:
+    """Return a time as people say long ones.
+
+    >>> _long(11_137), _long(75), _long(2.5)
+    ('3.09 h', '1.25 min', '2.5 s')
     """
-    if prediction.graph.is_folded:
-        return _folded_report(prediction)
-    found = breakdown(prediction)
-    shown = prediction.options.report
-    return msgspec.structs.replace(
-        run_summary(prediction),
-        kinds=kind_rows(found),
-        phases=phase_rows(found),
-        layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
-        communication=communication_rows(prediction),
-        explain=explain_rows(main_changes(prediction)),
-        goodput=goodput_report(prediction),
+    for unit, size in (("days", 2 * _DAY_S), ("h", 3600.0), ("min", 60.0)):
+        if time_s >= size:
+            per = _DAY_S if unit == "days" else size
+            return f"{time_s / per:.3g} {unit}"
+    return format_time(time_s)
+
+
+_SHOWN_CHANGES = 3
+_LEAST_GAIN = 0.0005
+"""Gains below this print as 0.0 %."""
+
+
+def main_change_lines(report: RunReport) -> list[str]:
+    """Return the lines under ``hespas run`` for the changes that gain most; none without gains."""
+    gaining = [each for each in report.explain if each.gain >= _LEAST_GAIN][:_SHOWN_CHANGES]
+    return _change_table("What would change it most", gaining) if gaining else []
+
+
+def explain_text(
+    prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
+) -> str:
+    """Return the changes as a table, the largest gain first, communication, and what it rests on.
+
+    Communication is that of the step as predicted, by axis. Of the assumptions there are those
+    that decide most, or all if it is ``verbose``.
+    """
+    system = prediction.system
+    where = f"{prediction.devices} x {prediction.device_name}"
+    where += f" on {system.name}" if system else ""
+    step = format_time(prediction.step_time_s)
+    groups = assumptions_of_step(prediction, prediction.estimates.total)
+    communication = communication_lines(communication_rows(prediction))
+    return "\n".join([
+        f"{prediction.graph.program.source}: one step on {where} takes {step}",
+        "",
+        *_change_table("If this changed, and nothing else", explain_rows(changes)),
+        "",
+        *_note_lines(changes),
+        *([*communication, ""] if communication else []),
+        *step_assumption_lines(groups, prediction.warnings, verbose=verbose),
+    ])  # fmt: skip
+
+
+def _change_table(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
+    width = max([24, len(heading) - 2, *(len(each.change) for each in rows)])
+    return [
+        f"{heading:<{width + 2}}{'step':>12}{'gain':>10}",
+        *(
+            f"  {each.change:<{width}}{format_time(each.step_time_s):>12}{_percent(each.gain):>10}"
+            for each in rows
+        ),
+    ]
+
+
+def _note_lines(changes: Sequence[Change]) -> list[str]:
+    notes = [each.note for each in changes if each.note and each.gain >= _LEAST_GAIN]
+    return (
+        ["What was found:", *(wrapped(f"  - {note}", "    ") for note in notes), ""]
+        if notes
+        else []
     )
 
 
-def report_without_tables(prediction: Prediction) -> RunReport:
-    """Return the same without the tables of kernels, modules, communication and changes."""
-    return msgspec.structs.replace(run_summary(prediction), goodput=goodput_report(prediction))
+def _percent(gain: float) -> str:
+    """Return a gain in per cent; one that rounds to nothing is 0.0, whatever its sign."""
+    return f"{100 * gain if abs(gain) >= _LEAST_GAIN else 0.0:.1f} %"
 
 
-def _folded_report(prediction: Prediction) -> RunReport:
-    report = report_without_tables(prediction)
-    rounds = f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were"
-    note = f"{rounds} simulated, which are as long as the others, and tables are left out"
-    return msgspec.structs.replace(report, warnings=[*report.warnings, note])
+_HEAD = (
+    f"  {'stage':>5}  {'layers':>6}  {'forward':>9}  {'backward':>9}  {'computes':>9}"
+    f"  {'exposed':>9}  {'waits':>9}  {'memory':>9}  {'in flight':>9}"
+)
 
 
-def run_summary(prediction: Prediction) -> RunReport:
-    """Return the figures alone."""
-    total = prediction.estimates.total
-    whole = total.total
-    step_s, work = prediction.step_time_s, prediction.work
-    used = utilisation_of(prediction, whole)
-    tokens_per_s = rate_of(work.tokens, step_s)
-    groups = assumptions_of_step(prediction, total)
-    return RunReport(
-        schema_version=SCHEMA_VERSION,
-        program=Path(prediction.graph.program.source).name.removesuffix(PARTITIONED),
-        node=prediction.device_name,
-        system=None if prediction.system is None else prediction.system.name,
-        method=prediction.estimates.method,
-        fidelity=prediction.graph.program.fidelity,
-        devices=prediction.devices,
-        step_time_s=prediction.step_time_s,
-        compute_s=prediction.compute_s,
-        communication_s=prediction.communication_s,
-        exposed_communication_s=prediction.exposed_communication_s,
-        host_transfer_s=prediction.host_transfer_s,
-        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=prediction.straggler_s,
-        bound=bound_shares(prediction),
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
-        samples_per_s=rate_of(work.samples, step_s),
-        samples=work.what,
-        mfu=used.mfu,
-        hardware_utilisation=used.executed,
-        flops=whole.flops,
-        flops_utilisation=used.computing,
-        memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=used.memory,
-        energy_j=energy_j(prediction),
-        energy=energy_parts(prediction),
-        peak_memory_bytes=prediction.memory.peak_bytes,
-        memory_capacity_bytes=prediction.memory_capacity_bytes,
-        host_memory_bytes=prediction.memory.host_bytes,
-        host_transfer_bytes=prediction.host_transfer_bytes,
-        per_op={kind: op_row(op) for kind, op in sorted(total.per_op.items())},
-        kinds=[],
-        phases=[],
-        layers=[],
-        communication=[],
-        explain=[],
-        assumptions=[group.text for group in groups],
-        assumption_groups=groups,
-        warnings=list(prediction.warnings),
-        options=given_options(prediction.options),
-        versions={"hespas": __version__, **prediction.graph.program.compiler_versions},
-        model_flops=work.model_flops,
-        peak_type=used.peak_type,
-        peak_flops_per_s=used.flops_per_s,
-        peak_bytes_per_s=used.bytes_per_s,
-        scheduler=_scheduler(prediction.graph.program.overlap),
+def stage_lines(report: RunReport) -> list[str]:
+    """Return the table of stages; nothing for a step of one program."""
+    found = report.pipeline
+    if found is None:
+        return []
+    ideal = "" if found.ideal_bubble is None else f", {100 * found.ideal_bubble:.1f} % if all equal"
+    each = "sequence" if found.micro_batch == 1 else "sequences"
+    title = (
+        f"Pipeline: {len(found.stages)} stages, {found.schedule}, {found.micro_batches} "
+        f"micro-batches of {found.micro_batch} {each}; bubble {100 * found.bubble:.1f} %{ideal}"
     )
+    return [title, _HEAD, *map(_line, found.stages)]
 
 
-def _scheduler(limit: OverlapLimit | None) -> SchedulerLimit | None:
-    return None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit))
-
-
-def rate_of(amount: float | None, over: float) -> float | None:
-    """Return an amount over a time; None where one is not known or there is none."""
-    return None if amount is None or over <= 0 else amount / over
-
-
-def op_row(op: OpEstimate) -> OpRow:
-    """Return the row of one kind of operation."""
-    return OpRow(
-        count=int(op.count) if op.count.is_integer() else op.count,
-        time_s=op.time_s,
-        flops=op.flops,
-        bytes=op.bytes_moved,
+def _line(row: StageRow) -> str:
+    waits_s = row.waiting_s + row.sums_s + row.end_s
+    memory = format_quantity(row.peak_memory_bytes, "B")
+    too_large = "  does not fit" if row.fits is False else ""
+    return (
+        f"  {row.stage:>5}  {row.layers:>6}  {format_time(row.forward_s):>9}  "
+        f"{format_time(row.backward_s):>9}  {format_time(row.compute_s):>9}  "
+        f"{format_time(row.exposed_communication_s):>9}  {format_time(waits_s):>9}  "
+        f"{memory:>9}  {row.in_flight:>9}{too_large}"
     )
-
-
-def run_json(report: RunReport) -> dict[str, object]:
-    """Return the documented object: `hespas.report.schema` describes it."""
-    return msgspec.to_builtins(report)
 
 
 def run_text(report: RunReport, *, verbose: bool = False) -> str:

@@ -13,15 +13,8 @@ from typing import Literal
 import msgspec
 
 from hespas.base.units import PS_PER_S
-from hespas.prediction.result import Prediction, computation_alone
-from hespas.price.estimate import Estimate
-from hespas.program.program import Op
-from hespas.program.scopes import merged_layers
-from hespas.report.kinds import kind_of
-from hespas.report.layers import Amount, amounts_of
-from hespas.report.memory import short_place
-from hespas.report.run import run_report
-from hespas.report.schema import (
+from hespas.prediction.figures.breakdown import Amount, amounts_of, kind_of
+from hespas.prediction.figures.schema import (
     HeldRow,
     KernelTimeRow,
     MemoryDetails,
@@ -30,6 +23,12 @@ from hespas.report.schema import (
     RunReport,
     TimelineRow,
 )
+from hespas.prediction.figures.step import run_report
+from hespas.prediction.result import Prediction, computation_alone
+from hespas.price.estimate import Estimate
+from hespas.program.program import Op
+from hespas.program.scopes import merged_layers
+from hespas.report.memory import short_place
 from hespas.report.timeline.chart import Counter, Process, Slice
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart

@@ -16,10 +16,10 @@ import msgspec
 from hespas.base.cache import used_files
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.prediction import cutting, folded, staged
+from hespas.prediction.figures.pipeline import pipeline_report
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.step import report_without_tables, run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
-from hespas.report.pipeline import pipeline_report
-from hespas.report.run import report_without_tables, run_json, run_report
-from hespas.report.schema import RunReport
 from hespas.study.caches import names_of
 from hespas.study.entry import entry_of
 from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
@@ -134,7 +134,7 @@ def _outcome(report: RunReport, *, with_report: bool) -> Outcome:
         ending=Ending.DONE,
         figures=_figures(report),
         fidelity=report.fidelity,
-        report=msgspec.json.encode(run_json(report)).decode() if with_report else "",
+        report=msgspec.json.encode(report).decode() if with_report else "",
     )
 
 

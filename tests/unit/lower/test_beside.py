@@ -11,10 +11,10 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.lower.beside import ASSUMPTION, STAYING, with_experts_beside
 from hespas.lower.fused import fused
+from hespas.prediction.figures.step import run_summary
 from hespas.prediction.result import Prediction
 from hespas.program.program import Op, Program
 from hespas.program.scopes import Phase, read_scope
-from hespas.report.run import run_summary
 from hespas.split.regions import Compute, operations_of
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -27,7 +28,6 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.price.cache import MemoryStore
-from hespas.report.run import run_json
 from hespas.report.step_details import full_report
 from hespas.simulate.models import Model
 from hespas.tasks.graph import as_job
@@ -74,9 +74,9 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
     words += ["--fidelity", "compiled"]
     by_command = CliRunner().invoke(run_command.command, words).stdout.encode()
     predicted = hespas.predict(program, NODE, SYSTEM, method=method, fidelity="compiled")
-    by_api = json_bytes(run_json(full_report(predicted)))
+    by_api = json_bytes(msgspec.to_builtins(full_report(predicted)))
     by_pipeline = json_bytes(
-        run_json(full_report(composition.predict(options_for(program, method))))
+        msgspec.to_builtins(full_report(composition.predict(options_for(program, method))))
     )
     assert by_command == by_api == by_pipeline
     table = tmp_path / "steps.csv"
@@ -89,7 +89,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
         model=None,
         location="steps.csv:2",
     )
-    by_validate = run_json(full_report(recomputed.predictions[method]))
+    by_validate = msgspec.to_builtins(full_report(recomputed.predictions[method]))
     # It says itself that the program is a compiled one.
     asked = {"fidelity": "compiled", **json.loads(by_command)["options"]}
     assert by_validate["options"] == asked
@@ -114,7 +114,7 @@ def test_a_divided_program_serves_several_methods_and_models(program: Path) -> N
             )
             estimates = composition.price(prepared, chosen, store=MemoryStore())
             shared = composition.finish(prepared, estimates, chosen)
-            assert run_json(full_report(shared)) == run_json(
+            assert msgspec.to_builtins(full_report(shared)) == msgspec.to_builtins(
                 full_report(composition.predict(chosen))
             )
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hespas.prediction import composition
+from hespas.prediction.figures.step import run_summary
 from hespas.prediction.folded import predict_folded
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.report.run import run_summary
 from hespas.simulate.timeline import Timeline
 from hespas.study.space import candidate_of
 

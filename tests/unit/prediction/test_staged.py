@@ -19,14 +19,14 @@ from hespas.prediction import fitting, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.composition import predict
 from hespas.prediction.cutting import cut_of, is_pipeline, shared_layers
+from hespas.prediction.figures.pipeline import pipeline_report
+from hespas.prediction.figures.schema import CommunicationRow, RunReport
 from hespas.prediction.fitting import StageMemory, least_memory, remedy
 from hespas.prediction.options import NetworkOptions, PredictOptions, ProgramOptions
 from hespas.prediction.staged import predict_pipeline
 from hespas.program.devices import communication_ops, device_group_table
 from hespas.report.headline import bound_parts, waiting_s
-from hespas.report.pipeline import pipeline_report
 from hespas.report.run import run_text
-from hespas.report.schema import CommunicationRow, RunReport
 from hespas.report.timeline.pipeline import pipeline_chart
 from hespas.sources.options import ModelOptions
 from hespas.tasks.pipelining.options import PipelineOptions

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
+from hespas.prediction.figures.schema import SCHEMA_VERSION
 from hespas.report.compare import (
     Comparison,
     ExposedTime,
@@ -23,7 +24,6 @@ from hespas.report.compare import (
     comparison_text,
     read_result,
 )
-from hespas.report.schema import SCHEMA_VERSION
 
 _TIMES = st.floats(min_value=0, max_value=1e3)
 

@@ -24,6 +24,7 @@ from hespas.models.model import parse_mesh
 from hespas.models.part import PIPE
 from hespas.prediction import composition, loading, machines, staged
 from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
@@ -34,7 +35,6 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.result import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
-from hespas.report.run import run_report
 from hespas.simulate.models import Model
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model

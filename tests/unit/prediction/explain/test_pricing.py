@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hespas.prediction import composition
 from hespas.prediction.explain import pricing
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
     AS_GIVEN,
     EstimateOptions,
@@ -18,7 +20,6 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.prediction.result import Prediction
-from hespas.report.run import run_json, run_report
 
 KERNELS = 40
 GROUPS = "replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add"
@@ -61,7 +62,7 @@ def predicted(tmp_path: Path, cache: Path | None) -> Prediction:
 
 
 def answer(prediction: Prediction) -> str:
-    given = run_json(run_report(prediction))
+    given = msgspec.to_builtins(run_report(prediction))
     # They say where the cache is, and whether there is one.
     return json.dumps({key: value for key, value in given.items() if key != "options"})
 

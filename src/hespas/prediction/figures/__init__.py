@@ -1,0 +1,1 @@
+"""Figures of a prediction: tables and totals, made once, which reports render."""

@@ -1,0 +1,406 @@
+"""Where the time of a step goes in the user's program: by phase, by module, by kind of kernel.
+
+A compiled fusion is charged to its own name, which compilers take from its root; every operation
+that isn't fused to its own. A collective that compilers combined is charged, by their bytes, to
+what its tensors are named after (`hespas.split.carried`). What a loop runs counts for all of its
+rounds. Computation without a name has a row of its own, so that the rows of each table add up to
+the computation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from hespas.base.units import PS_PER_S
+from hespas.errors import CostError
+from hespas.prediction.figures.schema import KindRow, LayerRow, PhaseRow
+from hespas.prediction.result import Prediction
+from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.sequence import Priced, Step
+from hespas.program.attrs import CustomCallAttrs, DimensionsAttrs
+from hespas.program.operations.table import kinds_where, traits_of
+from hespas.program.program import Op, Value, nested_ops
+from hespas.program.scopes import NO_NAME, Named, Phase, merged_layers
+from hespas.program.types import TensorType, size_bytes
+from hespas.split.carried import carried
+from hespas.split.names import operation_names
+from hespas.split.regions import Collective, Compute
+from hespas.tasks.build import regions_of_tasks
+from hespas.work.attention import attentions
+from hespas.work.convolution import convolutions
+from hespas.work.fusion import only_moves
+from hespas.work.gemm import GemmWriter, gemms
+from hespas.work.grouped import grouped_gemms
+
+_PRODUCTS = {
+    GemmWriter.DOT: "matrix product",
+    GemmWriter.FUSION: "matrix product, fused",
+    GemmWriter.TRITON: "matrix product, Triton",
+    GemmWriter.CUDNN: "matrix product, cuDNN",
+    GemmWriter.CUBLAS: "matrix product, cuBLAS",
+    GemmWriter.CUBLAS_LT: "matrix product, cuBLASLt",
+}
+
+
+_IN_FUSIONS = {
+    kind: traits_of(kind).kernel_name
+    for kind in sorted(
+        kinds_where(lambda traits: traits.fusion_rank is not None),
+        key=lambda kind: traits_of(kind).fusion_rank or 0,
+    )
+}
+"""What a fusion is, by what it holds: the first that is found, in this order."""
+
+
+def kind_of(op: Op) -> str:
+    """Return what kind of kernel an operation is.
+
+    Products, convolutions and fused attention are called so, library, Triton or fusion; another
+    fusion is named after what it holds that decides how its kernel is written.
+    """
+    if product := _product(op):
+        return product
+    if isinstance(op.attrs, CustomCallAttrs):
+        return f"custom call {op.attrs.target}"
+    if op.kind == "fusion":
+        return f"{_of_fusion(op)} fusion"
+    if op.kind == "while":
+        return "loop"
+    if op.traits.kernel_name:
+        return op.traits.kernel_name
+    return "data movement" if only_moves(op) else "elementwise"
+
+
+def _product(op: Op) -> str:
+    """Return the kind of a product, a convolution or attention; empty for anything else."""
+    try:
+        if attentions(op):
+            return "fused attention"
+        if convolutions(op):
+            return "convolution"
+        if grouped_gemms(op):
+            return "matrix product, grouped"
+        return next((_PRODUCTS[product.writer] for product in gemms(op)), "")
+    except CostError:
+        return ""
+
+
+def _of_fusion(op: Op) -> str:
+    inside = {_kind_inside(each) for each in _inside(op)}
+    if "transpose" in inside and not only_moves(op) and not inside & _DECISIVE:
+        return "transposing elementwise"
+    found = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), None)
+    if found is not None:
+        return found
+    return "data movement" if only_moves(op) else "elementwise"
+
+
+_DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
+
+
+def _kind_inside(op: Op) -> str:
+    """Return an operation's kind: of copies and transposes, whether elements change their order."""
+    if op.kind not in ("copy", "transpose"):
+        return op.kind
+    before, after = _layout(op.operands[0]), _layout(op.results[0])
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        after = [op.attrs.dimensions[at] for at in after]
+    return "bitcast" if before == after else "transpose"
+
+
+def _layout(value: Value) -> Sequence[int]:
+    """Return the dimensions of more than one element, the fastest first."""
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return ()
+    order = kind.layout or range(kind.rank)[::-1]
+    return [at for at in order if kind.shape[at] > 1]
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    for region in op.regions:
+        yield from nested_ops(region)
+
+
+NO_NAME_ROW = "(no name)"
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+_CONTROL = frozenset({"call", "case", "composite", "if", "while"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Amount:
+    """Computation, and communication that no computation hides; one adds up in place.
+
+    ``arithmetic_s``, ``memory_s`` and ``launch_s`` are what limits its time, where that is known.
+    """
+
+    count: float = 0.0
+    time_s: float = 0.0
+    flops: float = 0.0
+    bytes_moved: float = 0.0
+    exposed_s: float = 0.0
+    arithmetic_s: float = 0.0
+    memory_s: float = 0.0
+    launch_s: float = 0.0
+
+    def add(self, other: Amount, times: float = 1.0) -> None:
+        """Add another amount ``times`` times."""
+        self.count += other.count * times
+        self.time_s += other.time_s * times
+        self.flops += other.flops * times
+        self.bytes_moved += other.bytes_moved * times
+        self.exposed_s += other.exposed_s * times
+        self.arithmetic_s += other.arithmetic_s * times
+        self.memory_s += other.memory_s * times
+        self.launch_s += other.launch_s * times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What a step takes by name and by kind of kernel; each adds up to the computation."""
+
+    by_name: Mapping[Named, Amount]
+    by_kind: Mapping[str, Amount]
+
+
+def breakdown(prediction: Prediction) -> Breakdown:
+    """Return what a step takes by name and by kind, in time linear in its operations."""
+    names = operation_names(prediction.graph)
+    by_name: dict[Named, Amount] = {}
+    by_kind: dict[str, Amount] = {}
+    named: dict[Op, Named] = {}
+    kinds: dict[Op, str] = {}
+    for op, amount, times in amounts_of(prediction):
+        if op not in named:
+            named[op], kinds[op] = names.of(op), kind_of(op)
+        by_name.setdefault(named[op], Amount()).add(amount, times)
+        by_kind.setdefault(kinds[op], Amount()).add(amount, times)
+    tensors = carried(prediction.graph.program, names)
+    for op, exposed_s in _exposed(prediction):
+        for own, share in tensors.of(op):
+            by_name.setdefault(own, Amount()).add(Amount(exposed_s=exposed_s * share))
+    return Breakdown(by_name=by_name, by_kind=by_kind)
+
+
+def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdown:
+    """Return several added up, each as often as stands beside it.
+
+    The third of each is the share of exposed communication that counts.
+    """
+    by_name: dict[Named, Amount] = {}
+    by_kind: dict[str, Amount] = {}
+    for found, times, share in parts:
+        for named, amount in found.by_name.items():
+            shown = replace(amount, exposed_s=amount.exposed_s * share)
+            by_name.setdefault(named, Amount()).add(shown, times)
+        for kind, amount in found.by_kind.items():
+            by_kind.setdefault(kind, Amount()).add(amount, times)
+    return Breakdown(by_name=by_name, by_kind=by_kind)
+
+
+def amounts_of(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
+    """Yield operations with what one takes, and how often a step runs it."""
+    parts = _Parts(prediction=prediction)
+    counts = Counter(region.operations for region in prediction.graph.compute_regions)
+    first = {region.operations: region for region in prediction.graph.compute_regions[::-1]}
+    for operations, times in counts.items():
+        region = first[operations]
+        estimate = prediction.estimates.estimate_of_region[region.id]
+        if estimate is None or not estimate.time_s:
+            continue
+        if len(operations) == 1 and operations[0].kind not in _CONTROL:
+            yield operations[0], _amount(estimate.total, estimate.time_s), times
+            continue
+        for op, amount in parts.of(region, estimate):
+            yield op, amount, times
+
+
+def _amount(cost: OpEstimate, time_s: float) -> Amount:
+    return Amount(
+        count=1.0,
+        time_s=time_s,
+        flops=cost.flops,
+        bytes_moved=cost.bytes_moved,
+        arithmetic_s=cost.bound.compute_s,
+        memory_s=cost.bound.memory_s,
+        launch_s=cost.bound.launch_s,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """Divides regions among their operations, equal regions alike."""
+
+    prediction: Prediction
+    _of_module: dict[int, list[tuple[int, Amount]]] = field(
+        default_factory=dict[int, list[tuple[int, Amount]]]
+    )
+
+    def of(self, region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
+        modules = self.prediction.modules
+        number = modules.module_of_region[region.id]
+        if number not in self._of_module:
+            first = self.prediction.graph.regions[modules.modules[number].first_region]
+            self._of_module[number] = (
+                self._divided(first, estimate) if isinstance(first, Compute) else []
+            )
+        own = _all_operations(region)
+        for at, amount in self._of_module[number]:
+            if amount.time_s:
+                yield own[at], amount
+
+    def _divided(self, region: Compute, estimate: Estimate) -> list[tuple[int, Amount]]:
+        """Return what each operation takes, by its place; their times add up to the estimate's."""
+        place = {op: at for at, op in enumerate(_all_operations(region))}
+        steps = self.prediction.steps(region)
+        amounts: dict[int, Amount] = {}
+        if steps is None:
+            for op, amount in _by_bytes(region, estimate):
+                amounts[place[op]] = amount
+        else:
+            for op, amount, times in _flat(steps, 1.0):
+                # What a called function runs is charged to the first operation of the region.
+                amounts.setdefault(place.get(op, 0), Amount()).add(amount, times)
+        whole_s = sum(amount.time_s for amount in amounts.values())
+        for amount in amounts.values():
+            amount.time_s *= estimate.time_s / whole_s if whole_s else 1.0
+        return list(amounts.items())
+
+
+def _all_operations(region: Compute) -> list[Op]:
+    found: list[Op] = []
+    for op in region.operations:
+        found.append(op)
+        for inner in op.regions:
+            found.extend(nested_ops(inner))
+    return found
+
+
+def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, float]]:
+    for step in steps:
+        if isinstance(step, Priced):
+            yield step.op, _amount(step.cost, step.cost.time_s), times
+        else:
+            yield from _flat(step.body, times * step.count)
+
+
+def _by_bytes(region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
+    """Yield what operations take of a region that was measured whole: by what they access."""
+    sizes = {
+        op: sum(size_bytes(value.type) for value in (*op.operands, *op.results))
+        for op in region.operations
+    }
+    whole = sum(sizes.values()) or 1
+    total = estimate.total
+    for op, size in sizes.items():
+        yield (
+            op,
+            Amount(
+                count=1.0,
+                time_s=estimate.time_s * size / whole,
+                flops=total.flops * size / whole,
+                bytes_moved=total.bytes_moved * size / whole,
+            ),
+        )
+
+
+def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
+    """Yield collectives with what no computation hides of them, with devices as specified."""
+    timeline = prediction.timeline
+    if timeline is None:
+        return
+    specified = timeline.as_specified or timeline.slowest
+    regions = regions_of_tasks(prediction.graph, prediction.tasks)
+    for task, exposed_ps in specified.exposed_ps.items():
+        region = regions.get(task)
+        if exposed_ps and isinstance(region, Collective):
+            yield region.operation, exposed_ps / PS_PER_S
+
+
+def phase_rows(found: Breakdown) -> list[PhaseRow]:
+    """Return what each phase takes, in the order of a step; what has no name comes last."""
+    by_phase = _grouped(found.by_name, lambda named: named.phase)
+    whole_s = _whole_s(by_phase)
+    return [
+        PhaseRow(
+            phase=NO_NAME_ROW if phase is None else phase.value,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+            exposed_s=amount.exposed_s,
+        )
+        for phase in (*Phase, None)
+        if (amount := by_phase.get(phase)) is not None
+    ]
+
+
+def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
+    """Return what each module takes, longest first; their times add up to the computation.
+
+    Paths are cut after ``depth`` modules. Layers that differ only in their number are one, unless
+    ``each_layer`` is asked for. What stands outside of all modules has the operation's own name.
+    """
+
+    def path(named: Named) -> str:
+        if named == NO_NAME:
+            return NO_NAME_ROW
+        modules = named.path if each_layer else merged_layers(named.path)
+        return "/".join(modules[:depth]) or named.operation or NO_NAME_ROW
+
+    by_path = _grouped(found.by_name, path)
+    by_phase = _grouped(found.by_name, lambda named: (path(named), named.phase))
+    whole_s = _whole_s(by_path)
+    rows = [
+        LayerRow(
+            path=name,
+            depth=name.count("/") + 1,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+            exposed_s=amount.exposed_s,
+            phases={
+                phase.value: by_phase[name, phase].time_s
+                for phase in Phase
+                if (name, phase) in by_phase
+            },
+        )
+        for name, amount in by_path.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_s, -row.exposed_s, row.path))
+
+
+def kind_rows(found: Breakdown) -> list[KindRow]:
+    """Return what each kind of kernel takes, longest first."""
+    whole_s = _whole_s(found.by_kind)
+    rows = [
+        KindRow(
+            kind=kind,
+            count=int(amount.count) if amount.count == int(amount.count) else amount.count,
+            time_s=amount.time_s,
+            share=amount.time_s / whole_s if whole_s else 0.0,
+            flops=amount.flops,
+            bytes=amount.bytes_moved,
+        )
+        for kind, amount in found.by_kind.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_s, row.kind))
+
+
+def _grouped(amounts: Mapping[Named, Amount], key: Callable[[Named], K]) -> dict[K, Amount]:
+    groups: dict[K, Amount] = {}
+    for named, amount in amounts.items():
+        groups.setdefault(key(named), Amount()).add(amount)
+    return groups
+
+
+def _whole_s(amounts: Mapping[K, Amount]) -> float:
+    return sum(amount.time_s for amount in amounts.values())

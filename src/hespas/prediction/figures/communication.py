@@ -1,0 +1,466 @@
+"""The communication of a step, by kind, groups of devices and dimensions of the network.
+
+Figures are those of the slowest device, every device as specified. A moment in which it doesn't
+compute is charged to one row, to what started first of the communication under way, so that exposed
+times add up to the step's; where nothing is under way, it waits, in a row of its own.
+
+Bus bandwidth is what a device must send at least, over the time. Source: NVIDIA, nccl-tests,
+doc/PERFORMANCE.md, for networks of one kind of link. Here a device has links along several
+dimensions, and the limit is that of the narrowest cut: the devices that agree in the farther
+dimensions, such as a node, have only their own links in these to exchange what the others need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, combinations, pairwise
+from math import prod
+from typing import assert_never
+
+from hespas.base.units import PS_PER_S
+from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
+from hespas.hardware.system import System
+from hespas.prediction.figures.schema import CommunicationRow
+from hespas.prediction.result import Prediction
+from hespas.program.device_order import DeviceOrder, on_devices
+from hespas.program.groups import groups_along
+from hespas.simulate.timeline import ClassTimeline
+from hespas.tasks.graph import (
+    CollectiveTask,
+    CommunicationKind,
+    ComputeTask,
+    GroupTable,
+    ReceiveTask,
+    SendTask,
+    Task,
+)
+from hespas.tasks.intervals import Interval, exposed_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus:
+    """The dimensions of a network, nearest first, along which its devices are numbered."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def used(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the dimensions in which members of a group differ, the nearest is 0."""
+        strides = self._strides()
+        return tuple(
+            number
+            for number, (stride, each) in enumerate(zip(strides, self.dimensions, strict=True))
+            if any(len({member // stride % each.size for member in one}) > 1 for one in groups)
+        )
+
+    def limit_bytes_per_s(
+        self, kind: CommunicationKind | None, members: Sequence[int]
+    ) -> float | None:
+        """Return the most bus bandwidth that a group can reach; None where it is not known.
+
+        Messages go from member to member, those of a permutation (``kind`` None) each on one link
+        of a dimension. It is not known for groups that are no product of positions along the
+        dimensions: their messages also take the links of other devices.
+        """
+        levels = [level for level in self._levels(kind, members) if level.members > 1]
+        count = len(set(members))
+        if kind is None:
+            return min((level.link_bytes_per_s for level in levels), default=None)
+        if not levels or prod(level.members for level in levels) != count:
+            return None
+        blocks, links, reduces = 1, 0.0, False
+        limits: list[float] = []
+        for level in reversed(levels):
+            blocks *= level.members
+            links += level.links * level.link_bytes_per_s
+            reduces = reduces or level.reduces_in_switch
+            share = _share(kind, count, blocks, reduces_in_switch=reduces)
+            limits.append(share * links)
+        return min(limits)
+
+    def _strides(self) -> list[int]:
+        sizes = [each.size for each in self.dimensions]
+        return list(accumulate([1, *sizes[:-1]], int.__mul__)) if sizes else []
+
+    def _levels(self, kind: CommunicationKind | None, members: Sequence[int]) -> Iterator[_Level]:
+        for stride, each in zip(self._strides(), self.dimensions, strict=True):
+            positions = [member // stride % each.size for member in members]
+            along = len(set(positions))
+            is_between = min(positions) < positions[0] < max(positions)
+            from_both_sides = each.shape is Shape.LINE and kind in _ROOTED and is_between
+            # The figures of a measured link are those of all links of a device together, or to one
+            # other device where they are connected in pairs.
+            is_whole = each.measured is not None and each.shape is not Shape.FULLY_CONNECTED
+            links = 2 if from_both_sides else _links(each.shape, along)
+            yield _Level(
+                members=along,
+                links=1 if is_whole else links,
+                link_bytes_per_s=each.parameters.bandwidth_bytes_per_s,
+                reduces_in_switch=each.parameters.reduces_in_switch,
+            )
+
+
+_ROOTED = {CommunicationKind.GATHER, CommunicationKind.SCATTER}
+"""What the first member receives or sends alone: on a line, to both sides if others are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """A dimension as a group uses it: with how many positions, on how many links of a device."""
+
+    members: int
+    links: int
+    link_bytes_per_s: float
+    reduces_in_switch: bool
+
+
+def bus_of(system: System, *, model: str) -> Bus | None:
+    """Return the network as a model sees it; None where devices lie along no dimensions."""
+    if model == "astra-sim":
+        system = replace(system, interconnect=None)
+    if system.interconnect is None and not system.dimensions:
+        return None
+    fabric = interconnect_of(system).fabric
+    return Bus(dimensions=fabric.dimensions) if isinstance(fabric, Dimensions) else None
+
+
+def sent_bytes(kind: CommunicationKind, members: int, size_bytes: int) -> float:
+    """Return what a device must send at least in a collective, of so many bytes put in.
+
+    In a gather or scatter it is what the one that has all must receive or send.
+
+    >>> sent_bytes(CommunicationKind.ALL_REDUCE, 4, 1000)
+    1500.0
+    """
+    match kind:
+        case CommunicationKind.ALL_REDUCE:
+            return 2 * (members - 1) / members * size_bytes
+        case CommunicationKind.ALL_GATHER | CommunicationKind.GATHER:
+            return float((members - 1) * size_bytes)
+        case (
+            CommunicationKind.REDUCE_SCATTER
+            | CommunicationKind.REDUCE_SCATTER_BLOCK
+            | CommunicationKind.ALL_TO_ALL
+            | CommunicationKind.SCATTER
+        ):
+            return (members - 1) / members * size_bytes
+        case _:
+            return float(size_bytes)
+
+
+def _links(shape: Shape, members: int) -> int:
+    """Return on how many links a device sends to the other members along a dimension."""
+    match shape:
+        case Shape.SWITCH | Shape.FAT_TREE | Shape.LINE:
+            return 1
+        case Shape.RING:
+            return 2
+        case Shape.FULLY_CONNECTED:
+            return members - 1
+        case _:
+            assert_never(shape)
+
+
+def _share(kind: CommunicationKind, members: int, blocks: int, *, reduces_in_switch: bool) -> float:
+    """Return the bus bandwidth for each byte/s of a member's links out of its block.
+
+    All blocks together exchange at least ``blocks - 1`` times the data, twice to reduce it for
+    all, or once each where switches add it up; all-to-all sends each byte by itself.
+    """
+    match kind:
+        case CommunicationKind.ALL_REDUCE if reduces_in_switch:
+            return 2 * (members - 1) / blocks
+        case (
+            CommunicationKind.ALL_REDUCE
+            | CommunicationKind.ALL_GATHER
+            | CommunicationKind.GATHER
+            | CommunicationKind.REDUCE_SCATTER
+            | CommunicationKind.REDUCE_SCATTER_BLOCK
+            | CommunicationKind.SCATTER
+        ):
+            return (members - 1) / (blocks - 1)
+        case CommunicationKind.ALL_TO_ALL:
+            return (members - 1) / (members - members / blocks)
+        case _:
+            return members / blocks
+
+
+IDLE = "idle"
+"""The kind of the row of time in which nothing is under way."""
+
+
+_SUBSETS = 5
+
+
+_KIND = {kind: kind.name.lower() for kind in CommunicationKind}
+
+
+_PERMUTE = "collective_permute"
+
+
+Axes = Sequence[tuple[str, int]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Row:
+    """What is under way of one kind among the same groups."""
+
+    size: int
+    count: int = 0
+    size_bytes: int = 0
+    sent_bytes: float = 0.0
+    time_ps: int = 0
+    exposed_ps: int = 0
+    waits_ps: int = 0
+    waiting: dict[str, int] = field(default_factory=dict[str, int])
+    limits: set[float | None] = field(default_factory=set[float | None])
+
+    @property
+    def limit_bytes_per_s(self) -> float | None:
+        """The most bandwidth that any of them can reach; None where one's is not known."""
+        known = [limit for limit in self.limits if limit is not None]
+        return max(known) if known and None not in self.limits else None
+
+
+def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
+    """Return a row for each kind, groups and dimensions, those exposed longest first."""
+    if prediction.timeline is None:
+        return []
+    device = prediction.timeline.as_specified or prediction.timeline.slowest
+    tables = device.graph.group_tables
+    names = _Names(
+        device_count=prediction.devices,
+        axes=prediction.mesh,
+        order=prediction.graph.program.whole.device_order,
+        bus=_bus(prediction),
+    )
+    rows: dict[tuple[str, str, str], _Row] = {}
+    exposed = _charged(device)
+    waits_ps = device.waits_ps or {}
+    consumers = _consumers(device)
+    for task in _communication(device):
+        groups = _groups(task, tables, prediction.devices)
+        size = max(map(len, groups))
+        key = (_kind(task), names.axis(task, groups), names.dimension(groups))
+        row = rows.setdefault(key, _Row(size=size))
+        row.limits.add(names.limit(task, groups, device.devices[0]))
+        start, end = device.nodes[task.id]
+        exposed_ps = exposed.get(task.id, 0)
+        row.exposed_ps += exposed_ps
+        if exposed_ps and task.id in consumers:
+            waits = consumers[task.id]
+            row.waiting[waits] = row.waiting.get(waits, 0) + exposed_ps
+        if isinstance(task, ReceiveTask) and _sends(task, device):
+            continue
+        row.count += 1
+        row.size_bytes += task.size_bytes
+        row.sent_bytes += _sent_bytes(task, size)
+        row.time_ps += end - start
+        row.waits_ps += waits_ps.get(task.id, 0)
+    is_told = device.waits_ps is not None
+    found = [_finished(key, row, is_told=is_told) for key, row in rows.items()]
+    idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in rows.values())
+    if idle_ps > 0:
+        found.append(_idle(idle_ps))
+    return sorted(found, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
+
+
+def _communication(device: ClassTimeline) -> Iterator[CollectiveTask | SendTask | ReceiveTask]:
+    for task in device.graph.tasks:
+        if task.id in device.nodes and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+            yield task
+
+
+def _sends(task: ReceiveTask, device: ClassTimeline) -> bool:
+    """Return whether the device also sends in what it receives: the two are one permutation."""
+    return any(source == device.devices[0] for source, _ in task.pairs)
+
+
+def _kind(task: Task) -> str:
+    return _KIND[task.kind] if isinstance(task, CollectiveTask) else _PERMUTE
+
+
+def _groups(
+    task: CollectiveTask | SendTask | ReceiveTask, tables: Sequence[GroupTable], devices: int
+) -> GroupTable:
+    if not isinstance(task, CollectiveTask):
+        return task.pairs
+    return (tuple(range(devices)),) if task.group_table is None else tables[task.group_table]
+
+
+def _sent_bytes(task: CollectiveTask | SendTask | ReceiveTask, size: int) -> float:
+    if not isinstance(task, CollectiveTask):
+        return float(task.size_bytes)
+    return sent_bytes(task.kind, size, task.size_bytes)
+
+
+def _charged(device: ClassTimeline) -> Mapping[int, int]:
+    """Return by task what it is charged of the time in which the device doesn't compute."""
+    busy: list[Interval] = sorted(
+        device.nodes[task.id]
+        for task in device.graph.tasks
+        if task.id in device.nodes and isinstance(task, ComputeTask) and not task.is_on_host
+    )
+    ordered = sorted(_communication(device), key=lambda task: (device.nodes[task.id], task.id))
+    charged: dict[int, int] = {}
+    until = 0
+    spans: list[Interval] = []
+    for task in ordered:
+        start, end = device.nodes[task.id]
+        spans.append((max(start, until), max(end, until)))
+        until = max(until, end)
+    for task, parts in zip(ordered, exposed_parts(busy, spans), strict=True):
+        charged[task.id] = sum(end - start for start, end in parts)
+    return charged
+
+
+def _consumers(device: ClassTimeline) -> Mapping[int, str]:
+    """Return by task what waits for it: the first computation to start, else what else does."""
+    found: dict[int, tuple[bool, int, str]] = {}
+    for task in device.graph.tasks:
+        if task.id not in device.nodes:
+            continue
+        rank = (not isinstance(task, ComputeTask), device.nodes[task.id][0], task.name)
+        for need in task.depends_on:
+            if need not in found or rank < found[need]:
+                found[need] = rank
+    return {task: name for task, (_, _, name) in found.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Names:
+    """Names groups by the mesh and by the network; each distinct division once."""
+
+    device_count: int
+    axes: Axes
+    order: DeviceOrder | None
+    bus: Bus | None
+    axis_of: dict[GroupTable, str] = field(default_factory=dict[GroupTable, str])
+    dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
+        default_factory=dict[GroupTable, tuple[int, ...]]
+    )
+    limits: dict[tuple[CommunicationKind | None, GroupTable], float | None] = field(
+        default_factory=dict[tuple[CommunicationKind | None, GroupTable], float | None]
+    )
+
+    def axis(self, task: Task, groups: GroupTable) -> str:
+        """Return the axes of the mesh along which groups lie, else how they are formed."""
+        if groups not in self.axis_of:
+            is_whole = isinstance(task, CollectiveTask)
+            self.axis_of[groups] = self._mesh_axes(groups, is_whole=is_whole) or _shape(
+                groups, self.device_count, is_whole=is_whole
+            )
+        return self.axis_of[groups]
+
+    def _mesh_axes(self, groups: GroupTable, *, is_whole: bool) -> str:
+        if prod(size for _, size in self.axes) != self.device_count:
+            return ""
+        wanted = {frozenset(group) for group in groups}
+        named = [index for index, (_, size) in enumerate(self.axes) if size > 1]
+        for count in range(1, min(len(named), _SUBSETS) + 1):
+            for used in combinations(named, count):
+                along = _along(self.axes, used, self.order)
+                fits = (
+                    wanted == along
+                    if is_whole
+                    else all(any(pair <= group for group in along) for pair in wanted)
+                )
+                if fits:
+                    return "+".join(self.axes[index][0] for index in used)
+        return ""
+
+    def dimension(self, groups: GroupTable) -> str:
+        """Return the numbers of the dimensions in which members differ, the nearest is 0."""
+        if self.bus is None:
+            return ""
+        if groups not in self.dimensions_of:
+            self.dimensions_of[groups] = self.bus.used(groups)
+        return "+".join(map(str, self.dimensions_of[groups]))
+
+    def limit(
+        self, task: CollectiveTask | SendTask | ReceiveTask, groups: GroupTable, device: int
+    ) -> float | None:
+        """Return the most bandwidth that a device's group can reach; None where not known."""
+        if self.bus is None:
+            return None
+        kind = task.kind if isinstance(task, CollectiveTask) else None
+        key = (kind, groups)
+        if key not in self.limits:
+            own = [group for group in groups if device in group]
+            found = [self.bus.limit_bytes_per_s(kind, group) for group in own]
+            known = [limit for limit in found if limit is not None]
+            self.limits[key] = max(known, default=None)
+        return self.limits[key]
+
+
+def _bus(prediction: Prediction) -> Bus | None:
+    """Return the network's dimensions; None where they are not those of all devices."""
+    if prediction.system is None or prediction.timeline is None:
+        return None
+    bus = bus_of(prediction.system, model=prediction.timeline.model)
+    sizes = [] if bus is None else [each.size for each in bus.dimensions]
+    return bus if prod(sizes) == prediction.devices else None
+
+
+def _along(axes: Axes, used: Sequence[int], order: DeviceOrder | None) -> set[frozenset[int]]:
+    along = groups_along(axes, [axes[each][0] for each in used])
+    return {frozenset(group) for group in on_devices(along, order)}
+
+
+def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
+    """Describe groups by their size and how far apart their members are.
+
+    >>> _shape(((0, 4), (1, 5)), 8, is_whole=True), _shape(((0, 1, 2, 3),), 4, is_whole=True)
+    ('groups of 2, stride 4', 'all 4')
+    """
+    if not is_whole:
+        return f"{len(groups)} pairs"
+    sizes = {len(group) for group in groups}
+    if sizes == {devices}:
+        return f"all {devices}"
+    if len(sizes) > 1:
+        return f"groups of {min(sizes)} to {max(sizes)}"
+    strides = {right - left for group in groups for left, right in pairwise(group)}
+    stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
+    return f"groups of {sizes.pop()}{stride}"
+
+
+def _finished(key: tuple[str, str, str], row: _Row, *, is_told: bool) -> CommunicationRow:
+    kind, axis, dimension = key
+    sending_s = (row.time_ps - row.waits_ps) / PS_PER_S
+    time_s = row.time_ps / PS_PER_S
+    exposed_s = row.exposed_ps / PS_PER_S
+    longest = max(row.waiting, key=lambda name: (row.waiting[name], name), default=None)
+    return CommunicationRow(
+        kind=kind,
+        axis=axis,
+        dimension=dimension,
+        devices=row.size,
+        count=row.count,
+        bytes=float(row.size_bytes),
+        bytes_per_s=row.sent_bytes / sending_s if sending_s > 0 else None,
+        limit_bytes_per_s=row.limit_bytes_per_s,
+        time_s=time_s,
+        waiting_s=row.waits_ps / PS_PER_S if is_told else None,
+        hidden_s=max(0.0, time_s - exposed_s),
+        exposed_s=exposed_s,
+        waits=longest,
+    )
+
+
+def _idle(idle_ps: int) -> CommunicationRow:
+    return CommunicationRow(
+        kind=IDLE,
+        axis="",
+        dimension="",
+        devices=1,
+        count=0,
+        bytes=0.0,
+        bytes_per_s=None,
+        limit_bytes_per_s=None,
+        time_s=idle_ps / PS_PER_S,
+        waiting_s=None,
+        hidden_s=0.0,
+        exposed_s=idle_ps / PS_PER_S,
+        waits=None,
+    )
