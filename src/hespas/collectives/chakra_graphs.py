@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from hespas.base.files import write_file
 from hespas.base.units import PS_PER_NS
@@ -26,7 +25,7 @@ from hespas.tasks.chakra.reader import read_messages
 from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask
 
 _LOCAL_PS = PS_PER_NS
-_LOCAL = (StepKind.COPY, StepKind.REDUCE)
+_NODES_OF_A_STEP = 3
 
 
 def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode, ...]:
@@ -35,120 +34,94 @@ def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode
     Chunks are of equal size, rounded up to whole bytes. A send ends when it has arrived, and
     copying and reducing take 1 ns, as in the graphs that MSCCL's converter makes.
     """
-    return tuple(_Lowering(program, rank, program.chunk_bytes(size_bytes)).nodes())
-
-
-class _Head(NamedTuple):
-    """What every node has."""
-
-    number: int
-    name: str
-    depends_on: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Lowering:
-    program: Program
-    rank: int
-    chunk_bytes: int
-    made: list[ParsedNode] = field(default_factory=list[ParsedNode])
-    ends: dict[StepId, tuple[int, ...]] = field(default_factory=dict[StepId, tuple[int, ...]])
-    number_of: dict[StepId, int] = field(default_factory=dict[StepId, int])
-
-    def nodes(self) -> Sequence[ParsedNode]:
-        rank = self.program.ranks[self.rank]
-        for number, at in enumerate(_step_ids(rank)):
-            # Several nodes of a step have following numbers: of threadblocks in turn.
-            self.number_of[at] = 3 * number
-        waited_for = {
-            step.after for block in rank.threadblocks for step in block.steps if step.after
-        }
-        position = dict.fromkeys((block.id for block in rank.threadblocks), 0)
-        has_moved = True
-        while has_moved:
-            has_moved = False
-            for block in rank.threadblocks:
-                while position[block.id] < len(block.steps):
-                    at = StepId(block.id, position[block.id])
-                    after = block.steps[at.step].after
-                    if after is not None and after not in self.ends:
-                        break
-                    self._add(block, at, is_waited_for=at in waited_for)
-                    position[block.id] += 1
-                    has_moved = True
-        return self.made
-
-    def _add(self, block: Threadblock, at: StepId, *, is_waited_for: bool) -> None:
-        step = block.steps[at.step]
-        before = self.ends.get(StepId(at.threadblock, at.step - 1), ())
-        depends_on = before if step.after is None else (*before, *self.ends[step.after])
-        depends_on = tuple(sorted(dict.fromkeys(depends_on)))
-        notes = self._notes(step, at, is_waited_for=is_waited_for)
-        for offset, node_type in enumerate(_node_types(step)):
-            number = self.number_of[at] + offset
-            name = f"{node_type.name}_NODE_tb{at.threadblock}_step{at.step}"
-            head = _Head(number, name, depends_on)
-            self.made.append(self._node(node_type, head, block, step)._replace(notes=notes))
+    threadblocks = program.ranks[rank].threadblocks
+    step_ids = [
+        StepId(block.id, index) for block in threadblocks for index in range(len(block.steps))
+    ]
+    first_number = {step_id: _NODES_OF_A_STEP * index for index, step_id in enumerate(step_ids)}
+    awaited = program.ranks[rank].awaited()
+    last_nodes: dict[StepId, tuple[int, ...]] = {}
+    nodes: list[ParsedNode] = []
+    for block, step_id in _in_order(program.ranks[rank]):
+        step = block.steps[step_id.step]
+        before = last_nodes.get(StepId(block.id, step_id.step - 1), ())
+        after = () if step.after is None else last_nodes[step.after]
+        depends_on = tuple(sorted({*before, *after}))
+        notes = _notes(program, step, step_id, is_awaited=step_id in awaited)
+        for number, node_type in enumerate(_node_types(step.kind), first_number[step_id]):
+            task, peer = _task(node_type, block, step, program.chunk_bytes(size_bytes))
+            name = f"{node_type.name}_NODE_tb{block.id}_step{step_id.step}"
+            task = replace(task, id=number, name=name, depends_on=depends_on)
+            nodes.append(ParsedNode(task, peer=peer, notes=notes))
             depends_on = (number,)
-        self.ends[at] = depends_on
-
-    def _node(self, node_type: NodeType, head: _Head, block: Threadblock, step: Step) -> ParsedNode:
-        number, name, depends_on = head
-        if node_type is NodeType.COMP:
-            return ParsedNode(
-                ComputeTask(id=number, name=name, depends_on=depends_on, duration_ps=_LOCAL_PS)
-            )
-        make = SendTask if node_type is NodeType.COMM_SEND else ReceiveTask
-        peer = block.send_peer if node_type is NodeType.COMM_SEND else block.receive_peer
-        task = make(
-            id=number,
-            name=name,
-            depends_on=depends_on,
-            pairs=(),
-            size_bytes=step.count * self.chunk_bytes,
-            tag=block.channel,
-        )
-        return ParsedNode(task, peer=-1 if peer is None else peer)
-
-    def _notes(self, step: Step, at: StepId, *, is_waited_for: bool) -> Mapping[str, object]:
-        main = step.target if step.kind.receives or not step.kind.reads else step.source
-        after = step.after or StepId(-1, -1)
-        notes: dict[str, object] = {
-            "msg_chunk_cnt": step.count,
-            "msg_chunk_idx": main.offset,
-            "total_chunk_cnt": max(self.program.input_chunks, self.program.output_chunks),
-            "local_time_step": at.step,
-            "chunk_offset": main.offset,
-            "hasdep": int(is_waited_for),
-            "deps": after.step,
-            "depid": after.threadblock,
-            "tb_id": at.threadblock,
-            "step_type": step.kind.value,
-            "srcbuf": step.source.buffer.value,
-            "srcoff": step.source.offset,
-            "dstbuf": step.target.buffer.value,
-            "dstoff": step.target.offset,
-            "inplace": int(self.program.is_in_place),
-        }
-        if step.kind.receives and step.kind.reduces:
-            notes["is_rrc"] = True
-        return notes
+        last_nodes[step_id] = depends_on
+    return tuple(nodes)
 
 
-def _step_ids(rank: Rank) -> Iterator[StepId]:
-    for block in rank.threadblocks:
-        for index in range(len(block.steps)):
-            yield StepId(block.id, index)
+def _in_order(rank: Rank) -> Iterator[tuple[Threadblock, StepId]]:
+    """Yield the steps of a rank, each after those that it waits for."""
+    ended: set[StepId] = set()
+    position = {block.id: 0 for block in rank.threadblocks}
+    has_moved = True
+    while has_moved:
+        has_moved = False
+        for block in rank.threadblocks:
+            for step in block.steps[position[block.id] :]:
+                if step.after is not None and step.after not in ended:
+                    break
+                step_id = StepId(block.id, position[block.id])
+                yield block, step_id
+                ended.add(step_id)
+                position[block.id] += 1
+                has_moved = True
 
 
-def _node_types(step: Step) -> Iterator[NodeType]:
-    kind = step.kind
+def _node_types(kind: StepKind) -> Iterator[NodeType]:
     if kind.receives:
         yield NodeType.COMM_RECV
-    if kind in _LOCAL or (kind.receives and kind.reduces):
+    if kind.reduces or kind is StepKind.COPY:
         yield NodeType.COMP
     if kind.sends:
         yield NodeType.COMM_SEND
+
+
+def _task(
+    node_type: NodeType, block: Threadblock, step: Step, chunk_bytes: int
+) -> tuple[ComputeTask | SendTask | ReceiveTask, int]:
+    """Return a node's task, still without number, name and dependencies, and its peer."""
+    if node_type is NodeType.COMP:
+        return ComputeTask(id=0, name="", depends_on=(), duration_ps=_LOCAL_PS), -1
+    make, peer = SendTask, block.send_peer
+    if node_type is NodeType.COMM_RECV:
+        make, peer = ReceiveTask, block.receive_peer
+    size_bytes = step.count * chunk_bytes
+    task = make(id=0, name="", depends_on=(), pairs=(), size_bytes=size_bytes, tag=block.channel)
+    return task, -1 if peer is None else peer
+
+
+def _notes(
+    program: Program, step: Step, step_id: StepId, *, is_awaited: bool
+) -> Mapping[str, object]:
+    main = step.target if step.kind.receives or not step.kind.reads else step.source
+    after = step.after or StepId(-1, -1)
+    notes: dict[str, object] = {
+        "msg_chunk_cnt": step.count,
+        "msg_chunk_idx": main.offset,
+        "total_chunk_cnt": max(program.input_chunks, program.output_chunks),
+        "local_time_step": step_id.step,
+        "chunk_offset": main.offset,
+        "hasdep": int(is_awaited),
+        "deps": after.step,
+        "depid": after.threadblock,
+        "tb_id": step_id.threadblock,
+        "step_type": step.kind.value,
+        "srcbuf": step.source.buffer.value,
+        "srcoff": step.source.offset,
+        "dstbuf": step.target.buffer.value,
+        "dstoff": step.target.offset,
+        "inplace": int(program.is_in_place),
+    }
+    return {**notes, "is_rrc": True} if step.kind.receives and step.kind.reduces else notes
 
 
 def write_graphs(program: Program, prefix: Path, *, size_bytes: int) -> tuple[Path, ...]:
@@ -189,22 +162,12 @@ def _node_bytes(node: ParsedNode) -> bytes:
             {"name": "comm_dst" if sends else "comm_src", "int32_val": node.peer},
             {"name": "comm_tag", "int32_val": task.tag},
         ]
-    attributes += _note_attributes(node.notes)
+    fields: Mapping[type, str] = {bool: "bool_val", int: "int32_val", str: "string_val"}
+    attributes += [{"name": name, fields[type(value)]: value} for name, value in node.notes.items()]
     message = wire.schema().node(
         id=task.id, name=task.name, type=node_type, data_deps=task.depends_on, attr=attributes
     )
     return message.SerializeToString()
-
-
-def _note_attributes(notes: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    for name, value in notes.items():
-        match value:
-            case bool():
-                yield {"name": name, "bool_val": value}
-            case int():
-                yield {"name": name, "int32_val": value}
-            case _:
-                yield {"name": name, "string_val": str(value)}
 
 
 def read_graphs(prefix: Path) -> tuple[tuple[ParsedNode, ...], ...]:

@@ -10,8 +10,9 @@ detected by it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from hespas.collectives.program import (
     StepId,
     StepKind,
     Threadblock,
+    place_text,
     step_text,
 )
 from hespas.errors import AlgorithmError
@@ -40,13 +42,6 @@ class Value(NamedTuple):
     chunk: int
     ranks: int
     fault: str = ""
-
-
-def initial_values(program: Program) -> Iterator[tuple[int, Place, Value]]:
-    """Yield what is there at the start: every rank's input."""
-    for rank in range(len(program.ranks)):
-        for chunk in range(program.input_chunks):
-            yield rank, Place(Buffer.INPUT, chunk), Value(chunk, 1 << rank)
 
 
 def added(one: Value, other: Value, where: str) -> Value:
@@ -82,81 +77,20 @@ def ranks_text(ranks: int) -> str:
 Clock = NDArray[np.int32]
 
 
-class Access(NamedTuple):
+class _Access(NamedTuple):
     """A threadblock's number, and its step."""
 
     block: int
     step: int
 
 
-class Race(NamedTuple):
-    """An earlier access that nothing orders before this one, and whether it wrote."""
-
-    other: Access
-    wrote: bool
-
-
 @dataclass(slots=True)
-class _Slot:
-    written: Access | None = None
-    read: list[Access] = field(default_factory=list[Access])
+class _Chunk:
+    """A chunk of memory: its value, the step that wrote it, and those that have read it since."""
 
-
-class Order:
-    """The clocks of ``count`` threadblocks, and the last accesses to every chunk."""
-
-    def __init__(self, count: int) -> None:
-        self._clocks = np.zeros((count, count), dtype=np.int32)
-        self._slots: dict[object, _Slot] = {}
-
-    def snapshot(self, block: int) -> Clock:
-        """Return what a threadblock knows now."""
-        return self._clocks[block].copy()
-
-    def learn(self, block: int, clock: Clock) -> None:
-        """Have a threadblock know what another knew."""
-        np.maximum(self._clocks[block], clock, out=self._clocks[block])
-
-    def end_step(self, block: int, step: int) -> None:
-        """Note that a threadblock has ended a step."""
-        self._clocks[block, block] = step + 1
-
-    def read(self, access: Access, slot: object) -> Race | None:
-        """Note that a step reads a chunk; return the write that races with it."""
-        accesses = self._slots.setdefault(slot, _Slot())
-        accesses.read.append(access)
-        return self._race(access, accesses.written, wrote=True)
-
-    def write(self, access: Access, slot: object) -> Race | None:
-        """Note that a step writes a chunk; return an access that races with it."""
-        accesses = self._slots.setdefault(slot, _Slot())
-        race = self._race(access, accesses.written, wrote=True)
-        for other in accesses.read:
-            race = race or self._race(access, other, wrote=False)
-        accesses.written, accesses.read = access, []
-        return race
-
-    def last_write(self, slot: object) -> Access | None:
-        """Return what wrote a chunk last."""
-        accesses = self._slots.get(slot)
-        return None if accesses is None else accesses.written
-
-    def _race(self, access: Access, other: Access | None, *, wrote: bool) -> Race | None:
-        if other is None or other == access:
-            return None
-        if self._clocks[access.block, other.block] > other.step:
-            return None
-        return Race(other, wrote)
-
-
-_BUFFER_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
-
-
-class Slot(NamedTuple):
-    """One chunk of one rank's memory."""
-
-    rank: int
-    place: Place
+    value: Value | None = None
+    written: _Access | None = None
+    read: list[_Access] = field(default_factory=list[_Access])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +104,7 @@ class Transfer:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     values: tuple[Value, ...]
     sender: StepId
     clock: Clock
@@ -192,7 +125,7 @@ class Block:
         return self.threadblock.steps[self.position]
 
     @property
-    def at(self) -> StepId:
+    def step_id(self) -> StepId:
         """The next step's id."""
         return StepId(self.threadblock.id, self.position)
 
@@ -201,13 +134,19 @@ class Block:
         """Whether all steps have ended."""
         return self.position == len(self.threadblock.steps)
 
+    def connection(self, *, is_incoming: bool) -> tuple[int, int | None, int | None]:
+        """Return the channel, the source and the target of the block's messages."""
+        if is_incoming:
+            return (self.threadblock.channel, self.threadblock.receive_peer, self.rank)
+        return (self.threadblock.channel, self.rank, self.threadblock.send_peer)
+
     def text(self) -> str:
         """Return how errors name the next step."""
-        return step_text(self.rank, self.at)
+        return step_text(self.rank, self.step_id)
 
 
 class Execution:
-    """One run; ``values`` and ``transfers`` are what it comes to.
+    """One run: the ``transfers``, the values in the end, and the blocks that are stuck.
 
     Raises `AlgorithmError` for two steps that access one chunk in no order, and messages whose
     ends differ in size.
@@ -215,24 +154,22 @@ class Execution:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.blocks = [
-            Block(rank, 0, threadblock)
+        blocks = [
+            (rank, threadblock)
             for rank, one in enumerate(program.ranks)
             for threadblock in one.threadblocks
         ]
-        for number, block in enumerate(self.blocks):
-            block.number = number
-        self.block_of = {(block.rank, block.threadblock.id): block for block in self.blocks}
+        self.blocks = [Block(rank, number, block) for number, (rank, block) in enumerate(blocks)]
         self.transfers: list[Transfer] = []
-        self.values: dict[Slot, Value] = {
-            self.slot(rank, place): value for rank, place, value in initial_values(program)
-        }
-        self.messages: dict[tuple[int, int, int], deque[_Message]] = {}
-        self._order = Order(len(self.blocks))
+        self.messages: dict[tuple[int, int | None, int | None], deque[_Message]] = {}
+        self._chunks: dict[tuple[int, Place], _Chunk] = {}
+        self._clocks = np.zeros((len(blocks), len(blocks)), dtype=np.int32)
         self._ended: dict[tuple[int, StepId], Clock] = {}
-        self._awaited = {
-            (rank, step.after) for rank, _, _, step in program.steps() if step.after is not None
-        }
+        self._awaited = [rank.awaited() for rank in program.ranks]
+        for rank in range(len(program.ranks)):
+            for offset in range(program.input_chunks):
+                chunk = self._chunk(rank, Place(Buffer.INPUT, offset))
+                chunk.value = Value(offset, 1 << rank)
         self._run()
 
     def _run(self) -> None:
@@ -240,139 +177,129 @@ class Execution:
         while has_moved:
             has_moved = False
             for block in self.blocks:
-                while not block.is_done and self.is_ready(block):
+                while not block.is_done and self._is_ready(block):
                     self._do(block)
                     has_moved = True
 
-    def is_ready(self, block: Block) -> bool:
-        """Return whether a threadblock's next step can begin."""
-        return self.waits_for_step(block) is None and not self.waits_for_message(block)
-
-    def waits_for_step(self, block: Block) -> StepId | None:
+    def awaited_step(self, block: Block) -> StepId | None:
         """Return the step that the next one waits for."""
         after = block.step.after
-        return None if after is None or (block.rank, after) in self._ended else after
+        return None if (block.rank, after) in self._ended else after
 
-    def waits_for_message(self, block: Block) -> bool:
-        """Return whether the next step's message is not there yet."""
-        return block.step.kind.receives and not self.messages.get(self._incoming(block))
+    def _is_ready(self, block: Block) -> bool:
+        if block.step.kind.receives and not self.messages.get(block.connection(is_incoming=True)):
+            return False
+        return self.awaited_step(block) is None
 
-    @staticmethod
-    def _incoming(block: Block) -> tuple[int, int, int]:
-        source = block.threadblock.receive_peer
-        return (-1 if source is None else source, block.rank, block.threadblock.channel)
+    def _chunk(self, rank: int, place: Place) -> _Chunk:
+        key = (rank, _settled_place(self.program, rank, place))
+        return self._chunks.setdefault(key, _Chunk())
 
-    def slot(self, rank: int, place: Place) -> Slot:
-        """Return the chunk of memory that a place is."""
-        return Slot(rank, settled_place(self.program, rank, place))
+    def value(self, rank: int, place: Place) -> Value | None:
+        """Return what a chunk holds."""
+        return self._chunk(rank, place).value
 
-    def last_writer(self, slot: Slot) -> str:
+    def last_writer(self, rank: int, place: Place) -> str:
         """Return how errors name the step that wrote a chunk last; "" if none did."""
-        access = self._order.last_write(slot)
-        return "" if access is None else self._text(access)
+        written = self._chunk(rank, place).written
+        return "" if written is None else self._text(written)
 
-    def _text(self, access: Access) -> str:
+    def _text(self, access: _Access) -> str:
         block = self.blocks[access.block]
         return step_text(block.rank, StepId(block.threadblock.id, access.step))
 
     def _do(self, block: Block) -> None:
         step = block.step
         if step.after is not None:
-            self._order.learn(block.number, self._ended[block.rank, step.after])
-        received = self._receive(block) if step.kind.receives else None
-        values = self._computed(block, received)
+            self._learn(block, self._ended[block.rank, step.after])
+        received = self._receive(block) if step.kind.receives else ()
+        read = self._read(block, step.source) if step.kind.reads else ()
+        if step.kind is StepKind.REDUCE:
+            received = self._read(block, step.target)
+        values = read or received
+        if read and received:
+            pairs = zip(read, received, strict=True)
+            values = tuple([added(mine, other, block.text()) for mine, other in pairs])
         if step.kind.writes:
-            for index, value in enumerate(values):
-                self._write(block, step.target, index, value)
-        self._order.end_step(block.number, block.position)
-        clock = self._order.snapshot(block.number)
+            self._write(block, step.target, values)
+        self._clocks[block.number, block.number] = block.position + 1
+        clock = self._clocks[block.number].copy()
         if step.kind.sends:
-            peer = block.threadblock.send_peer
-            key = (block.rank, -1 if peer is None else peer, block.threadblock.channel)
-            self.messages.setdefault(key, deque()).append(_Message(values, block.at, clock))
-        if (block.rank, block.at) in self._awaited:
-            self._ended[block.rank, block.at] = clock
+            sent = self.messages.setdefault(block.connection(is_incoming=False), deque())
+            sent.append(_Message(values, block.step_id, clock))
+        if block.step_id in self._awaited[block.rank]:
+            self._ended[block.rank, block.step_id] = clock
         block.position += 1
 
+    def _learn(self, block: Block, clock: Clock) -> None:
+        """Have a threadblock know what another knew."""
+        np.maximum(self._clocks[block.number], clock, out=self._clocks[block.number])
+
     def _receive(self, block: Block) -> tuple[Value, ...]:
-        key = self._incoming(block)
-        message = self.messages[key].popleft()
-        source, target, _ = key
-        if len(message.values) != block.step.count:
-            sent = f"{step_text(source, message.sender)} sends {len(message.values)} chunks"
+        message = self.messages[block.connection(is_incoming=True)].popleft()
+        source = block.threadblock.receive_peer
+        assert source is not None  # noqa: S101 - a step without a peer was refused
+        count = len(message.values)
+        if count != block.step.count:
+            sent = f"{step_text(source, message.sender)} sends {count} chunks"
             raise AlgorithmError(
                 f"receives {block.step.count} chunks of a message of which {sent}",
                 location=f"{self.program.name}: {block.text()}",
             )
-        self._order.learn(block.number, message.clock)
-        self.transfers.append(
-            Transfer(source, message.sender, target, block.at, len(message.values))
-        )
+        self._learn(block, message.clock)
+        self.transfers.append(Transfer(source, message.sender, block.rank, block.step_id, count))
         return message.values
 
-    def _computed(self, block: Block, received: tuple[Value, ...] | None) -> tuple[Value, ...]:
-        step = block.step
-        if step.kind is StepKind.NOP:
-            return ()
-        read = self._read(block, step.source) if step.kind.reads else ()
-        if step.kind is StepKind.REDUCE:
-            received = self._read(block, step.target)
-        if received is None:
-            return read
-        if not read:
-            return received
-        where = block.text()
-        return tuple(
-            [added(mine, other, where) for mine, other in zip(read, received, strict=True)]
-        )
-
-    def _read(self, block: Block, place: Place) -> tuple[Value, ...]:
+    def _read(self, block: Block, first: Place) -> tuple[Value, ...]:
         values: list[Value] = []
         for index in range(block.step.count):
-            slot = self.slot(block.rank, Place(place.buffer, place.offset + index))
-            self._check(block, slot, wrote=False)
-            nothing = f"{block.text()}: reads {place_text(slot.place)}, where nothing is yet"
-            values.append(self.values.get(slot, Value(0, 0, nothing)))
+            place = Place(first.buffer, first.offset + index)
+            chunk = self._chunk(block.rank, place)
+            self._check_order(block, place, [(chunk.written, "writes")], "reads")
+            chunk.read.append(_Access(block.number, block.position))
+            settled = _settled_place(self.program, block.rank, place)
+            nothing = f"{block.text()}: reads {place_text(settled)}, where nothing is yet"
+            values.append(chunk.value or Value(0, 0, nothing))
         return tuple(values)
 
-    def _write(self, block: Block, place: Place, index: int, value: Value) -> None:
-        slot = self.slot(block.rank, Place(place.buffer, place.offset + index))
-        self._check(block, slot, wrote=True)
-        self.values[slot] = value
+    def _write(self, block: Block, first: Place, values: tuple[Value, ...]) -> None:
+        for index, value in enumerate(values):
+            place = Place(first.buffer, first.offset + index)
+            chunk = self._chunk(block.rank, place)
+            reads = [(access, "reads") for access in chunk.read]
+            self._check_order(block, place, chain([(chunk.written, "writes")], reads), "writes")
+            chunk.value, chunk.read = value, []
+            chunk.written = _Access(block.number, block.position)
 
-    def _check(self, block: Block, slot: Slot, *, wrote: bool) -> None:
-        access = Access(block.number, block.position)
-        note = self._order.write if wrote else self._order.read
-        race = note(access, slot)
-        if race is None:
-            return
-        doing, did = ("writes" if one else "reads" for one in (wrote, race.wrote))
-        message = f"{doing} {place_text(slot.place)}, which {self._text(race.other)} {did}"
-        raise AlgorithmError(
-            f"{message}, and nothing says which comes first",
-            location=f"{self.program.name}: {block.text()}",
-            hint="let one wait for the other (depid, deps)",
-        )
+    def _check_order(
+        self, block: Block, place: Place, earlier: Iterable[tuple[_Access | None, str]], doing: str
+    ) -> None:
+        """Raise for an earlier access to a chunk that nothing orders before this one."""
+        for access, did in earlier:
+            own = (block.number, block.position)
+            if (
+                access is None
+                or access == own
+                or self._clocks[block.number, access.block] > access.step
+            ):
+                continue
+            settled = _settled_place(self.program, block.rank, place)
+            raise AlgorithmError(
+                f"{doing} {place_text(settled)}, which {self._text(access)} {did}, and nothing "
+                "says which comes first",
+                location=f"{self.program.name}: {block.text()}",
+                hint="let one wait for the other (depid, deps)",
+            )
 
 
-def place_text(place: Place) -> str:
-    """Return how errors name a chunk."""
-    return f"{_BUFFER_NAMES[place.buffer]} chunk {place.offset}"
-
-
-def settled_place(program: Program, rank: int, place: Place) -> Place:
+def _settled_place(program: Program, rank: int, place: Place) -> Place:
     """Return where a place really is: in place, one buffer is a part of the other.
 
     The larger buffer stands, and the output where both are equal.
     """
-    if not program.is_in_place or place.buffer is Buffer.SCRATCH:
-        return place
     inputs, outputs = program.input_chunks, program.output_chunks
-    small, large = (
-        (Buffer.OUTPUT, Buffer.INPUT) if inputs > outputs else (Buffer.INPUT, Buffer.OUTPUT)
-    )
-    if place.buffer is large:
+    large = Buffer.INPUT if inputs > outputs else Buffer.OUTPUT
+    if not program.is_in_place or place.buffer in (Buffer.SCRATCH, large):
         return place
     own_part = 0 if inputs == outputs else rank * min(inputs, outputs)
-    assert place.buffer is small  # noqa: S101 - the third buffer is scratch
     return Place(large, place.offset + own_part)

@@ -7,6 +7,7 @@ the order of the rounds: where they are of different threadblocks, one waits for
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -24,6 +25,7 @@ from hespas.collectives.program import (
     StepKind,
     Threadblock,
     chunk_counts,
+    wait_step,
 )
 from hespas.collectives.schedule import Collective, Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
@@ -80,9 +82,12 @@ def _by_round(schedule: Schedule) -> Iterator[tuple[Rounds, list[_Sent]]]:
         yield sent[0][0], [(message, parts) for _, message, parts in sent]
 
 
+_SEND, _RECEIVE = 0, 1
+
+
 @dataclass(slots=True)
 class _Block:
-    """A threadblock that is being written.
+    """A threadblock that is being written, with the peers that it sends to and receives from.
 
     ``ended`` gives, by the number of another threadblock, how many steps of it have surely ended
     when the next step begins.
@@ -90,8 +95,7 @@ class _Block:
 
     number: int
     channel: int
-    send_peer: int | None = None
-    receive_peer: int | None = None
+    peers: list[int | None] = field(default_factory=lambda: [None, None])
     steps: list[Step] = field(default_factory=list[Step])
     ended: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -112,39 +116,37 @@ class _RankWriter:
         self._schedule = schedule
         self._blocks: list[_Block] = []
         self._local: _Block | None = None
-        self._accesses: dict[Place, _Accesses] = {}
+        self._accesses: dict[Place, _Accesses] = defaultdict(_Accesses)
         self._ended_after: dict[StepId, dict[int, int]] = {}
         self._scratch: dict[object, int] = {}
 
     def write_round(self, rounds: Rounds, messages: list[_Sent]) -> None:
         """Write the steps of one round: what is sent, what comes, and what is added then."""
-        sent = [one for one in messages if one[0].source == self._rank]
-        received = [one for one in messages if one[0].target == self._rank]
-        for message, parts in sent:
-            block = self._sender(message)
-            for part, count in _pieces(parts):
-                place = self._place(part)
-                self._add(block, StepKind.SEND, place, place, count)
+        targets: dict[int, set[int]] = defaultdict(set)
+        for message, parts in messages:
+            if message.source == self._rank:
+                targets[message.channel].add(message.target)
+                block = self._block(message.channel, _SEND, message.target, set())
+                for part, count in _pieces(parts):
+                    place = self._place(part)
+                    self._add(block, StepKind.SEND, place, place, count)
         # In a ring, the threadblock that sends to the next also receives from the previous.
-        targets: dict[int, set[int]] = {}
-        for message, _ in sent:
-            targets.setdefault(message.channel, set()).add(message.target)
         arriving = [
-            (self._receiver(one, targets.get(one.channel, set())), one, parts)
-            for one, parts in received
+            (self._block(one.channel, _RECEIVE, one.source, targets[one.channel]), one, parts)
+            for one, parts in messages
+            if one.target == self._rank
         ]
         adding: list[tuple[Place, Place, int]] = []
         for block, message, parts in sorted(arriving, key=lambda one: one[0].number):
             for part, count in _pieces(parts):
-                place = self._place(part)
+                place = target = self._place(part)
+                kind = StepKind.RECEIVE
                 if rounds.is_staged:
-                    staging = self._scratch_place((message, part), count)
-                    self._add(block, StepKind.RECEIVE, place, staging, count)
-                    adding.append((staging, place, count))
+                    target = self._scratch_place((message, part), count)
+                    adding.append((target, place, count))
                 elif rounds.operation is Operation.REDUCE:
-                    self._add(block, StepKind.RECEIVE_REDUCE_COPY, place, place, count)
-                else:
-                    self._add(block, StepKind.RECEIVE, place, place, count)
+                    kind = StepKind.RECEIVE_REDUCE_COPY
+                self._add(block, kind, place, target, count)
         for staging, place, count in adding:
             self._add(self._local_block(), StepKind.REDUCE, staging, place, count)
 
@@ -161,29 +163,23 @@ class _RankWriter:
             threadblocks=tuple([_numbered(block, number_of) for block in order]),
         )
 
-    def _sender(self, message: Message) -> _Block:
-        peer, channel = message.target, message.channel
-        for block in self._blocks:
-            if block.channel == channel and block.send_peer == peer:
-                return block
-        for block in self._blocks:
-            is_free = block.channel == channel and block.send_peer is None
-            if is_free and block.receive_peer == peer:
-                block.send_peer = peer
-                return block
-        return self._new_block(channel, send_peer=peer)
+    def _block(self, channel: int, end: int, peer: int, targets: set[int]) -> _Block:
+        """Return the threadblock that sends to a peer, or receives from it.
 
-    def _receiver(self, message: Message, targets: set[int]) -> _Block:
-        peer, channel = message.source, message.channel
-        for block in self._blocks:
-            if block.channel == channel and block.receive_peer == peer:
+        One that is free at this end serves if its other peer is the same, or the only target.
+        """
+        partners = {peer, *targets} if len(targets) == 1 else {peer}
+        blocks = [block for block in self._blocks if block.channel == channel]
+        for block in blocks:
+            if block.peers[end] == peer:
                 return block
-        for block in self._blocks:
-            is_free = block.channel == channel and block.receive_peer is None
-            if is_free and (block.send_peer == peer or {block.send_peer} == targets):
-                block.receive_peer = peer
+        for block in blocks:
+            if block.peers[end] is None and block.peers[1 - end] in partners:
+                block.peers[end] = peer
                 return block
-        return self._new_block(channel, receive_peer=peer)
+        block = self._new_block(channel)
+        block.peers[end] = peer
+        return block
 
     def _local_block(self) -> _Block:
         """Return the threadblock that neither sends nor receives."""
@@ -191,12 +187,9 @@ class _RankWriter:
             self._local = self._new_block(0)
         return self._local
 
-    def _new_block(
-        self, channel: int, *, send_peer: int | None = None, receive_peer: int | None = None
-    ) -> _Block:
-        block = _Block(len(self._blocks), channel, send_peer, receive_peer)
-        self._blocks.append(block)
-        return block
+    def _new_block(self, channel: int) -> _Block:
+        self._blocks.append(_Block(len(self._blocks), channel))
+        return self._blocks[-1]
 
     def _place(self, part: int) -> Place:
         """Return where a part is on this rank, as it comes, goes or stays."""
@@ -210,11 +203,11 @@ class _RankWriter:
             return Place(Buffer.OUTPUT, origin)
         return self._scratch_place(part, 1)
 
-    def _scratch_place(self, what: object, count: int) -> Place:
-        first = self._scratch.setdefault((what, 0), len(self._scratch))
-        for index in range(1, count):
-            self._scratch.setdefault((what, index), len(self._scratch))
-        return Place(Buffer.SCRATCH, first)
+    def _scratch_place(self, content: object, count: int) -> Place:
+        offsets = [
+            self._scratch.setdefault((content, index), len(self._scratch)) for index in range(count)
+        ]
+        return Place(Buffer.SCRATCH, offsets[0])
 
     def _add(self, block: _Block, kind: StepKind, source: Place, target: Place, count: int) -> None:
         """Add a step, which waits for what touched the same chunks."""
@@ -225,39 +218,36 @@ class _RankWriter:
         waits = self._waits_for(block, reads, writes)
         # A step waits for one other. A nop waits for each further one, and for all of a receive.
         last = waits.pop() if waits and not kind.receives else None
-        block.steps += [_nop(after) for after in waits]
+        block.steps += [wait_step(after) for after in waits]
         block.steps.append(Step(kind=kind, source=source, target=target, count=count, after=last))
-        at = StepId(block.number, len(block.steps) - 1)
-        self._ended_after[at] = {**block.ended, block.number: len(block.steps)}
+        step = StepId(block.number, len(block.steps) - 1)
+        self._ended_after[step] = {**block.ended, block.number: len(block.steps)}
         for place in reads:
-            self._accesses.setdefault(place, _Accesses()).reads.append(at)
+            self._accesses[place].reads.append(step)
         for place in writes:
-            self._accesses[place] = _Accesses(write=at)
+            self._accesses[place] = _Accesses(write=step)
 
     def _waits_for(self, block: _Block, reads: list[Place], writes: list[Place]) -> list[StepId]:
         """Return the steps of other threadblocks to wait for, none of which waits for another."""
-        before: dict[StepId, None] = {}
-        for place in (*reads, *writes):
-            accesses = self._accesses.get(place, _Accesses())
-            if accesses.write is not None:
-                before[accesses.write] = None
-        for place in writes:
-            before |= dict.fromkeys(self._accesses.get(place, _Accesses()).reads)
+        earlier = {self._accesses[place].write for place in (*reads, *writes)}
+        earlier |= {step for place in writes for step in self._accesses[place].reads}
         waits = [
-            at
-            for at in before
-            if at.threadblock != block.number and block.ended.get(at.threadblock, 0) <= at.step
+            step
+            for step in earlier
+            if step is not None
+            and step.threadblock != block.number
+            and block.ended.get(step.threadblock, 0) <= step.step
         ]
         waits = [
-            at
-            for at in waits
+            step
+            for step in waits
             if not any(
-                other != at and self._ended_after[other].get(at.threadblock, 0) > at.step
+                other != step and self._ended_after[other].get(step.threadblock, 0) > step.step
                 for other in waits
             )
         ]
-        for at in waits:
-            for number, steps in self._ended_after[at].items():
+        for step in waits:
+            for number, steps in self._ended_after[step].items():
                 block.ended[number] = max(block.ended.get(number, 0), steps)
         return sorted(waits)
 
@@ -274,11 +264,6 @@ def _chunks(place: Place, count: int) -> list[Place]:
     return [Place(place.buffer, place.offset + index) for index in range(count)]
 
 
-def _nop(after: StepId) -> Step:
-    nowhere = Place(Buffer.OUTPUT, 0)
-    return Step(kind=StepKind.NOP, source=nowhere, target=nowhere, count=0, after=after)
-
-
 def _numbered(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
     """Return a threadblock, with the final numbers of all."""
     steps = [
@@ -287,10 +272,11 @@ def _numbered(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
         else replace(step, after=StepId(number_of[step.after.threadblock], step.after.step))
         for step in block.steps
     ]
+    send_peer, receive_peer = block.peers
     return Threadblock(
         id=number_of[block.number],
-        send_peer=block.send_peer,
-        receive_peer=block.receive_peer,
+        send_peer=send_peer,
+        receive_peer=receive_peer,
         channel=block.channel,
         steps=tuple(steps),
     )

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn, TypeVar
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import msgspec
+from msgspec import Meta, Struct
 
 from hespas.collectives.program import (
     Buffer,
@@ -37,8 +41,7 @@ _OTHER_NAMES = {
 _NOT_MSCCLS = (Collective.GATHER, Collective.SCATTER, Collective.BARRIER)
 _OWN_NAMES = {one.value: one for one in Collective if one not in _NOT_MSCCLS}
 _COLLECTIVES = _OWN_NAMES | _OTHER_NAMES
-_KINDS = {kind.value: kind for kind in StepKind}
-_BUFFERS = {buffer.value: buffer for buffer in Buffer}
+_SHARED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
 
 def read_program(path: Path) -> Program:
@@ -81,177 +84,179 @@ def parse_program(text: str, *, location: str = "algorithm") -> Program:
     return _Reader(location).program(root)
 
 
+_Number = Annotated[int, Meta(ge=_NONE)]
+
+
+class _Algo(Struct, kw_only=True):
+    coll: str
+    nchunksperloop: _Number
+    ngpus: _Number | None = None
+    name: str = "algorithm"
+    proto: str = "Simple"
+    inplace: _Number = 0
+    root: _Number = 0
+
+
+class _Gpu(Struct, kw_only=True):
+    id: _Number
+    i_chunks: _Number = 0
+    o_chunks: _Number = 0
+    s_chunks: _Number = 0
+
+
+class _Threadblock(Struct, kw_only=True):
+    id: _Number
+    send: _Number = _NONE
+    recv: _Number = _NONE
+    chan: _Number = 0
+
+
+class _Step(Struct, kw_only=True):
+    type: StepKind
+    s: _Number | None = None
+    cnt: _Number | None = None
+    srcbuf: Buffer | None = None
+    srcoff: _Number | None = None
+    dstbuf: Buffer | None = None
+    dstoff: _Number | None = None
+    depid: _Number = _NONE
+    deps: _Number = _NONE
+    hasdep: str = ""
+
+
+_CHOICES = {"type": StepKind, "srcbuf": Buffer, "dstbuf": Buffer}
+_S = TypeVar("_S", bound=Struct)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads the elements of one file; ``place`` says which."""
+    """Reads the elements of one file; ``file`` names it in errors."""
 
-    place: str
+    file: str
 
     def fail(self, where: str, message: str, *, hint: str = "") -> NoReturn:
-        raise AlgorithmError(message, location=f"{self.place}: {where}", hint=hint)
+        raise AlgorithmError(message, location=f"{self.file}: {where}", hint=hint)
 
-    def text(self, element: ElementTree.Element, name: str, where: str) -> str:
-        value = element.get(name)
-        if value is None:
-            self.fail(where, f"<{element.tag}> lacks {name}")
-        return value
-
-    def integer(
-        self, element: ElementTree.Element, name: str, where: str, *, default: int | None = None
-    ) -> int:
-        if default is not None and name not in element.attrib:
-            return default
-        value = self.text(element, name, where)
+    def attributes(self, element: Element, form: type[_S], where: str) -> _S:
         try:
-            number = int(value)
-        except ValueError:
-            self.fail(where, f"{name} is {value!r}, not an integer")
-        if number < _NONE:
-            self.fail(where, f"{name} is {number}")
-        return number
+            return msgspec.convert(element.attrib, form, strict=False)
+        except msgspec.ValidationError as error:
+            complaint, _, path = str(error).partition(" - at `$.")
+            name = path.rstrip("`")
+        if not name:
+            self.fail(where, f"<{element.tag}> lacks {complaint.split('`')[1]}")
+        value = element.attrib[name]
+        choices = ", ".join(str(member.value) for member in _CHOICES.get(name, ()))
+        if choices:
+            self.fail(where, f"{name} is {value!r}", hint=f"use one of {choices}")
+        shown = value if "got" not in complaint else f"{value!r}, not an integer"
+        return self.fail(where, f"{name} is {shown}")
 
-    def children(
-        self, element: ElementTree.Element, tag: str, where: str
-    ) -> list[ElementTree.Element]:
+    def children(self, element: Element, tag: str, where: str) -> list[Element]:
         other = next((child.tag for child in element if child.tag != tag), None)
         if other is not None:
             self.fail(where, f"<{element.tag}> holds <{other}>, where only <{tag}> may be")
         return list(element)
 
-    def program(self, root: ElementTree.Element) -> Program:
-        gpus = self.children(root, "gpu", "algo")
-        count = self.integer(root, "ngpus", "algo", default=len(gpus))
-        if count != len(gpus) or count < 2:
-            self.fail("algo", f"ngpus is {count}, and there are {len(gpus)} <gpu>")
-        by_id = {self.integer(gpu, "id", "gpu"): gpu for gpu in gpus}
+    def program(self, root: Element) -> Program:
+        algo = self.attributes(root, _Algo, "algo")
+        elements = self.children(root, "gpu", "algo")
+        count = len(elements) if algo.ngpus is None else algo.ngpus
+        if count != len(elements) or count < 2:
+            self.fail("algo", f"ngpus is {count}, and there are {len(elements)} <gpu>")
+        gpus = [(self.attributes(element, _Gpu, "gpu"), element) for element in elements]
+        by_id = {gpu.id: (gpu, element) for gpu, element in gpus}
         absent = next((number for number in range(count) if number not in by_id), None)
         if absent is not None:
             self.fail("algo", f"there is no <gpu> with id {absent}")
-        collective = self._collective(root)
-        chunks = self.integer(root, "nchunksperloop", "algo")
-        inputs, outputs = self._counts(collective, count, chunks, gpus)
-        depended_on = _Dependents(self, any("hasdep" in step.attrib for step in root.iter("step")))
+        collective = _COLLECTIVES.get(algo.coll.lower())
+        if collective is None:
+            names = ", ".join(_OWN_NAMES)
+            self.fail("algo", f"coll is {algo.coll.lower()!r}", hint=f"use one of {names}")
+        if collective is Collective.CUSTOM:
+            inputs = max(1, *[gpu.i_chunks for gpu, _ in gpus])
+            outputs = max(gpu.o_chunks for gpu, _ in gpus)
+        else:
+            chunks = algo.nchunksperloop
+            if chunks < 1 or (collective in _SHARED and chunks % count):
+                self.fail("algo", f"nchunksperloop is {chunks} among {count} ranks")
+            inputs, outputs = chunk_counts(collective, count, chunks)
+        is_declared = any("hasdep" in step.attrib for step in root.iter("step"))
+        ranks = [
+            self._rank(number, *by_id[number], is_declared=is_declared) for number in range(count)
+        ]
         return Program(
-            name=root.get("name", "algorithm"),
+            name=algo.name,
             collective=collective,
             input_chunks=inputs,
             output_chunks=outputs,
-            is_in_place=self.integer(root, "inplace", "algo", default=0) == 1,
-            root=self.integer(root, "root", "algo", default=0),
-            protocol=root.get("proto", "Simple"),
-            ranks=tuple(
-                [self._rank(number, by_id[number], depended_on) for number in range(count)]
-            ),
+            is_in_place=algo.inplace == 1,
+            root=algo.root,
+            protocol=algo.proto,
+            ranks=tuple(ranks),
         )
 
-    def _collective(self, root: ElementTree.Element) -> Collective:
-        name = self.text(root, "coll", "algo").lower()
-        if name not in _COLLECTIVES:
-            names = ", ".join(_OWN_NAMES)
-            self.fail("algo", f"coll is {name!r}", hint=f"use one of {names}")
-        return _COLLECTIVES[name]
-
-    def _counts(
-        self, collective: Collective, ranks: int, chunks: int, gpus: list[ElementTree.Element]
-    ) -> tuple[int, int]:
-        declared = [
-            max(self.integer(gpu, name, "gpu", default=0) for gpu in gpus)
-            for name in ("i_chunks", "o_chunks")
+    def _rank(self, number: int, gpu: _Gpu, element: Element, *, is_declared: bool) -> Rank:
+        """Return a rank, of which a step says that others wait for it: the runtime signals then."""
+        signals: set[StepId] = set()
+        blocks = [
+            self._threadblock(number, block, signals)
+            for block in self.children(element, "tb", f"rank {number}")
         ]
-        if collective is Collective.CUSTOM:
-            return max(declared[0], 1), declared[1]
-        shared = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
-        if chunks < 1 or (collective in shared and chunks % ranks):
-            self.fail("algo", f"nchunksperloop is {chunks} among {ranks} ranks")
-        return chunk_counts(collective, ranks, chunks)
+        for block in blocks:
+            for index, step in enumerate(block.steps):
+                if is_declared and step.after is not None and step.after not in signals:
+                    awaited = f"threadblock {step.after.threadblock}, step {step.after.step}"
+                    self.fail(
+                        step_text(number, StepId(block.id, index)),
+                        f"waits for {awaited}, which is not there or lacks hasdep",
+                        hint='give that step hasdep="1"',
+                    )
+        return Rank(scratch_chunks=gpu.s_chunks, threadblocks=tuple(blocks))
 
-    def _rank(self, number: int, gpu: ElementTree.Element, dependents: _Dependents) -> Rank:
-        where = f"rank {number}"
-        blocks = self.children(gpu, "tb", where)
-        threadblocks = [self._threadblock(number, block) for block in blocks]
-        dependents.check(number, blocks, threadblocks)
-        return Rank(
-            scratch_chunks=self.integer(gpu, "s_chunks", where, default=0),
-            threadblocks=tuple(threadblocks),
-        )
-
-    def _threadblock(self, rank: int, block: ElementTree.Element) -> Threadblock:
-        number = self.integer(block, "id", f"rank {rank}")
-        where = f"rank {rank}, threadblock {number}"
-        send = self.integer(block, "send", where, default=_NONE)
-        receive = self.integer(block, "recv", where, default=_NONE)
+    def _threadblock(self, rank: int, element: Element, signals: set[StepId]) -> Threadblock:
+        block = self.attributes(element, _Threadblock, f"rank {rank}")
         steps: list[Step] = []
-        for index, element in enumerate(self.children(block, "step", where)):
-            at = step_text(rank, StepId(number, index))
-            if self.integer(element, "s", at, default=index) != index:
-                self.fail(at, f"s is {element.get('s')}: steps are not numbered from 0 on")
-            steps.append(self._step(element, at))
+        for index, child in enumerate(
+            self.children(element, "step", f"rank {rank}, threadblock {block.id}")
+        ):
+            step_id = StepId(block.id, index)
+            where = step_text(rank, step_id)
+            step = self.attributes(child, _Step, where)
+            if step.s not in (None, index):
+                self.fail(where, f"s is {step.s}: steps are not numbered from 0 on")
+            if step.hasdep == "1":
+                signals.add(step_id)
+            steps.append(self._step(step, where))
         return Threadblock(
-            id=number,
-            send_peer=None if send == _NONE else send,
-            receive_peer=None if receive == _NONE else receive,
-            channel=self.integer(block, "chan", where, default=0),
+            id=block.id,
+            send_peer=None if block.send == _NONE else block.send,
+            receive_peer=None if block.recv == _NONE else block.recv,
+            channel=block.chan,
             steps=tuple(steps),
         )
 
-    def _step(self, element: ElementTree.Element, where: str) -> Step:
-        name = self.text(element, "type", where)
-        if name not in _KINDS:
-            names = ", ".join(_KINDS)
-            self.fail(where, f"type is {name!r}", hint=f"use one of {names}")
-        kind = _KINDS[name]
-        threadblock = self.integer(element, "depid", where, default=_NONE)
-        step = self.integer(element, "deps", where, default=_NONE)
-        if (threadblock == _NONE) != (step == _NONE):
-            self.fail(where, f"depid is {threadblock} and deps is {step}")
-        is_nop = kind is StepKind.NOP
-        count = self.integer(element, "cnt", where, default=0 if is_nop else None)
-        if count < 1 and not is_nop:
+    def _step(self, step: _Step, where: str) -> Step:
+        kind = step.type
+        needed = {
+            "srcbuf": kind.reads, "srcoff": kind.reads, "dstbuf": kind.writes,
+            "dstoff": kind.writes, "cnt": kind is not StepKind.NOP,
+        }  # fmt: skip
+        for name, is_needed in needed.items():
+            if is_needed and getattr(step, name) is None:
+                self.fail(where, f"<step> lacks {name}")
+        if (step.depid == _NONE) != (step.deps == _NONE):
+            self.fail(where, f"depid is {step.depid} and deps is {step.deps}")
+        count = step.cnt or 0
+        if count < 1 and kind is not StepKind.NOP:
             self.fail(where, f"cnt is {count}")
         return Step(
             kind=kind,
-            source=self._chunk(element, "src", where, is_used=kind.reads),
-            target=self._chunk(element, "dst", where, is_used=kind.writes),
+            source=Place(step.srcbuf or Buffer.INPUT, step.srcoff or 0),
+            target=Place(step.dstbuf or Buffer.INPUT, step.dstoff or 0),
             count=count,
-            after=None if step == _NONE else StepId(threadblock, step),
+            after=None if step.deps == _NONE else StepId(step.depid, step.deps),
         )
-
-    def _chunk(self, element: ElementTree.Element, end: str, where: str, *, is_used: bool) -> Place:
-        default = None if is_used else 0
-        offset = self.integer(element, f"{end}off", where, default=default)
-        buffer = (
-            self.text(element, f"{end}buf", where) if is_used else element.get(f"{end}buf", "i")
-        )
-        if buffer not in _BUFFERS:
-            self.fail(where, f"{end}buf is {buffer!r}", hint="use i, o or s")
-        return Place(_BUFFERS[buffer], offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Dependents:
-    """Checks that a step on which others wait says so: the runtime signals only then."""
-
-    reader: _Reader
-    is_declared: bool
-
-    def check(
-        self, rank: int, blocks: list[ElementTree.Element], threadblocks: list[Threadblock]
-    ) -> None:
-        if not self.is_declared:
-            return
-        signals = {
-            StepId(threadblock.id, index)
-            for block, threadblock in zip(blocks, threadblocks, strict=True)
-            for index, step in enumerate(block)
-            if step.get("hasdep") == "1"
-        }
-        for threadblock in threadblocks:
-            for index, step in enumerate(threadblock.steps):
-                if step.after is not None and step.after not in signals:
-                    waiting = step_text(rank, StepId(threadblock.id, index))
-                    waited_for = f"threadblock {step.after.threadblock}, step {step.after.step}"
-                    message = f"waits for {waited_for}, which is not there or lacks hasdep"
-                    self.reader.fail(waiting, message, hint='give that step hasdep="1"')
 
 
 def program_xml(program: Program) -> str:
@@ -260,56 +265,54 @@ def program_xml(program: Program) -> str:
     channels = {block.channel for _, block, _, _ in program.steps()}
     root = ElementTree.Element(
         "algo",
-        name=program.name,
-        proto=program.protocol,
-        nchannels=str(max(channels, default=0) + 1),
-        nchunksperloop=str(larger),
-        ngpus=str(len(program.ranks)),
-        coll=program.collective.value,
-        inplace=str(int(program.is_in_place)),
+        _texts(
+            name=program.name,
+            proto=program.protocol,
+            nchannels=max(channels, default=0) + 1,
+            nchunksperloop=larger,
+            ngpus=len(program.ranks),
+            coll=program.collective.value,
+            inplace=int(program.is_in_place),
+            **({"root": program.root} if program.root else {}),
+        ),
     )
-    if program.root:
-        root.set("root", str(program.root))
     for number, rank in enumerate(program.ranks):
+        chunks = {"i_chunks": program.input_chunks, "o_chunks": program.output_chunks}
         gpu = ElementTree.SubElement(
-            root,
-            "gpu",
-            id=str(number),
-            i_chunks=str(program.input_chunks),
-            o_chunks=str(program.output_chunks),
-            s_chunks=str(rank.scratch_chunks),
+            root, "gpu", _texts(id=number, **chunks, s_chunks=rank.scratch_chunks)
         )
-        waited_for = {
-            step.after for block in rank.threadblocks for step in block.steps if step.after
-        }
+        awaited = rank.awaited()
         for block in rank.threadblocks:
-            _add_threadblock(gpu, block, waited_for)
+            peers = [
+                _NONE if peer is None else peer for peer in (block.send_peer, block.receive_peer)
+            ]
+            element = ElementTree.SubElement(
+                gpu, "tb", _texts(id=block.id, send=peers[0], recv=peers[1], chan=block.channel)
+            )
+            for index, step in enumerate(block.steps):
+                is_awaited = StepId(block.id, index) in awaited
+                ElementTree.SubElement(
+                    element, "step", _step_attributes(index, step, is_awaited=is_awaited)
+                )
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _add_threadblock(gpu: ElementTree.Element, block: Threadblock, waited_for: set[StepId]) -> None:
-    element = ElementTree.SubElement(
-        gpu,
-        "tb",
-        id=str(block.id),
-        send=str(_NONE if block.send_peer is None else block.send_peer),
-        recv=str(_NONE if block.receive_peer is None else block.receive_peer),
-        chan=str(block.channel),
+def _step_attributes(index: int, step: Step, *, is_awaited: bool) -> dict[str, str]:
+    after = step.after or StepId(_NONE, _NONE)
+    return _texts(
+        s=index,
+        type=step.kind.value,
+        srcbuf=step.source.buffer.value,
+        srcoff=step.source.offset,
+        dstbuf=step.target.buffer.value,
+        dstoff=step.target.offset,
+        cnt=step.count,
+        depid=after.threadblock,
+        deps=after.step,
+        hasdep=int(is_awaited),
     )
-    for index, step in enumerate(block.steps):
-        after = step.after or StepId(_NONE, _NONE)
-        ElementTree.SubElement(
-            element,
-            "step",
-            s=str(index),
-            type=step.kind.value,
-            srcbuf=step.source.buffer.value,
-            srcoff=str(step.source.offset),
-            dstbuf=step.target.buffer.value,
-            dstoff=str(step.target.offset),
-            cnt=str(step.count),
-            depid=str(after.threadblock),
-            deps=str(after.step),
-            hasdep=str(int(StepId(block.id, index) in waited_for)),
-        )
+
+
+def _texts(**attributes: object) -> dict[str, str]:
+    return {name: str(value) for name, value in attributes.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from hespas.collectives.schedule import Collective
 
@@ -22,73 +22,37 @@ class Buffer(Enum):
 
 
 class StepKind(Enum):
-    """What a step does, as MSCCL abbreviates it.
+    """What a step does: MSCCL's abbreviation, and which of five things it does.
 
     A step that receives takes the next message of its threadblock's receive peer; one that
-    sends makes a message for the send peer. With m the message, ``source`` and ``target`` the
-    step's places on its own rank:
-
-    ===================  =====================================
-    send                 m = source
-    receive              target = m
-    copy                 target = source
-    reduce               target = target + source
-    receive reduce copy  target = source + m
-    receive copy send    target = m, m is sent on
-    receive reduce send  source + m is sent on
-    ... copy send        target = source + m, which is sent on
-    nop                  nothing; it only waits
-    ===================  =====================================
+    sends makes a message for the send peer. One that reduces adds what it receives, or its target,
+    to its source.
     """
 
-    SEND = "s"
-    RECEIVE = "r"
-    COPY = "cpy"
-    REDUCE = "re"
-    RECEIVE_REDUCE_COPY = "rrc"
-    RECEIVE_COPY_SEND = "rcs"
-    RECEIVE_REDUCE_SEND = "rrs"
-    RECEIVE_REDUCE_COPY_SEND = "rrcs"
-    NOP = "nop"
+    SEND = "s", "reads sends"
+    RECEIVE = "r", "receives writes"
+    COPY = "cpy", "reads writes"
+    REDUCE = "re", "reads reduces writes"
+    RECEIVE_REDUCE_COPY = "rrc", "receives reads reduces writes"
+    RECEIVE_COPY_SEND = "rcs", "receives writes sends"
+    RECEIVE_REDUCE_SEND = "rrs", "receives reads reduces sends"
+    RECEIVE_REDUCE_COPY_SEND = "rrcs", "receives reads reduces writes sends"
+    NOP = "nop", ""
 
-    @property
-    def sends(self) -> bool:
-        """Whether the step makes a message."""
-        return self in _SENDING
+    _value_: str
+    sends: bool
+    receives: bool
+    reads: bool
+    reduces: bool
+    writes: bool
 
-    @property
-    def receives(self) -> bool:
-        """Whether the step takes a message."""
-        return self in _RECEIVING
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the step adds two values."""
-        return self in _REDUCING
-
-    @property
-    def reads(self) -> bool:
-        """Whether the step reads its source."""
-        return self in _READING
-
-    @property
-    def writes(self) -> bool:
-        """Whether the step writes its target."""
-        return self in _WRITING
-
-
-_K = StepKind
-_FUSED_REDUCING = {_K.RECEIVE_REDUCE_COPY, _K.RECEIVE_REDUCE_SEND, _K.RECEIVE_REDUCE_COPY_SEND}
-_SENDING = {
-    _K.SEND, _K.RECEIVE_COPY_SEND, _K.RECEIVE_REDUCE_SEND, _K.RECEIVE_REDUCE_COPY_SEND,
-}  # fmt: skip
-_RECEIVING = {_K.RECEIVE, _K.RECEIVE_COPY_SEND, *_FUSED_REDUCING}
-_REDUCING = {_K.REDUCE, *_FUSED_REDUCING}
-_READING = {_K.SEND, _K.COPY, *_REDUCING}
-_WRITING = {
-    _K.RECEIVE, _K.COPY, _K.REDUCE, _K.RECEIVE_REDUCE_COPY, _K.RECEIVE_COPY_SEND,
-    _K.RECEIVE_REDUCE_COPY_SEND,
-}  # fmt: skip
+    def __new__(cls, abbreviation: str, effects: str) -> Self:
+        """Return the kind whose value is the abbreviation."""
+        kind = object.__new__(cls)
+        kind._value_ = abbreviation
+        for effect in ("sends", "receives", "reads", "reduces", "writes"):
+            setattr(kind, effect, effect in effects.split())
+        return kind
 
 
 class Place(NamedTuple):
@@ -119,6 +83,12 @@ class Step:
     after: StepId | None = None
 
 
+def wait_step(after: StepId) -> Step:
+    """Return a step that only waits for another."""
+    nowhere = Place(Buffer.OUTPUT, 0)
+    return Step(kind=StepKind.NOP, source=nowhere, target=nowhere, count=0, after=after)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threadblock:
     """Steps that follow each other, with at most one peer to send to and one to receive from.
@@ -139,6 +109,10 @@ class Rank:
 
     scratch_chunks: int
     threadblocks: tuple[Threadblock, ...]
+
+    def awaited(self) -> set[StepId]:
+        """Return the steps that others wait for."""
+        return {step.after for block in self.threadblocks for step in block.steps if step.after}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +163,11 @@ def chunk_counts(collective: Collective, ranks: int, chunks: int) -> tuple[int, 
             return chunks, chunks
 
 
-def step_text(rank: int, at: StepId) -> str:
+def step_text(rank: int, step: StepId) -> str:
     """Return how errors name a step."""
-    return f"rank {rank}, threadblock {at.threadblock}, step {at.step}"
+    return f"rank {rank}, threadblock {step.threadblock}, step {step.step}"
+
+
+def place_text(place: Place) -> str:
+    """Return how errors name a chunk."""
+    return f"{place.buffer.name.lower()} chunk {place.offset}"

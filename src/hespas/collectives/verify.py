@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from operator import itemgetter
 
 from hespas.base.limits import MOST_ALGORITHM_CHUNKS
 from hespas.collectives.execution import (
@@ -12,7 +12,6 @@ from hespas.collectives.execution import (
     Execution,
     Transfer,
     Value,
-    place_text,
     ranks_text,
 )
 from hespas.collectives.program import (
@@ -23,6 +22,7 @@ from hespas.collectives.program import (
     Step,
     StepId,
     Threadblock,
+    place_text,
     step_text,
 )
 from hespas.collectives.schedule import Collective
@@ -49,15 +49,6 @@ class Verified:
             link = (one.source, one.target)
             chunks[link] = chunks.get(link, 0) + one.count
         return dict(sorted(chunks.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Required:
-    """What a chunk of a rank's output must hold."""
-
-    rank: int
-    place: Place
-    value: Value
 
 
 def verify(program: Program) -> Verified:
@@ -89,8 +80,8 @@ def _check_ended(execution: Execution) -> None:
     stuck = next((block for block in execution.blocks if not block.is_done), None)
     if stuck is not None:
         raise AlgorithmError(_waits(execution, stuck), location=f"{name}: {stuck.text()}")
-    for (source, target, _), messages in execution.messages.items():
-        if messages:
+    for (_, source, target), messages in execution.messages.items():
+        if messages and source is not None:
             where = step_text(source, messages[0].sender)
             raise AlgorithmError(
                 f"sends a message that rank {target} never receives", location=f"{name}: {where}"
@@ -112,94 +103,64 @@ def _waits(execution: Execution, block: Block) -> str:
 
 
 def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
-    after = execution.waits_for_step(block)
-    who = block.text()
+    after = execution.awaited_step(block)
     if after is not None:
-        other = execution.block_of[block.rank, after.threadblock]
-        return f"{who} waits for threadblock {after.threadblock}, step {after.step}", other
-    source = block.threadblock.receive_peer
-    channel = block.threadblock.channel
-    reason = f"{who} waits for a message of rank {source} on channel {channel}"
-    senders = [
-        other
-        for other in execution.blocks
-        if other.rank == source
-        and other.threadblock.send_peer == block.rank
-        and other.threadblock.channel == channel
-    ]
-    if not senders:
-        return f"{reason}, where nothing is sent", None
-    if senders[0].is_done:
-        sends = sum(step.kind.sends for step in senders[0].threadblock.steps)
-        return f"{reason}, where only {sends} are sent", senders[0]
-    return reason, senders[0]
+        other = next(
+            other
+            for other in execution.blocks
+            if (other.rank, other.threadblock.id) == (block.rank, after.threadblock)
+        )
+        awaited = f"threadblock {after.threadblock}, step {after.step}"
+        return f"{block.text()} waits for {awaited}", other
+    connection = block.connection(is_incoming=True)
+    channel, source, _ = connection
+    reason = f"{block.text()} waits for a message of rank {source} on channel {channel}"
+    for sender in execution.blocks:
+        if sender.connection(is_incoming=False) == connection:
+            sends = sum(step.kind.sends for step in sender.threadblock.steps)
+            return f"{reason}, where only {sends} are sent" if sender.is_done else reason, sender
+    return f"{reason}, where nothing is sent", None
 
 
 def _check_results(execution: Execution) -> None:
     """Raise for a wrong chunk: the first that a step has spoilt, else the first of all."""
-    wrong: Required | None = None
-    for required in required_values(execution.program):
-        value = execution.values.get(execution.slot(required.rank, required.place))
-        if not _problem(value, required.value):
-            continue
-        wrong = wrong or required
-        if value is not None and value.fault:
-            wrong = required
-            break
-    if wrong is not None:
-        raise _wrong_result(execution, wrong)
-
-
-def _wrong_result(execution: Execution, required: Required) -> AlgorithmError:
-    slot = execution.slot(required.rank, required.place)
-    problem = _problem(execution.values.get(slot), required.value)
-    chunk = place_text(required.place)
-    writer = execution.last_writer(slot)
-    written = f" (written last by {writer})" if writer else " (never written)"
-    return AlgorithmError(
-        f"rank {required.rank}'s {chunk} {problem}{written}", location=execution.program.name
-    )
-
-
-def required_values(program: Program) -> Iterator[Required]:
-    """Yield what the chunks must hold in the end; nothing for a custom collective."""
+    program = execution.program
+    wrong: list[tuple[bool, str]] = []
     for rank in range(len(program.ranks)):
-        for chunk in range(program.output_chunks):
-            value = _required(program, rank, chunk)
-            if value is not None:
-                yield Required(rank, Place(Buffer.OUTPUT, chunk), value)
+        for place in [Place(Buffer.OUTPUT, offset) for offset in range(program.output_chunks)]:
+            required = _required(program, rank, place.offset)
+            value = execution.value(rank, place)
+            problem = "" if required is None else _problem(value, required)
+            if problem:
+                writer = execution.last_writer(rank, place)
+                written = f"written last by {writer}" if writer else "never written"
+                text = f"rank {rank}'s {place_text(place)} {problem} ({written})"
+                wrong.append((not (value and value.fault), text))
+    if wrong:
+        raise AlgorithmError(min(wrong, key=itemgetter(0))[1], location=program.name)
 
 
 def _required(program: Program, rank: int, chunk: int) -> Value | None:
+    """Return what a chunk of a rank's output must hold; None where anything may be."""
     count = len(program.ranks)
     everyone = (1 << count) - 1
-    result: Value | None = None
-    collective = program.collective
-    match collective:
-        case Collective.ALL_REDUCE:
-            result = Value(chunk, everyone)
-        case Collective.REDUCE_SCATTER:
-            result = Value(rank * program.output_chunks + chunk, everyone)
-        case Collective.ALL_GATHER | Collective.GATHER:
-            if collective is Collective.GATHER and rank != program.root:
-                return None
-            owner, part = divmod(chunk, program.input_chunks)
-            result = Value(part, 1 << owner)
-        case Collective.ALL_TO_ALL:
-            each = program.input_chunks // count
-            owner, part = divmod(chunk, each)
-            result = Value(rank * each + part, 1 << owner)
-        case Collective.BROADCAST:
-            result = Value(chunk, 1 << program.root)
-        case Collective.REDUCE:
-            result = Value(chunk, everyone) if rank == program.root else None
-        case Collective.SCATTER:
-            result = Value(rank * program.output_chunks + chunk, 1 << program.root)
-        case Collective.CUSTOM | Collective.BARRIER:
-            pass
-        case _:
-            assert_never(collective)
-    return result
+    own = rank * program.output_chunks + chunk
+    # Per source, an all-gather's output has a whole input, an all-to-all's a part of it.
+    is_all_to_all = program.collective is Collective.ALL_TO_ALL
+    share = max(1, program.input_chunks // (count if is_all_to_all else 1))
+    owner, part = divmod(chunk, share)
+    results = {
+        Collective.ALL_REDUCE: Value(chunk, everyone),
+        Collective.REDUCE: Value(chunk, everyone),
+        Collective.REDUCE_SCATTER: Value(own, everyone),
+        Collective.SCATTER: Value(own, 1 << program.root),
+        Collective.BROADCAST: Value(chunk, 1 << program.root),
+        Collective.ALL_GATHER: Value(part, 1 << owner),
+        Collective.GATHER: Value(part, 1 << owner),
+        Collective.ALL_TO_ALL: Value(rank * share + part, 1 << owner),
+    }
+    is_for_root = program.collective in (Collective.REDUCE, Collective.GATHER)
+    return None if is_for_root and rank != program.root else results.get(program.collective)
 
 
 def _problem(value: Value | None, required: Value) -> str:
@@ -215,10 +176,6 @@ def _problem(value: Value | None, required: Value) -> str:
     if surplus:
         return f"has a contribution of {ranks_text(surplus)} too many"
     return ""
-
-
-Connection = tuple[int, int, int]
-"""Sending rank, receiving rank, channel."""
 
 
 def check_structure(program: Program) -> None:

@@ -61,7 +61,7 @@ def test_every_attribute_is_read() -> None:
         ('ngpus="2"', 'ngpus="3"', "ngpus is 3, and there are 2 <gpu>"),
         ('<gpu id="0"', '<gpu id="1"', "there is no <gpu> with id 0"),
         ('type="cpy"', 'type="copy"', "rank 1, threadblock 4, step 0: type is 'copy'"),
-        ('dstbuf="s"', 'dstbuf="q"', "step 0: dstbuf is 'q'; use i, o or s"),
+        ('dstbuf="s"', 'dstbuf="q"', "step 0: dstbuf is 'q'; use one of i, o, s"),
         ('srcoff="0"', 'srcoff="-2"', "srcoff is -2"),
         ('cnt="1" depid="3"', 'cnt="0" depid="3"', "threadblock 4, step 0: cnt is 0"),
         ('depid="3" deps="0"', 'depid="3" deps="-1"', "depid is 3 and deps is -1"),
