@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hespas.program.program import Block, Op, Program, nested_ops
-from hespas.work.expand import expand
-from hespas.work.structure import Branch, Cost, Leaf, Loop, without_loops
+from hespas.work.expand import Branch, Cost, Leaf, Loop, expand, without_loops
 
 
 def live_costs(program: Program) -> tuple[Cost, ...]:

@@ -28,9 +28,8 @@ from hespas.price.driver import is_kernel
 from hespas.price.ptx.kernels import kernel_pricer
 from hespas.price.ptx.terms import COLUMN_REDUCTION, category_of
 from hespas.program.program import Op, shape_of, size_of
-from hespas.work.expand import expand
+from hespas.work.expand import Leaf, expand
 from hespas.work.gemm import gemms
-from hespas.work.structure import Leaf
 from hespas.xla.cpu import use_cpu
 from kernel_parts import NODES, PAGE, Compiled, Point, points, program_of
 

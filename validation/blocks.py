@@ -35,8 +35,7 @@ from hespas.price.methods import EstimatorSpec
 from hespas.price.tables.method import make
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 PAGE = Path("docs/evidence/kernels.md")
 NODES = {"A100": "A100_SXM_40GB", "H100": "H100_80GB"}

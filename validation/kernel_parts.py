@@ -34,8 +34,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from hespas.xla.cpu import use_cpu
 
 PAGE = Path("docs/evidence/accuracy.md")

@@ -21,8 +21,7 @@ from hespas.hardware.presets import load_device
 from hespas.price.roofline import Roofline
 from hespas.program.program import Op
 from hespas.program.types import TensorType, Type, size_bytes
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 PROGRAM = "examples/llama3_100m_fsdp4.mlir"
 NODE = "A100_SXM_40GB"

@@ -168,8 +168,7 @@ def _compared(text: str, node: str, home: Path) -> dict[str, float]:
     from hespas.hardware.presets import load_device  # noqa: PLC0415
     from hespas.price.tpu_vectors import vector_cycles, vector_load  # noqa: PLC0415
     from hespas.program.types import size_bytes  # noqa: PLC0415
-    from hespas.work.expand import expand  # noqa: PLC0415
-    from hespas.work.structure import Leaf  # noqa: PLC0415
+    from hespas.work.expand import Leaf, expand  # noqa: PLC0415
 
     device = load_device(node)
     core, clock_hz = device.tensor_core, device.clock_hz

@@ -23,8 +23,7 @@ from hespas.frontend.load import load_program, load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, Value, nested_ops
 from hespas.program.text import function_text, module_text
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from live_costs import live_costs
 from workloads import published, workload
 from xla_costs import HloCost, hlo_cost_analysis, hlo_proto, hlo_proto_cost, stablehlo_of_hlo

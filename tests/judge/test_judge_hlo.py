@@ -17,8 +17,7 @@ from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.program.work import Work, summed
-from hespas.work.expand import expand
-from hespas.work.structure import Cost, Leaf, Loop, total, without_loops
+from hespas.work.expand import Cost, Leaf, Loop, expand, total, without_loops
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 from workloads import workload

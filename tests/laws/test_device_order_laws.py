@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import hespas
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.result import Prediction
-from hespas.program.device_order import DeviceOrder, on_devices
-from hespas.program.groups import groups_along
+from hespas.program.groups import DeviceOrder, groups_along, on_devices
 
 MESH = (("a", 2), ("b", 2), ("c", 2))
 COUNT = 8

@@ -5,10 +5,10 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.program.canonical import structure_key
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, device_groups
 from hespas.program.program import Program
 from hespas.program.rewrite import with_calls_opened
+from hespas.program.text import structure_key
 from hespas.program.types import ELEMENT_TYPES, size_bytes, tensor_type
 from hespas.xla.mlir.text import read_type, split_list
 from programs import VECTOR, Straight, on_devices, read, straight_programs, text_of

@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import hespas
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from hlo_programs import ADD, entry_ops, module, read_hlo
 
 ROWS = st.integers(1, 2**12)

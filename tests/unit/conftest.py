@@ -7,8 +7,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.program.work import Work
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from hespas.xla.mlir.text import split_list
 
 

@@ -27,8 +27,7 @@ from hespas.program.types import TensorType
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
 from hespas.work.custom_call import CustomCallCost
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from hespas.xla.run.worker import EMPTY_MODULE
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -26,8 +26,7 @@ from hespas.program.program import Program
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
 from hespas.work.custom_call import CustomCallCost
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 _PLATFORMS = {
     "cpu": "cpu",

@@ -26,9 +26,8 @@ from hespas.compile.job import Layout
 from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
-from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import load_source
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
 from hespas.sources.options import ModelOptions

@@ -12,7 +12,7 @@ from hespas.cli.output_directory import estimate_into, output_of, stats_of, summ
 from hespas.cli.outputs import check_targets, write_json
 from hespas.prediction import checks, composition
 from hespas.prediction.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
-from hespas.program.expert_load import ExpertOptions
+from hespas.program.experts import ExpertOptions
 from hespas.split.strategies import SplitOptions
 
 

@@ -13,8 +13,7 @@ from hespas.base.files import check_file, write_file
 from hespas.cli import flags
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError, OutputError, option
-from hespas.frontend.kept_mesh import with_device_order, with_mesh
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
 from hespas.hardware.sized import find_system
 from hespas.sources.exported import partitioned
 from hespas.sources.maxtext.source import DEFAULT_CONFIG, MaxTextStep, check_slices

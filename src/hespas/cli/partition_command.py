@@ -9,9 +9,8 @@ import click
 from hespas.base.files import check_file, write_file
 from hespas.cli import flags
 from hespas.errors import OutputError
-from hespas.frontend.kept_mesh import with_device_order, with_mesh
 from hespas.frontend.load import read_source
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.hlo.module import stablehlo_of_hlo
 from hespas.xla.partition.partition import partition

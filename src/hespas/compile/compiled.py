@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hespas.program.kernels import CompiledKernels
-from hespas.program.overlap import OverlapLimit
+from hespas.program.program import OverlapLimit
 from hespas.xla.compile.messages import MemoryAnalysis
 
 

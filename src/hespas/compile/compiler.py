@@ -23,7 +23,7 @@ from hespas.compile.settle import settled
 from hespas.compile.targets import GpuTarget, find_target, memory_bytes
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
-from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
+from hespas.program.program import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
 from hespas.xla.compile import messages
 from hespas.xla.compile.kernels import read_kernels, read_starts
 

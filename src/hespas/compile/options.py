@@ -14,7 +14,7 @@ from hespas.base.groups import Group
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
-from hespas.program.overlap import SLOP_FACTOR, SLOP_FLAG
+from hespas.program.program import SLOP_FACTOR, SLOP_FLAG
 
 _MIB = 2**20
 _MOST_PERCENT = 10_000

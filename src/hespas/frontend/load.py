@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hespas.errors import ConfigError, ProgramError, option
-from hespas.frontend.loaded import Loaded, Unpartitioned
-from hespas.frontend.overrides import NO_OPTIONS, LoadOptions
+from hespas.frontend.overrides import NO_OPTIONS, Loaded, LoadOptions, Unpartitioned
 from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.frontend.tables import with_tables
 from hespas.frontend.whole import whole_of

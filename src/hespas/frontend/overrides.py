@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hespas.errors import ConfigError, ProgramError
+from hespas.errors import ConfigError, ProgramError, UnpartitionedError
 from hespas.program.attrs import CaseAttrs, WhileAttrs
+from hespas.program.program import Program
 
 _WEIGHT_TOLERANCE = 1e-6
 
@@ -136,3 +137,34 @@ class OverrideRecorder:
 
 def _by_number(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (0, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The program of one device, and which of the user's overrides had an effect on it.
+
+    An override is a trip count or a branch weight of `hespas.frontend.overrides.LoadOptions`. Those
+    that are not in ``used`` changed nothing, so that a caller can refuse them without reading the
+    program again. ``undivided`` is the program of all devices, where the source held that.
+    """
+
+    program: Program
+    used: UsedOverrides
+    undivided: Program | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpartitioned:
+    """A sharded source that does not hold the program of one device yet, and why.
+
+    ``undivided`` is the program of all devices, where it was read.
+    """
+
+    message: str
+    location: str
+    hint: str
+    undivided: Program | None = None
+
+    def error(self) -> UnpartitionedError:
+        """Return the error for a caller that cannot partition."""
+        return UnpartitionedError(self.message, location=self.location, hint=self.hint)

@@ -22,9 +22,9 @@ from hespas.lower.blocks import tensor_of
 from hespas.lower.build import Names
 from hespas.lower.order import in_order, needed_by
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionAttrs, FusionAttrs, SliceAttrs
-from hespas.program.canonical import structure_key
 from hespas.program.program import Block, Op, Value, is_communication_op
 from hespas.program.scopes import joined_scopes
+from hespas.program.text import structure_key
 from hespas.program.types import AsyncType, TensorType, size_bytes
 
 _MIB = 2**20

@@ -19,13 +19,16 @@ from msgspec.structs import replace
 from hespas.lower.blocks import tensor_of
 from hespas.lower.kinds import BROADCASTS
 from hespas.lower.order import times_read
-from hespas.program.attrs import ConstantAttrs, ConvolutionAttrs, CustomCallAttrs, DimensionsAttrs
-from hespas.program.program import Op, Value
-from hespas.program.rewrite import plain_op
-from hespas.program.targets import (
+from hespas.program.attrs import (
     CONVOLUTION_BIAS_ACTIVATION,
     CONVOLUTION_FORWARD,
+    ConstantAttrs,
+    ConvolutionAttrs,
+    CustomCallAttrs,
+    DimensionsAttrs,
 )
+from hespas.program.program import Op, Value
+from hespas.program.rewrite import plain_op
 from hespas.program.types import TensorType
 
 

@@ -21,13 +21,15 @@ from msgspec.structs import replace
 
 from hespas.lower.blocks import tensor_of
 from hespas.lower.layouts import Order, default_order
-from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DimensionsAttrs
-from hespas.program.program import Op, Value
-from hespas.program.targets import (
+from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
     CONVOLUTION_FORWARD,
+    ConvolutionAttrs,
+    CustomCallAttrs,
+    DimensionsAttrs,
 )
+from hespas.program.program import Op, Value
 from hespas.program.types import TensorType
 
 _HOPPER = 9.0

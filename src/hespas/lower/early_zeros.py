@@ -9,7 +9,7 @@ It takes them before that where a gather would be waited for (``kLessStall``): w
 a host, they take longer than the work beside them, and zeros fill the wait. And it takes them
 where the loop would need more than the scheduler's limit beside them (``kMemoryPeakOverLimit``).
 Both were read in its log, of llama3-8b and llama3-70b compiled for 8, 16 and 256 H100. The limit
-is that of `hespas.program.overlap`.
+is that of `hespas.program.program`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.memory.usage import unpacked_bytes
 from hespas.program.attrs import CollectiveAttrs
 from hespas.program.groups import ReplicaGroups
-from hespas.program.overlap import SLOP_FACTOR, counted_bytes
-from hespas.program.program import Op, Program, is_communication_op, nested_ops
+from hespas.program.program import (
+    SLOP_FACTOR,
+    Op,
+    Program,
+    counted_bytes,
+    is_communication_op,
+    nested_ops,
+)
 from hespas.program.types import allocated_bytes
 
 

@@ -1,6 +1,6 @@
 """Whether memory is short for what would run beside collectives.
 
-XLA's scheduler has a limit (`hespas.program.overlap`). It does not give up all overlap at once:
+XLA's scheduler has a limit (`hespas.program.program`). It does not give up all overlap at once:
 compiled for eight H100, nearly all collectives of llama3-8b with 3,584 tokens run beside other work
 though the scheduler counts 79.0 GB where its limit is 58.8, and with 3,840 a part of them runs
 alone; those of llama3-70b on 256 H100 with 71.0 GB of temporaries all do at limits up to 66.3 GB,
@@ -11,8 +11,15 @@ flag's default: all of what arguments and results leave of 80 % of the memory.
 from __future__ import annotations
 
 from hespas.memory.usage import unpacked_bytes
-from hespas.program.overlap import SLOP_FACTOR, OverlapLimit, counted_bytes, full_factor
-from hespas.program.program import Program, all_ops, is_communication_op
+from hespas.program.program import (
+    SLOP_FACTOR,
+    OverlapLimit,
+    Program,
+    all_ops,
+    counted_bytes,
+    full_factor,
+    is_communication_op,
+)
 
 
 def exceeded_limit(

@@ -25,11 +25,11 @@ from hespas.program.attrs import (
     DimensionsAttrs,
     SliceAttrs,
 )
-from hespas.program.canonical import structure_key
 from hespas.program.operations.table import kinds_of
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, is_communication_op, size_of, values_read
 from hespas.program.rewrite import plain_op
+from hespas.program.text import structure_key
 from hespas.program.types import NumberKind, TensorType, Type
 
 _LIBRARY = kinds_of(Category.PRODUCT)

@@ -16,9 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hespas.lower.blocks import tensor_of
 from hespas.lower.order import readers_of
-from hespas.program.attrs import CompareAttrs, CustomCallAttrs, DimensionAttrs, SliceAttrs
+from hespas.program.attrs import (
+    TOP_K,
+    TOP_K_OF_GPUS,
+    CompareAttrs,
+    CustomCallAttrs,
+    DimensionAttrs,
+    SliceAttrs,
+)
 from hespas.program.program import Op, Value
-from hespas.program.targets import TOP_K, TOP_K_OF_GPUS
 from hespas.program.types import TensorType
 
 _PAIR = 2

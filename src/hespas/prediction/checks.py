@@ -11,7 +11,7 @@ from hespas.base.fields import changed
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, CostError, DeviceCountError, option
 from hespas.frontend.load import check_source
-from hespas.frontend.loaded import Loaded
+from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.parts import part_warnings

@@ -20,8 +20,7 @@ from hespas.errors import (
 )
 from hespas.frontend.experts import with_expert_load
 from hespas.frontend.load import is_false_first, load_per_device, load_undivided
-from hespas.frontend.loaded import Loaded
-from hespas.frontend.overrides import LoadOptions
+from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
 from hespas.hardware.system import System
 from hespas.models.experts import capacity_of
@@ -36,8 +35,7 @@ from hespas.prediction.sums import without_sums
 from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import method_named
 from hespas.program.kernels import CompiledKernels, decode_kernels
-from hespas.program.program import Program, with_kernels
-from hespas.program.whole import Whole
+from hespas.program.program import Program, Whole, with_kernels
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
 

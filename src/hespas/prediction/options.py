@@ -51,7 +51,7 @@ from hespas.prediction.option_texts import (
 from hespas.price.clocks import PowerOptions
 from hespas.price.methods import METHODS, default_text, method_named
 from hespas.price.roofline import RooflineOptions
-from hespas.program.expert_load import ExpertOptions
+from hespas.program.experts import ExpertOptions
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.flow.choices import CHOICES, parse_choice
 from hespas.simulate.models import Model

@@ -20,8 +20,7 @@ from hespas.program.assumption import (
     Subject,
     assumed,
 )
-from hespas.program.overlap import SLOP_FLAG
-from hespas.program.program import Fidelity, Op
+from hespas.program.program import SLOP_FLAG, Fidelity, Op
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules

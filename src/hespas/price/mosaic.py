@@ -19,11 +19,10 @@ from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.price.bound import larger_of
 from hespas.price.driver import Timing
-from hespas.program.mosaic import KernelType
+from hespas.program.kernels import KernelType
 from hespas.program.program import Op
 from hespas.work.mosaic.kernel import KernelLoad, kernel_load, multiplied
-from hespas.work.mosaic.tally import KernelProduct, VectorUse
-from hespas.work.mosaic.vectors import Unit, element_bits
+from hespas.work.mosaic.tally import KernelProduct, Unit, VectorUse, element_bits
 
 _SUBLANES, _LANES = 8, 128
 """Rows and columns of a vector register of 32-bit numbers."""

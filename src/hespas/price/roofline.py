@@ -23,15 +23,14 @@ from hespas.price.driver import Price, Timing, estimate_region
 from hespas.price.estimate import FROM_TIME, Estimate, OpEstimate, TypeTotals
 from hespas.price.rates import Rates, device_at
 from hespas.price.tpu_sorts import sort_timing, vector_operations
-from hespas.program.attrs import CustomCallAttrs
+from hespas.program.attrs import MOSAIC, CustomCallAttrs
 from hespas.program.program import Op, Program
-from hespas.program.targets import MOSAIC
 from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import Work
 from hespas.split.regions import Compute
 from hespas.work.custom_call import CustomCallCost
+from hespas.work.expand import Leaf
 from hespas.work.fusion import operations_of
-from hespas.work.structure import Leaf
 
 if TYPE_CHECKING:
     from hespas.price.mosaic import PricedKernel

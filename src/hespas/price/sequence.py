@@ -15,8 +15,7 @@ from hespas.price.estimate import OpEstimate
 from hespas.program.program import Op, Program
 from hespas.split.regions import Compute
 from hespas.work.custom_call import CustomCallCost
-from hespas.work.expand import expand
-from hespas.work.structure import Branch, Cost, Leaf, Loop
+from hespas.work.expand import Branch, Cost, Leaf, Loop, expand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

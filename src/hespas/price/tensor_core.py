@@ -19,7 +19,7 @@ from hespas.price.roofline import Roofline, is_kernel_of_author, same_work
 from hespas.price.tpu_vectors import vector_load, vector_timing
 from hespas.program.program import Program
 from hespas.split.regions import Compute
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
 
 _ASSUMPTION = (
     "tensor_core: every kernel but sorts and those of Pallas runs alone at the rates of the "

@@ -17,8 +17,8 @@ from hespas.price.tpu_vectors import vector_timing
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.regions import Compute
 from hespas.work.convolution import convolutions
+from hespas.work.expand import Leaf
 from hespas.work.gemm import gemms
-from hespas.work.structure import Leaf
 
 WITHOUT_CYCLES = "without cycles"
 """Stands behind the names of operations that the compiler wrote no cycles for."""

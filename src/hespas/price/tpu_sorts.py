@@ -13,9 +13,8 @@ from math import ceil, prod
 from hespas.hardware.device import Device
 from hespas.price.bound import larger_of
 from hespas.price.driver import Timing
-from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
+from hespas.program.attrs import TOP_K, CustomCallAttrs, DimensionAttrs
 from hespas.program.program import Op
-from hespas.program.targets import TOP_K
 from hespas.program.types import TensorType
 from hespas.program.work import Work
 

@@ -23,9 +23,9 @@ from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType
 from hespas.program.work import Work
 from hespas.work.convolution import convolutions
+from hespas.work.expand import Leaf
 from hespas.work.fusion import operations_of
 from hespas.work.gemm import gemms
-from hespas.work.structure import Leaf
 
 _REGISTER_ELEMENTS, _REGISTER_BYTES = 1024, 4096
 _WIDE_BITS = 32

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from hespas.base.limits import MOST_DEVICES
 from hespas.errors import DeviceCountError, ProgramError, option
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
-from hespas.program.device_order import on_devices
-from hespas.program.groups import GroupMode, device_groups
+from hespas.program.groups import GroupMode, device_groups, on_devices
 from hespas.program.program import Op, Program, all_ops, is_communication_op
 
 

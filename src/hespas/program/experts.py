@@ -1,9 +1,19 @@
-"""How many tokens each expert of a mixture gets: a router's choice, which no program states."""
+"""How many tokens each expert of a mixture gets: the router's choice, which no program states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose, isfinite
+from pathlib import Path
+from typing import ClassVar, cast
+
+from hespas.base.config_files import read_json, read_text
+from hespas.base.fields import Option, declare
+from hespas.base.groups import Group
+from hespas.base.limits import whole_number
+from hespas.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +67,165 @@ def _busiest(shares: Sequence[float], each: int) -> list[float]:
 
 UNIFORM = ExpertLoad()
 """Every expert gets as many tokens."""
+
+
+_UNIFORM = "uniform"
+_FORM = "give a number for each expert, or a list of such lists, one for each layer"
+_COLUMNS = "give the columns expert, tokens (or share), and layer where layers differ"
+
+
+def parse_expert_load(text: str) -> ExpertLoad:
+    """Return ``uniform``, or what a file says of each expert.
+
+    A ``.csv`` file has the columns ``expert`` and ``tokens`` or ``share``, and ``layer`` where
+    layers differ. Any other is JSON: a list with a number for each expert, or a list of such lists,
+    one for each layer; or an object with such a list as ``tokens`` or as ``shares``. Experts count
+    from 0. Raises `ConfigError` for a file of another form, a negative number, layers of different
+    lengths or of different numbers of tokens, and shares that don't add to 1.
+
+    >>> parse_expert_load("uniform").layers
+    ()
+    """
+    if text == _UNIFORM:
+        return UNIFORM
+    path = Path(text)
+    is_csv = path.suffix.lower() == ".csv"
+    layers, are_shares = _csv_layers(path) if is_csv else _json_layers(path)
+    _check(layers, str(path), are_shares=are_shares)
+    return ExpertLoad(
+        layers=tuple([tuple([each / sum(layer) for each in layer]) for layer in layers]),
+        source=str(path),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertOptions:
+    """What a user knows of a mixture of experts that its program leaves open."""
+
+    GROUP: ClassVar[Group] = Group.WORKLOAD
+
+    expert_load: ExpertLoad | None = declare(
+        Option(
+            help="How many tokens each expert gets: uniform, or a file (JSON or CSV).",
+            parse=parse_expert_load,
+            metavar="uniform|FILE",
+            default_text=_UNIFORM,
+        )
+    )
+
+
+_Layers = list[list[float]]
+
+
+def _json_layers(path: Path) -> tuple[_Layers, bool]:
+    """Return the numbers of each layer, and whether the file calls them shares."""
+    value, are_shares = read_json(path), False
+    if isinstance(value, dict):
+        named = cast("dict[str, object]", value)
+        if len(named) != 1 or named.keys() - {"tokens", "shares"}:
+            keys = ", ".join(map(repr, named)) or "no keys"
+            raise ConfigError(
+                f"the object has {keys}", location=str(path), hint='give "tokens" or "shares"'
+            )
+        ((key, value),) = named.items()
+        are_shares = key == "shares"
+    if not isinstance(value, list) or not value:
+        raise ConfigError("it holds no list of experts", location=str(path), hint=_FORM)
+    listed = cast("list[object]", value)
+    if not isinstance(listed[0], list):
+        return [_numbers(listed, str(path))], are_shares
+    return [_numbers(layer, f"{path}: layer {at}") for at, layer in enumerate(listed)], are_shares
+
+
+def _numbers(layer: object, location: str) -> list[float]:
+    if not isinstance(layer, list) or not layer:
+        raise ConfigError("it is no list of numbers", location=location, hint=_FORM)
+    found: list[float] = []
+    for at, each in enumerate(cast("list[object]", layer)):
+        if isinstance(each, bool) or not isinstance(each, int | float):
+            raise ConfigError(f"{each!r} is no number", location=f"{location}: expert {at}")
+        found.append(float(each))
+    return found
+
+
+def _csv_layers(path: Path) -> tuple[_Layers, bool]:
+    try:
+        return _csv_rows(csv.DictReader(read_text(path).splitlines()), path)
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
+
+
+def _csv_rows(reader: csv.DictReader[str], path: Path) -> tuple[_Layers, bool]:
+    columns = set(reader.fieldnames or ())
+    amounts = columns & {"tokens", "share"}
+    if "expert" not in columns or len(amounts) != 1 or columns - amounts - {"expert", "layer"}:
+        listed = ", ".join(reader.fieldnames or ()) or "nothing"
+        raise ConfigError(f"its columns are {listed}", location=f"{path}:1", hint=_COLUMNS)
+    (amount,) = amounts
+    layers: dict[int, dict[int, float]] = {}
+    for line, row in enumerate(reader, start=2):
+        location = f"{path}:{line}"
+        layer = _counted(row.get("layer") or "0", "layer", location)
+        expert = _counted(row["expert"], "expert", location)
+        if expert in layers.setdefault(layer, {}):
+            raise ConfigError(f"expert {expert} is listed twice", location=location)
+        layers[layer][expert] = _amount(row[amount], location)
+    return [_in_order(layers, at, str(path)) for at in range(len(layers))], amount == "share"
+
+
+def _counted(text: str | None, what: str, location: str) -> int:
+    number = whole_number((text or "").strip())
+    if number is None:
+        shown = repr(text[:40]) if text else "missing"
+        raise ConfigError(f"{what} is {shown}", location=location, hint="count from 0")
+    return number
+
+
+def _amount(text: str | None, location: str) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        raise ConfigError(f"{text!r} is no number", location=location) from None
+
+
+def _in_order(layers: Mapping[int, Mapping[int, float]], at: int, location: str) -> list[float]:
+    """Return a layer's numbers, expert by expert."""
+    layer = layers.get(at)
+    if layer is None:
+        raise ConfigError(f"layer {at} is missing", location=location, hint="count layers from 0")
+    missing = next((expert for expert in range(len(layer)) if expert not in layer), None)
+    if missing is not None:
+        raise ConfigError(
+            f"expert {missing} of layer {at} is missing",
+            location=location,
+            hint="count experts from 0",
+        )
+    return [layer[expert] for expert in range(len(layer))]
+
+
+def _check(layers: Sequence[Sequence[float]], location: str, *, are_shares: bool) -> None:
+    if not layers:
+        raise ConfigError("it lists no expert", location=location, hint=_FORM)
+    first = layers[0]
+    for at, layer in enumerate(layers):
+        where = f"{location}: layer {at}" if len(layers) > 1 else location
+        wrong = next((each for each in layer if each < 0 or not isfinite(each)), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"expert {layer.index(wrong)} has {wrong:g}", location=where, hint="give 0 or more"
+            )
+        if len(layer) != len(first):
+            raise ConfigError(
+                f"it has {len(layer)} experts, and layer 0 has {len(first)}", location=where
+            )
+        total = sum(layer)
+        if are_shares and not isclose(total, 1.0, abs_tol=1e-6):
+            raise ConfigError(f"the shares add to {total:g}", location=where, hint="add to 1")
+        if total <= 0:
+            raise ConfigError("no expert gets a token", location=where)
+        if not isclose(total, sum(first), rel_tol=1e-6):
+            raise ConfigError(
+                f"its experts get {total:g} together, and those of layer 0 {sum(first):g}",
+                location=where,
+                hint="every layer routes as many tokens: give shares",
+            )

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hespas.program.attrs import CustomCallAttrs, DotAttrs
+from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
 from hespas.program.program import Op
-from hespas.program.targets import MOSAIC
 from hespas.program.types import NumberKind, TensorType
 
 

@@ -9,13 +9,68 @@ import msgspec
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.groups import DeviceOrder
 from hespas.program.kernels import CompiledKernels
 from hespas.program.operations.table import traits_of
 from hespas.program.operations.traits import Category, Traits
-from hespas.program.overlap import OverlapLimit
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
-from hespas.program.whole import Whole
+
+SLOP_FLAG = "xla_gpu_memory_limit_slop_factor"
+SLOP_FACTOR = 95
+"""The flag's default, in per cent."""
+
+_OF_DEVICE = 0.8
+
+
+class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler's limit, and what a program needed where it bit.
+
+    ``needed_bytes`` are temporaries. ``factor`` is the flag's value, ``full_factor`` that with
+    which the limit is all memory of the device; None where no value helps. ``is_given_up``:
+    collectives run by themselves; otherwise the program was scheduled with ``full_factor`` instead.
+    """
+
+    limit_bytes: int
+    needed_bytes: int
+    factor: int
+    full_factor: int | None
+    is_given_up: bool = True
+
+
+def counted_bytes(device_bytes: int, held_bytes: int) -> float:
+    """Return what arguments and results, the bytes held, leave of what the scheduler counts on."""
+    return _OF_DEVICE * device_bytes - held_bytes
+
+
+def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
+    """Return the factor with which the limit is all that is left of the device's memory.
+
+    ``counted`` are those of `counted_bytes`. None where that is not ``above`` the present factor.
+
+    >>> full_factor(80, counted_bytes(80, 0), above=SLOP_FACTOR)
+    125
+    """
+    if counted <= 0:
+        return None
+    factor = int(100 * (1 + (1 - _OF_DEVICE) * device_bytes / counted) + 1e-9)
+    return factor if factor > above else None
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """The program of all devices, as far as it is known.
+
+    ``mesh`` has the axes of the devices' mesh with their sizes, major first, by which devices are
+    numbered in order, or in the ``device_order``. ``inputs`` are the types of the arguments of all
+    devices together. Both are empty where they are not known, and ``tokens`` of a step and
+    ``model_flops``, which the model needs for one, are None.
+    """
+
+    mesh: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[Type, ...] = ()
+    tokens: int | None = None
+    model_flops: float | None = None
+    device_order: DeviceOrder | None = None
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):

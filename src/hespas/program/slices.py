@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
-from hespas.program.program import Block, Function, Op, Program
-from hespas.program.whole import Whole
+from hespas.program.program import Block, Function, Op, Program, Whole
 
 COMPILED_SLICES = 2
 """For how many slices the program is that `with_slices` takes."""

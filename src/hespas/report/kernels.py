@@ -16,7 +16,7 @@ from hespas.price.ptx.terms import reasons
 from hespas.program.scopes import merged_layers, read_scope
 from hespas.split.regions import Compute, RegionGraph
 from hespas.work.custom_call import CustomCallCost
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
 
 _LIBRARY = "library"
 

@@ -15,7 +15,7 @@ from hespas.program.program import Block, Op, Program, Value, is_communication_o
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened
 from hespas.program.types import size_bytes
 from hespas.split.rounds import LoopRound
-from hespas.work.host import host_traffic
+from hespas.work.fusion import host_traffic
 
 MOST_OPERATIONS = 5_000_000
 ASYNC = frozenset({"async_start", "async_update", "async_done"})

@@ -15,11 +15,17 @@ from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import NO_ATTRS, BitcastAttrs, CollectiveAttrs, PermuteAttrs
-from hespas.program.canonical import fingerprint, structure_key
 from hespas.program.groups import ReplicaGroups
 from hespas.program.program import Block, Op, Program, Value, called_functions, nested_ops
 from hespas.program.rewrite import Renaming
-from hespas.program.text import TypeText, function_text, module_text, private_function_text
+from hespas.program.text import (
+    TypeText,
+    fingerprint,
+    function_text,
+    module_text,
+    private_function_text,
+    structure_key,
+)
 from hespas.program.types import ElementType, TensorType, plain_text
 from hespas.split.regions import Collective, Region, RegionGraph, operations_of
 

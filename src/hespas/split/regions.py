@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
 from hespas.split.flatten import FlatProgram
 from hespas.split.rounds import LoopRound, rounds_of_regions
-from hespas.work.host import HostTraffic, host_traffic
+from hespas.work.fusion import HostTraffic, host_traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

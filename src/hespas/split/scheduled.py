@@ -33,7 +33,7 @@ from hespas.split.flatten import (
 )
 from hespas.split.regions import Compute, Region, RegionGraph, region_alone, values_read_by
 from hespas.split.rounds import LoopRound, runs_of_round
-from hespas.work.host import host_traffic, is_on_host
+from hespas.work.fusion import host_traffic, is_on_host
 
 _FEW_ROUNDS = (
     f"drop {option('timeline')} and {option('output')}, without which hespas run simulates a few "

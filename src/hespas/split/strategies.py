@@ -17,7 +17,7 @@ from hespas.split.flatten import flatten, stands_alone
 from hespas.split.merge import merge_regions
 from hespas.split.regions import RegionGraph, build_graph, is_constant
 from hespas.split.scheduled import split_scheduled
-from hespas.work.host import is_on_host
+from hespas.work.fusion import is_on_host
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
 DEFAULT_BLOCK_LIMIT = 1024

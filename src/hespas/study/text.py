@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.program.overlap import SLOP_FLAG
+from hespas.program.program import SLOP_FLAG
 from hespas.study.goal import Goal
 from hespas.study.keys import Scalar, scalar_text
 from hespas.study.rows import Row, Status

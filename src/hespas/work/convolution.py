@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, FusionAttrs
-from hespas.program.operations.contraction import convolution_macs, multiplier_of
-from hespas.program.operations.sizes import operand, result
-from hespas.program.program import Op, nested_ops
-from hespas.program.targets import (
+from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
     CONVOLUTION_BIAS_ACTIVATION,
     CONVOLUTION_FORWARD,
+    ConvolutionAttrs,
+    CustomCallAttrs,
+    FusionAttrs,
 )
+from hespas.program.operations.contraction import convolution_macs, multiplier_of
+from hespas.program.operations.sizes import operand, result
+from hespas.program.program import Op, nested_ops
 from hespas.program.types import TensorType
 from hespas.work.library_config import convolution_config
 

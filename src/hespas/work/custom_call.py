@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from hespas.errors import CostError, option
-from hespas.program.attrs import CustomCallAttrs
+from hespas.program.attrs import (
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    FLASH_MLA,
+    MOSAIC,
+    TOP_K,
+    TOP_K_OF_GPUS,
+    CustomCallAttrs,
+)
 from hespas.program.operations.linear_algebra import (
     cholesky,
     householder,
@@ -25,14 +33,6 @@ from hespas.program.operations.sizes import (
 )
 from hespas.program.operations.sorting import top_k
 from hespas.program.program import Op, Value
-from hespas.program.targets import (
-    FLASH_BACKWARD,
-    FLASH_FORWARD,
-    FLASH_MLA,
-    MOSAIC,
-    TOP_K,
-    TOP_K_OF_GPUS,
-)
 from hespas.program.types import NumberKind, TensorType
 from hespas.program.work import Work, flop_counts, summed
 from hespas.work.attention import attentions

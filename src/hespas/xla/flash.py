@@ -22,7 +22,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
-from hespas.program.targets import FLASH_BACKWARD, FLASH_FORWARD
+from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD
 
 _PLATFORM = "cuda"
 _ROWS, _COLUMNS = 128, 32

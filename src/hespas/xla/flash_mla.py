@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
-from hespas.program.targets import FLASH_MLA
+from hespas.program.attrs import FLASH_MLA
 from hespas.xla.flash import call_by_rows
 
 

@@ -15,7 +15,7 @@ from hespas.compile.job import ANY_LAYOUT, Layout
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import UnsupportedError
-from hespas.program.overlap import SLOP_FLAG
+from hespas.program.program import SLOP_FLAG
 from hespas.xla.compile.kernels import read_instruction_names
 from programs import all_reduce, main_function, on_devices
 

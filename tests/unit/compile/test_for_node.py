@@ -10,13 +10,13 @@ from hespas.compile.for_node import check_compilation, compile_for_node, layout_
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS
 from hespas.errors import DeviceCountError, HespasError, UnsupportedError
-from hespas.frontend.kept_mesh import with_device_order
 from hespas.frontend.load import load_source
+from hespas.frontend.whole import with_device_order
 from hespas.hardware.presets import load_system
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.program.attrs import CollectiveAttrs
-from hespas.program.device_order import DeviceOrder
+from hespas.program.groups import DeviceOrder
 from hespas.program.program import all_ops
 from programs import all_reduce, on_devices, vector_main
 

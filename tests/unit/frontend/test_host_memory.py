@@ -12,7 +12,7 @@ from hespas.prediction.composition import predict
 from hespas.prediction.options import AS_GIVEN, EstimateOptions, PredictOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.program.types import HOST_MEMORY, TensorType
-from hespas.work.host import host_traffic
+from hespas.work.fusion import host_traffic
 
 ROW, STACK = "tensor<1024xf32>", "tensor<4x1024xf32>"
 ROW_BYTES, ROUNDS = 1024 * 4, 4

@@ -3,12 +3,12 @@ from __future__ import annotations
 from hespas.frontend.load import load_source
 from hespas.lower.convolution_epilogues import with_epilogues
 from hespas.lower.cudnn import with_cudnn_calls
-from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Op
-from hespas.program.targets import (
+from hespas.program.attrs import (
     CONVOLUTION_BIAS_ACTIVATION,
     CONVOLUTION_FORWARD,
+    CustomCallAttrs,
 )
+from hespas.program.program import Op
 from hespas.work.convolution import convolutions
 from programs import main_function
 

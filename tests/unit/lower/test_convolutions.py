@@ -3,8 +3,7 @@ from __future__ import annotations
 from hespas.frontend.load import load_source
 from hespas.lower.convolutions import with_images_written
 from hespas.program.program import Op
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from programs import main_function
 
 IMAGE, OUT = "tensor<2x8x8x16xf32>", "tensor<2x16x16x32xf32>"

@@ -8,13 +8,13 @@ from hespas.frontend.load import load_source
 from hespas.lower.assign import Assignment
 from hespas.lower.convolutions import with_images_written
 from hespas.lower.cudnn import taken_orders, with_cudnn_calls
-from hespas.program.attrs import CustomCallAttrs
-from hespas.program.program import Block, Op, Program
-from hespas.program.targets import (
+from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
     CONVOLUTION_FORWARD,
+    CustomCallAttrs,
 )
+from hespas.program.program import Block, Op, Program
 from programs import main_function
 
 IMAGE, KERNEL = "tensor<4x16x32x32xbf16>", "tensor<64x16x3x3xbf16>"

@@ -8,8 +8,7 @@ from hespas.lower.libraries import ASSUMPTION, Libraries
 from hespas.price.ptx.terms import LIBRARY, category_of
 from hespas.program.attrs import FusionAttrs
 from hespas.program.program import Op, Program, Value, values_read
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from programs import main_function
 
 HOPPER, BLACKWELL = Libraries(turns_8_bits=True), Libraries(turns_8_bits=False)

@@ -9,8 +9,7 @@ from hespas.frontend.load import load_source
 from hespas.lower.ragged import most_groups, with_groups_opened
 from hespas.program.program import Op
 from hespas.program.types import TensorType
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 ROWS, K, N, GROUPS = 64, 8, 16, 4
 

@@ -7,8 +7,7 @@ from hespas.lower.fused import fused
 from hespas.lower.reductions import cut_of
 from hespas.price.ptx.terms import NARROW_REDUCTION, category_of
 from hespas.program.program import Program
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from programs import main_function
 
 

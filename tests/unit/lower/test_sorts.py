@@ -8,9 +8,8 @@ from hespas.lower.fused import fused
 from hespas.lower.sorts import with_library_sorts
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
-from hespas.work.expand import expand
+from hespas.work.expand import expand, total
 from hespas.work.sorts import launches_of, sort_launches
-from hespas.work.structure import total
 from programs import main_function
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 from hespas.frontend.load import load_source
 from hespas.lower.windows import with_windows_opened
 from hespas.program.program import Op
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from programs import main_function
 
 IMAGE, POOLED = "tensor<8x16xf32>", "tensor<4x8xf32>"

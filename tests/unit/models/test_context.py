@@ -22,8 +22,7 @@ from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 SMALL = {
     "embedding": "64",

@@ -10,8 +10,7 @@ from hespas.models.flops import model_flops
 from hespas.program.program import all_ops
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 PRODUCTS = {"dot_general", "convolution"}
 

@@ -26,8 +26,7 @@ from hespas.program.program import Op, Program, all_ops, is_communication_op
 from hespas.program.types import TensorType, size_bytes
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 SMALL = {
     "embedding": "64",

@@ -21,8 +21,7 @@ from hespas.sources.exported import Exported, partitioned
 from hespas.sources.function import export_model
 from hespas.split.strategies import split_options, split_program
 from hespas.work.attention import Attention, attentions
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
 PUBLISHED = {

@@ -21,8 +21,7 @@ from hespas.program.program import Program, all_ops, is_communication_op
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.attention import attentions
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 
 SMALL = {
     "embedding": "64",

@@ -11,8 +11,7 @@ from hespas.compile import for_node
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
 from hespas.frontend.load import load_source
-from hespas.frontend.loaded import Loaded
-from hespas.frontend.overrides import UsedOverrides
+from hespas.frontend.overrides import Loaded, UsedOverrides
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.prediction import fidelity, loading

@@ -13,9 +13,8 @@ from hespas.prediction.checks import checked
 from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
 from hespas.prediction.result import StepWork
 from hespas.prediction.workload import mesh_of, work_of
-from hespas.program.program import Program
+from hespas.program.program import Program, Whole
 from hespas.program.types import Type
-from hespas.program.whole import Whole
 
 TEXT = "func.func @main({arguments}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}"
 BLOCK = "examples/attention_block.mlir"

@@ -12,7 +12,7 @@ from hespas.program.program import Program
 from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
 from hespas.stages import estimate
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
 from programs import settled, vector_main
 from scheduled import kernel, loop, scheduled, sync
 

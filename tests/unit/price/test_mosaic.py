@@ -16,12 +16,12 @@ from hespas.price.graph import GraphEstimate
 from hespas.price.mosaic import PricedKernel, matrix_unit_s, priced_kernel
 from hespas.price.roofline import Roofline
 from hespas.price.tpu import CompilerEstimator
+from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
-from hespas.program.targets import MOSAIC
 from hespas.program.work import Work
 from hespas.work.custom_call import CustomCallCost, StatedWork
+from hespas.work.expand import Leaf
 from hespas.work.mosaic.kernel import kernel_load
-from hespas.work.structure import Leaf
 from mosaic_kernels import flash_attention, kernels, lowered, matmul, shape, splash_attention
 
 V5E, V5P, V6E = (load_device(f"TPU{name}") for name in ("v5e", "v5p", "v6e"))

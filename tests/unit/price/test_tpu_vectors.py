@@ -8,8 +8,7 @@ from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.price.tpu_vectors import VectorLoad, vector_cycles, vector_load, vector_timing
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 REGISTERS = 4096 * 4096 / 1024
 

@@ -6,9 +6,14 @@ import pytest
 
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS
-from hespas.program.canonical import fingerprint, structure_key
 from hespas.program.program import Block, Op, Program, Value
-from hespas.program.text import attributes_text, module_text, quoted_symbol
+from hespas.program.text import (
+    attributes_text,
+    fingerprint,
+    module_text,
+    quoted_symbol,
+    structure_key,
+)
 from hespas.program.types import TokenType, TupleType, size_bytes, tensor_type, tensors
 from programs import VECTOR, check_verifies, main_function, read, text_of, vector_main
 

@@ -19,7 +19,7 @@ from hespas.program.program import Alias, is_communication_op
 from hespas.sources.dump import export_dump
 from hespas.sources.exported import Exported, partitioned
 from hespas.sources.function import export_lowered, export_named, export_serialized
-from hespas.work.host import host_traffic
+from hespas.work.fusion import host_traffic
 from hespas.xla.mlir.module import is_jax_export
 
 OWN = """

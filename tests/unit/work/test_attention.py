@@ -8,8 +8,7 @@ from hespas.errors import CostError
 from hespas.program.program import Op
 from hespas.program.work import Work
 from hespas.work.attention import Attention, attentions
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf, total
+from hespas.work.expand import Leaf, expand, total
 from hlo_programs import entry_ops
 
 

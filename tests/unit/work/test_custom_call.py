@@ -6,8 +6,7 @@ import pytest
 
 from hespas.errors import CostError
 from hespas.program.work import Work
-from hespas.work.expand import expand
-from hespas.work.structure import assumptions, total
+from hespas.work.expand import assumptions, expand, total
 from hlo_programs import entry_op
 
 WorkOf = Callable[[str], Work]

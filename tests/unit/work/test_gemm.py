@@ -6,9 +6,8 @@ from hespas.errors import CostError
 from hespas.program.program import Op
 from hespas.program.work import Work
 from hespas.work.convolution import convolutions
-from hespas.work.expand import expand
+from hespas.work.expand import expand, total
 from hespas.work.gemm import Gemm, GemmAxis, GemmWriter, gemms
-from hespas.work.structure import total
 from hlo_programs import entry_op, entry_ops, module, read_hlo
 
 

@@ -11,8 +11,7 @@ from hespas.price.methods import METHODS, EstimatorSpec
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.strategies import SplitOptions, split_program
 from hespas.work.custom_call import is_triton
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from triton_kernels import product, softmax
 
 M, N, K = 256, 128, 512

@@ -30,9 +30,8 @@ from hespas.price.roofline import Roofline
 from hespas.price.tables.method import Measured, make
 from hespas.program.program import Op, Program, is_communication_op
 from hespas.work.attention import attentions
-from hespas.work.expand import expand
+from hespas.work.expand import Leaf, expand
 from hespas.work.gemm import gemms
-from hespas.work.structure import Leaf
 
 _US = 1e-6
 _HINT = "give a profile whose dur is in us, and the program and node that ran"

@@ -18,6 +18,7 @@ from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
     NO_ATTRS,
+    TOP_K,
     BitcastAttrs,
     CallAttrs,
     CustomCallAttrs,
@@ -25,7 +26,6 @@ from hespas.program.attrs import (
     InPlace,
 )
 from hespas.program.program import Value
-from hespas.program.targets import TOP_K
 from hespas.program.text import quoted_symbol
 from hespas.program.types import TensorType
 

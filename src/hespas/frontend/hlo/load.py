@@ -12,8 +12,7 @@ from hespas.frontend.hlo.combined import with_named_collectives
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.host_memory import with_host_memory
-from hespas.frontend.loaded import Loaded, Unpartitioned
-from hespas.frontend.overrides import LoadOptions, OverrideRecorder
+from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
 from hespas.program.program import Alias, Function, Program
 from hespas.program.types import Type
 from hespas.xla.compile.messages import TARGET_ATTRIBUTE

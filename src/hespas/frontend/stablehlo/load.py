@@ -9,18 +9,23 @@ from functools import partial
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.host_memory import is_on_host, with_host_memory
-from hespas.frontend.loaded import Loaded, Unpartitioned
 from hespas.frontend.loops import trip_count
 from hespas.frontend.meshes import Mesh, read_mesh
-from hespas.frontend.overrides import LoadOptions, OverrideRecorder
+from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
 from hespas.frontend.stablehlo.attributes import Reader, attribute_readers
 from hespas.frontend.stablehlo.ragged import with_ragged_exchanges
 from hespas.frontend.stablehlo.sharding import per_device
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Program, called_functions, nested_ops
-from hespas.xla.mlir.chlo import RAGGED_DOT, legalise_chlo
 from hespas.xla.mlir.functions import FunctionReader, OpRecord
-from hespas.xla.mlir.module import MlirModule, Symbol, module_attributes, module_symbols
+from hespas.xla.mlir.module import (
+    RAGGED_DOT,
+    MlirModule,
+    Symbol,
+    legalise_chlo,
+    module_attributes,
+    module_symbols,
+)
 from hespas.xla.mlir.text import read_integer, read_type, split_list
 
 _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.frontend.loaded import Unpartitioned
 from hespas.frontend.meshes import Mesh
+from hespas.frontend.overrides import Unpartitioned
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import (
     Block,

@@ -24,8 +24,8 @@ from hespas.program.program import Op, Program, Value, all_ops
 from hespas.program.types import PRODUCT_TYPES, TensorType
 from hespas.program.work import Work, flop_counts
 from hespas.work.attention import Attention
+from hespas.work.expand import Leaf
 from hespas.work.gemm import Gemm, gemms
-from hespas.work.structure import Leaf
 
 _MAKES, _SUMS, _REST = "makes scores", "sums over scores", "is of scores"
 _PRODUCTS = frozenset({"custom_call", "dot", "dot_general", "fusion"})

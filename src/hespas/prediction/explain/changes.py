@@ -34,7 +34,7 @@ from hespas.price.clocks import Clocked, draw_of
 from hespas.price.estimate import Estimate
 from hespas.price.graph import estimate_graph
 from hespas.price.rates import Rates, Scalable
-from hespas.program.overlap import SLOP_FLAG
+from hespas.program.program import SLOP_FLAG
 from hespas.simulate.models import Model, simulate_job, simulated_again
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.build import estimated_tasks

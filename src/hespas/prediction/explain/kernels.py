@@ -13,8 +13,8 @@ from hespas.price.tables.method import Measured
 from hespas.program.program import Op
 from hespas.work.attention import attentions
 from hespas.work.convolution import convolutions
+from hespas.work.expand import Leaf
 from hespas.work.gemm import gemms
-from hespas.work.structure import Leaf
 
 _MOST = 5
 

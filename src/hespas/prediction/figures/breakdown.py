@@ -32,8 +32,7 @@ from hespas.tasks.build import regions_of_tasks
 from hespas.work.attention import attentions
 from hespas.work.convolution import convolutions
 from hespas.work.fusion import only_moves
-from hespas.work.gemm import GemmWriter, gemms
-from hespas.work.grouped import grouped_gemms
+from hespas.work.gemm import GemmWriter, gemms, grouped_gemms
 
 _PRODUCTS = {
     GemmWriter.DOT: "matrix product",

@@ -23,8 +23,7 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconn
 from hespas.hardware.system import System
 from hespas.prediction.figures.schema import CommunicationRow
 from hespas.prediction.result import Prediction
-from hespas.program.device_order import DeviceOrder, on_devices
-from hespas.program.groups import groups_along
+from hespas.program.groups import DeviceOrder, groups_along, on_devices
 from hespas.simulate.timeline import ClassTimeline
 from hespas.tasks.graph import (
     CollectiveTask,

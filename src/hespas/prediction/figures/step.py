@@ -44,7 +44,7 @@ from hespas.prediction.result import Prediction
 from hespas.price.bound import Bound
 from hespas.price.clocks import draw_of
 from hespas.price.estimate import OpEstimate
-from hespas.program.overlap import OverlapLimit
+from hespas.program.program import OverlapLimit
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:

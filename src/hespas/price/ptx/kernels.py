@@ -37,9 +37,9 @@ from hespas.price.ptx.terms import (
 )
 from hespas.price.rates import Rates, device_at
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.work.expand import Leaf
 from hespas.work.fusion import only_moves
 from hespas.work.sorts import launches_of
-from hespas.work.structure import Leaf
 
 _MARK = b"hespas kernel 1\n"
 _DIGEST_BYTES = 32

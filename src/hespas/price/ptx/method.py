@@ -16,7 +16,7 @@ from hespas.price.roofline import Roofline
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.split.regions import Compute
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
 
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
 _UNCOMPILED = (

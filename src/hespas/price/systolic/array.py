@@ -23,7 +23,7 @@ from hespas.errors import HardwareError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs
 from hespas.program.operations.sizes import operand, result
 from hespas.program.program import Op
-from hespas.work.grouped import grouped_gemms
+from hespas.work.gemm import grouped_gemms
 
 
 class Dataflow(Enum):

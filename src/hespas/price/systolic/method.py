@@ -30,7 +30,7 @@ from hespas.price.systolic.array import (
 from hespas.program.program import Program
 from hespas.program.types import TensorType
 from hespas.split.regions import Compute
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
 
 
 class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,9 +27,8 @@ from hespas.split.regions import Compute
 from hespas.work.attention import attentions
 from hespas.work.convolution import Convolution, convolutions
 from hespas.work.custom_call import is_triton
-from hespas.work.gemm import Gemm, gemms
-from hespas.work.grouped import TILE_ROWS, GroupedGemm, grouped_gemms
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf
+from hespas.work.gemm import TILE_ROWS, Gemm, GroupedGemm, gemms, grouped_gemms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ from hespas.base.units import format_quantity
 from hespas.compile.job import Layout, accelerator_of
 from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError, option
-from hespas.frontend.kept_mesh import with_device_order
+from hespas.frontend.whole import with_device_order
 from hespas.hardware.system import System
-from hespas.program.device_order import DeviceOrder
+from hespas.program.groups import DeviceOrder
 from hespas.sources.exported import Exported
 from hespas.xla.compile.messages import GpuHosts
 from hespas.xla.compile.topology import topology_settings
@@ -108,7 +108,7 @@ class Request:
 
 
 class _Order(msgspec.Struct, frozen=True, kw_only=True):
-    """As `hespas.program.device_order.DeviceOrder`, with axes of one device."""
+    """As `hespas.program.groups.DeviceOrder`, with axes of one device."""
 
     dimensions: tuple[int, ...]
     permutation: tuple[int, ...]

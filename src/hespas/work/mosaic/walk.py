@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hespas.base.limits import MOST_KERNEL_STEPS
 from hespas.errors import CostError, option
-from hespas.program.mosaic import KernelBlock, KernelOp, KernelType, MosaicKernel, kernel_ops
+from hespas.program.kernels import KernelBlock, KernelOp, KernelType, MosaicKernel, kernel_ops
 from hespas.work.mosaic.scalars import (
     Scalar,
     computed,
@@ -24,8 +24,7 @@ from hespas.work.mosaic.scalars import (
     same,
     unchanged,
 )
-from hespas.work.mosaic.tally import Tally, VectorUse, product_of
-from hespas.work.mosaic.vectors import element_bits, uses
+from hespas.work.mosaic.tally import Tally, VectorUse, element_bits, product_of, uses
 
 Weights = NDArray[np.float64]
 

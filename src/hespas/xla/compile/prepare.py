@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
-from hespas.program.device_order import ORDER_KEY, DeviceOrder, read_order
+from hespas.program.groups import ORDER_KEY, DeviceOrder, read_order
 from hespas.xla.mlir.module import MlirModule, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
 

@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.mosaic import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
+from hespas.program.kernels import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
+from hespas.xla.mlir.functions import source_line
 from hespas.xla.mlir.kernel_trial import check_kernel
-from hespas.xla.mlir.locations import source_line
 from hespas.xla.mlir.module import (
     BYTECODE_MAGIC,
     attribute_texts,

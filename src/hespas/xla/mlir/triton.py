@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.program.triton import TritonKernel, TritonOp, TritonType
+from hespas.program.kernels import TritonKernel, TritonOp, TritonType
 from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.module import attribute_texts, new_context, one_line
 from hespas.xla.mlir.text import read_integer

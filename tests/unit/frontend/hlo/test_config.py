@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hespas.program.canonical import structure_key
 from hespas.program.program import Op
-from hespas.program.text import function_text
+from hespas.program.text import function_text, structure_key
 from hlo_programs import entry_op
 
 CONFIG = '{"flag_configs":[],"window_config":{"estimated_cycles":"%s","input_window_bounds":[]}}'

@@ -38,7 +38,7 @@ from hespas.prediction.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.program.overlap import SLOP_FLAG
+from hespas.program.program import SLOP_FLAG
 from hespas.simulate.models import Model
 from programs import vector_main
 from scheduled import HEADER, kernel, loop, sync

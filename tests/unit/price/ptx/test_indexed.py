@@ -13,8 +13,7 @@ from hespas.price.driver import is_kernel
 from hespas.price.ptx.indexed import Indexed, indexed_by
 from hespas.price.ptx.kernels import KernelPricer, kernel_pricer
 from hespas.program.kernels import CompiledKernels
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 from .conftest import launch
 

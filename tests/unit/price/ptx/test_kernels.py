@@ -12,8 +12,7 @@ from hespas.hardware.presets import load_device
 from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
 from hespas.price.ptx.reading import analyse, walk_middle, with_neighbour
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from programs import main_function
 
 from .conftest import COLUMNS, STREAM, launch

@@ -9,8 +9,7 @@ from hespas.price.ptx.kernels import KernelPricer, kernel_pricer
 from hespas.price.ptx.terms import COPY, LOOP, category_of, reasons
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import nested_ops
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 from .conftest import STREAM, launch
 

@@ -22,8 +22,7 @@ from hespas.price.ptx.terms import (
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Op, Program
 from hespas.split.strategies import split_options, split_program
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 
 HLO = """
 HloModule step, is_scheduled=true

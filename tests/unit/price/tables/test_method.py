@@ -24,8 +24,7 @@ from hespas.split.regions import RegionGraph
 from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
 from hespas.work.attention import Attention
-from hespas.work.expand import expand
-from hespas.work.structure import Leaf
+from hespas.work.expand import Leaf, expand
 from programs import main_function, read
 from workloads import workload
 

@@ -6,8 +6,7 @@ import pytest
 
 from hespas.program.program import Op
 from hespas.program.work import Work
-from hespas.work.expand import expand
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
 from hlo_programs import entry_ops
 
 WorkOf = Callable[[str], Work]

@@ -14,7 +14,7 @@ from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.frontend.load import load_per_device
 from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
-from hespas.program.device_order import DeviceOrder
+from hespas.program.groups import DeviceOrder
 from hespas.program.program import all_ops
 from hespas.sources.maxtext import worker
 from hespas.sources.maxtext.source import (

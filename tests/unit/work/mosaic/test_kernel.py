@@ -9,11 +9,10 @@ from msgspec import structs
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
-from hespas.work.expand import expand
+from hespas.work.expand import assumptions, expand, total
 from hespas.work.library_config import author_cost
 from hespas.work.mosaic.kernel import KernelLoad, kernel_load
-from hespas.work.mosaic.vectors import Unit
-from hespas.work.structure import assumptions, total
+from hespas.work.mosaic.tally import Unit
 from mosaic_kernels import (
     copied_by_hand,
     decode_attention,

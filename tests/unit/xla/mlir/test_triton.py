@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.program.triton import TritonType
+from hespas.program.kernels import TritonType
 from hespas.xla.mlir.triton import read_triton, read_triton_type
 
 LOOP = b"""

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.program.expert_load import parse_expert_load
-from hespas.program.experts import UNIFORM
+from hespas.program.experts import UNIFORM, parse_expert_load
 
 
 def _load(directory: Path, text: str, name: str = "load.json") -> tuple[tuple[float, ...], ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.frontend.kept_mesh import mesh_in_attributes, with_mesh
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.whole import mesh_in_attributes, whole_of_source, with_mesh
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 

@@ -7,10 +7,8 @@ from expert_programs import gradient_alone, product_alone
 from hespas.frontend.load import load_source
 from hespas.program.attrs import DotAttrs
 from hespas.program.program import Op
-from hespas.work.expand import expand
-from hespas.work.gemm import gemms
-from hespas.work.grouped import GroupedGemm, grouped_gemms
-from hespas.work.structure import total
+from hespas.work.expand import expand, total
+from hespas.work.gemm import GroupedGemm, gemms, grouped_gemms
 
 
 def _op(text: str, rows: tuple[int, ...] = ()) -> Op:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hespas.frontend.device_numbers import (
+from hespas.frontend.load import load_source
+from hespas.frontend.tables import (
     DeviceNumbers,
     computed,
     kinds_of_device,
     on_all,
     on_each,
 )
-from hespas.frontend.load import load_source
 from hespas.program.program import Op, Program, all_ops
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from hespas.xla.mlir.chlo import legalise_chlo
-from hespas.xla.mlir.module import parse_mlir, printed
+from hespas.xla.mlir.module import legalise_chlo, parse_mlir, printed
 
 TEXT = """
 func.func @main(%x: tensor<64x8xbf16>, %w: tensor<4x8x16xbf16>, %g: tensor<4xi32>)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.work.host import HostTraffic, host_traffic
+from hespas.work.fusion import HostTraffic, host_traffic
 
 D, H = "f32[4,8]{1,0}", "f32[4,8]{1,0:S(5)}"
 SMALL, SMALL_ON_HOST = "f32[1,8]{1,0}", "f32[1,8]{1,0:S(5)}"

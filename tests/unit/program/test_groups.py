@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
-from hespas.program.device_order import DeviceOrder, on_devices, read_order
 from hespas.program.devices import communication_ops, device_group_table, with_device_count
-from hespas.program.whole import Whole
+from hespas.program.groups import DeviceOrder, on_devices, read_order
+from hespas.program.program import Whole
 from programs import all_reduce, read, vector_main
 from programs import on_devices as for_devices
 
