@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hespas.study.rows import Row, Status
-from hespas.study.studied import Studied
+from hespas.study.run import Studied
 from hespas.study.study import study_of
 
 STUDY: dict[str, Any] = {

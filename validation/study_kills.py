@@ -27,9 +27,9 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any
 
-from hespas.study.exports import table_json
+from hespas.study.rows import table_json
+from hespas.study.run import table_of
 from hespas.study.store import DATABASE
-from hespas.study.studied import table_of
 
 BLOCK = Path(__file__).parents[1] / "examples" / "attention_block.mlir"
 PARTS = ("A100_SXM_40GB", "H100_80GB", "H200_141GB", "B200_180GB")

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hespas.study.executor import ExecutorOptions
-from hespas.study.ranking import ranking
-from hespas.study.rows import Row, Status
-from hespas.study.studied import Studied, studied
+from hespas.study.rows import Row, Status, ranking
+from hespas.study.run import Studied, studied
 from hespas.study.study import study_of
 
 _LAYERS = {"layers": 4}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
     from hespas.program.program import Program
     from hespas.report.answers import Answer, PipelineAnswer
-    from hespas.study.studied import Studied
+    from hespas.study.run import Studied
     from hespas.study.study import Study
 
 __all__ = ["measure_step", "predict", "predict_pipeline", "run_study"]
@@ -238,7 +238,7 @@ def run_study(
     ``executor`` is ``local``, ``workers`` processes of this machine at a time, or ``dask``, on the
     cluster of ``scheduler``. ``time_limit_s`` is how long one prediction may take. What it returns
     has the rows in the order of the goal, and ``table()`` for pandas and polars. Raises what
-    `hespas.study.studied.studied` raises.
+    `hespas.study.run.studied` raises.
 
     >>> import tempfile
     >>> compared = run_study({"model": "gemm", "node": ["A100_SXM_40GB", "H100_80GB"],
@@ -248,7 +248,7 @@ def run_study(
     """
     from hespas.base.suggest import choice
     from hespas.study.executor import ExecutorOptions, Place
-    from hespas.study.studied import studied
+    from hespas.study.run import studied
     from hespas.study.study import Study, read_study, study_of
 
     check_kind(what, (Study, Mapping, str, Path), "a study", "give its keys or its file")

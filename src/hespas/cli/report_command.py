@@ -18,8 +18,8 @@ from hespas.report.page.document import Page, page_html
 from hespas.report.page.images import FORMATS, renderer, write_charts
 from hespas.report.page.step import step_page
 from hespas.report.page.study import study_page
+from hespas.study.run import table_of
 from hespas.study.store import DATABASE
-from hespas.study.studied import table_of
 
 
 @flags.command(

@@ -29,6 +29,6 @@ def _schema(what: str) -> dict[str, object]:
     if what == "run":
         return run_schema()
     # Few ask for it.
-    from hespas.study.schema import study_schema  # noqa: PLC0415
+    from hespas.study.study import study_schema  # noqa: PLC0415
 
     return study_schema()

@@ -16,13 +16,21 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.cli.study_progress import StudyProgress
 from hespas.errors import ConfigError
 from hespas.study.executor import ExecutorOptions
-from hespas.study.exports import table_json, write_table
-from hespas.study.ranking import ranking, ranking_text
-from hespas.study.rows import Row, Status
+from hespas.study.rows import (
+    Row,
+    Status,
+    compared_text,
+    counts_text,
+    pinned_text,
+    ranking,
+    ranking_text,
+    table_json,
+    table_text,
+    write_table,
+)
+from hespas.study.run import Studied, row_named, studied, study_in, table_of
 from hespas.study.store import is_running, reading
-from hespas.study.studied import Studied, row_named, studied, study_in, table_of
 from hespas.study.study import Study, read_study
-from hespas.study.text import compared_text, counts_text, pinned_text, table_text
 
 _INTERRUPTED_CODE = 130
 _LISTED = {

@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from hespas.cli.progress import time_text
-from hespas.study.rows import Row, Status
-from hespas.study.text import candidate_text, counts_text, figure_text
+from hespas.study.rows import Row, Status, candidate_text, counts_text, figure_text
 
 _DRAW_EVERY_S = 0.3
 _SAY_EVERY_S = 10.0

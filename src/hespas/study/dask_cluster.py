@@ -1,9 +1,8 @@
 """Evaluations on a Dask cluster: one that is there, or one of processes on this machine.
 
-Dask brings tasks to workers and notices workers that are gone; what runs there is what runs here:
-an evaluator in a process of its own (`hespas.study.local`), with the same time limit and the same
-reasons for what crashes. A task carries its files, and a worker that has other versions refuses it.
-With an outcome come the files of caches that it was made with.
+Dask brings tasks to workers and notices workers that are gone. A worker evaluates in a process of
+its own, as a `hespas.study.executor.LocalExecutor` does. A task carries its files, and a worker
+that has other versions refuses it. An outcome brings the files of caches that it was made with.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from typing import Any, Self
 import msgspec
 
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
-from hespas.study.caches import contents_of, keep
-from hespas.study.local import LocalExecutor, available_cores
-from hespas.study.messages import Brought, Outcome, Task, exhausted
+from hespas.study.executor import Brought, LocalExecutor, Outcome, Task, available_cores, exhausted
+from hespas.study.kept import contents_of, keep_files
 
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30
@@ -164,7 +162,7 @@ class DaskExecutor:
         """Return what came of an attempt; None where it is to be made again."""
         if future.status == "finished":
             brought = msgspec.msgpack.decode(future.result(), type=Brought)
-            keep(brought.files)
+            keep_files(brought.files)
             return msgspec.structs.replace(brought.outcome, cached=[])
         if future.status != "error":
             # Cancelled or lost, with the scheduler or by somebody else.
@@ -246,7 +244,7 @@ _kept = _Kept()
 def evaluated(work: bytes) -> bytes:
     """Return what came of a task; this is what Dask calls on a worker.
 
-    ``work`` is JSON, and the answer MessagePack of `hespas.study.messages.Brought`.
+    ``work`` is JSON, and the answer MessagePack of `hespas.study.executor.Brought`.
     """
     given = msgspec.json.decode(work, type=_Work)
     evaluator = _evaluator(given.files)

@@ -1,28 +1,36 @@
-"""One evaluation: a candidate's prediction, as figures."""
+"""One evaluation, and the worker that makes them: ``python -m hespas.study.evaluate``.
+
+A worker reads tasks from standard input, a line of JSON each, and writes an outcome for each to
+standard output. It ends with the process that started it, in the middle of a task too.
+"""
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter
 
 import msgspec
 
 from hespas.base.cache import used_files
+from hespas.base.staying import stay
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.prediction import cutting, folded, staged
 from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.figures.step import report_without_tables, run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
-from hespas.study.caches import names_of
 from hespas.study.entry import entry_of
-from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
+from hespas.study.executor import Ending, Outcome, Phase, Task, exhausted
+from hespas.study.kept import names_of
 from hespas.study.space import candidate_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
@@ -165,3 +173,30 @@ def _peak_memory_bytes() -> int:
     unit = 1 if sys.platform == "darwin" else 1024
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_maxrss for usage in usages) * unit
+
+
+def main() -> None:
+    """Answer tasks until standard input ends."""
+    # What a library prints must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    tasks: SimpleQueue[bytes] = SimpleQueue()
+    # What stays is kept out of collections, which are a tenth of the time, and those are fewer.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
+    Thread(target=_read, args=(tasks,), daemon=True).start()
+    while True:
+        task = msgspec.json.decode(tasks.get(), type=Task)
+        stay(stays=task.may_stay)
+        answers.write(msgspec.json.encode(evaluate(task)) + b"\n")
+
+
+def _read(tasks: SimpleQueue[bytes]) -> None:
+    """Pass on lines; where there are no more, who asks is gone, and so is the need for answers."""
+    for line in sys.stdin.buffer:
+        tasks.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

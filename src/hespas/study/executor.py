@@ -2,16 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, Protocol
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import IO, ClassVar, Protocol, Self
+
+import msgspec
 
 from hespas.base.fields import Option, declare
 from hespas.base.groups import Group
-from hespas.errors import ConfigError, option
-from hespas.study.messages import Outcome, Task
+from hespas.base.process import ending, last_words
+from hespas.errors import ConfigError, ToolError, option
+
+
+class Phase(Enum):
+    """How a candidate is predicted: by a model of the compiler, by the compiler, or otherwise.
+
+    The values name fidelities of a prediction.
+    """
+
+    SCREEN = "fused"
+    COMPILE = "compiled"
+    EXPORTED = "exported"
+    AS_FOUND = "auto"
+
+
+class Ending(Enum):
+    """How an evaluation ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    EXHAUSTED = "exhausted"
+    """Its worker or another program ended, as for want of memory: another run tries it again."""
+    REFUSED = "refused"
+    """The machine can't: it has other versions or files than the study was made with, or no room.
+
+    That is no property of the candidate, and is not kept.
+    """
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation. ``key`` is made of everything that decides its outcome.
+
+    One that ``may_stay`` needs no other process for JAX, nor JAX for anything else; its worker
+    keeps JAX for the next. ``versions`` are those that the key is made with. A worker elsewhere
+    makes the key anew, as ``is_checked`` asks for, and refuses the task if its own differs.
+    """
+
+    key: str
+    candidate: dict[str, object]
+    phase: Phase
+    with_report: bool = False
+    versions: dict[str, str] = {}
+    may_stay: bool = False
+    is_checked: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a task: figures by name, or the reason why there are none.
+
+    ``report`` is what ``hespas run --json`` writes, where the task asks for it. ``elapsed_s``,
+    ``cpu_s`` and ``peak_memory_bytes`` are those of the evaluation. ``cached`` are files of the
+    user's caches that a task used which is checked (`hespas.study.kept`).
+    """
+
+    ending: Ending
+    figures: dict[str, float | int | None] = {}
+    fidelity: str = ""
+    reason: str = ""
+    report: str = ""
+    elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    cached: list[str] = []
+
+
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome, with files of the caches of the machine that it was made on, by their names."""
+
+    outcome: Outcome
+    files: dict[str, bytes] = {}
+
+
+def failed(reason: str, *, elapsed_s: float) -> Outcome:
+    """Return the outcome of a task that can't be done."""
+    return Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)
+
+
+def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
+    """Return the outcome of a task that this machine could not do now."""
+    return Outcome(ending=Ending.EXHAUSTED, reason=reason, elapsed_s=elapsed_s)
 
 
 class Executor(Protocol):
@@ -81,8 +172,6 @@ def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
     """Return the executor that options name, to be entered; its workers end with it."""
     match options.executor:
         case Place.LOCAL:
-            from hespas.study.local import LocalExecutor  # noqa: PLC0415 - few need both
-
             return LocalExecutor(workers=options.workers, time_limit_s=options.time_limit_s)
         case Place.DASK:
             from hespas.study.dask_cluster import DaskExecutor  # noqa: PLC0415 - as above
@@ -92,3 +181,230 @@ def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
                 workers=options.workers,
                 time_limit_s=options.time_limit_s,
             )
+
+
+_LOOK_EVERY_S = 0.5
+
+
+_MOST_ATTEMPTS = 3
+
+
+_KILLED = "was ended by SIGKILL"
+
+
+_USABLE = 0.9
+"""Of the memory that is free at the start."""
+
+
+_COMMAND = (sys.executable, "-P", "-m", "hespas.study.evaluate")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """A task, and how often it ended the worker that it was given to."""
+
+    task: Task
+    lost: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Process:
+    """A worker, and what it works on; one that ``stays`` has started JAX on the CPU."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    attempt: _Attempt | None = None
+    began_s: float = 0.0
+    stays: bool = False
+    answer: bytes = b""
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalExecutor:
+    """Workers of this machine; a context manager, at whose end they end.
+
+    ``workers`` is how many there are, None for one a core. A task is begun where the memory that
+    others of its phase took at most is free, or where nothing else runs; the first of a phase runs
+    beside none of its own. ``peaks`` is what was measured before, by phase. Workers run in
+    ``directory``, None for the current one.
+    """
+
+    workers: int | None = None
+    time_limit_s: float = 1800.0
+    peaks: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
+    command: Sequence[str] = _COMMAND
+    directory: Path | None = None
+    _processes: list[_Process] = field(default_factory=list[_Process])
+    _peaks: dict[Phase, int] = field(default_factory=dict[Phase, int])
+    _home: tempfile.TemporaryDirectory[str] | None = None
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _free_bytes: int = 0
+
+    def __enter__(self) -> Self:
+        """Measure the memory that is free; workers start with the first tasks."""
+        self._home = tempfile.TemporaryDirectory(prefix="hespas-study-")
+        self._free_bytes = int(free_memory_bytes() * _USABLE)
+        self._peaks.update(self.peaks)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End all workers, in the middle of their tasks too."""
+        for each in list(self._processes):
+            self._end(each)
+        self._selector.close()
+        if self._home is not None:
+            self._home.cleanup()
+
+    @property
+    def most(self) -> int:
+        """How many tasks run at a time at most."""
+        return self.workers or available_cores()
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Run the tasks and yield each with its outcome, as they end.
+
+        What a compiler or another process was killed for, as when memory runs out, is tried again
+        by itself, as what ended its worker is.
+        """
+        waiting = deque(_Attempt(task=task) for task in tasks)
+        while waiting or self._busy():
+            while waiting and self._may_begin(waiting[0]):
+                self._begin(waiting.popleft())
+            for key, _ in self._selector.select(_LOOK_EVERY_S):
+                done = self._heard(key.data, waiting)
+                if done is not None:
+                    yield done
+            yield from self._overdue()
+
+    def _busy(self) -> list[_Process]:
+        return [each for each in self._processes if each.attempt is not None]
+
+    def _may_begin(self, attempt: _Attempt) -> bool:
+        running = [each.attempt for each in self._busy() if each.attempt is not None]
+        if not running:
+            return True
+        if len(running) >= self.most or attempt.lost or any(each.lost for each in running):
+            return False
+        known = self._peaks.get(attempt.task.phase)
+        if known is None:
+            return all(each.task.phase is not attempt.task.phase for each in running)
+        taken = sum(self._peaks.get(each.task.phase, 0) for each in running)
+        return taken + known <= self._free_bytes
+
+    def _begin(self, attempt: _Attempt) -> None:
+        stays = attempt.task.may_stay
+        idle = [each for each in self._processes if each.attempt is None]
+        alike = [each for each in idle if each.stays is stays]
+        if not alike and len(self._processes) >= self.most and idle:
+            self._end(idle[0])
+        chosen = alike[0] if alike else self._start()
+        chosen.stays = stays
+        chosen.attempt, chosen.began_s, chosen.answer = attempt, monotonic(), b""
+        # A worker that is gone already is heard of when its answer ends.
+        with suppress(OSError):
+            _pipe(chosen.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
+            _pipe(chosen.process.stdin).flush()
+
+    def _start(self) -> _Process:
+        home = Path("." if self._home is None else self._home.name)
+        log = home / f"worker-{len(self._processes)}-{monotonic():.6f}.txt"
+        try:
+            with log.open("wb") as written:
+                process = subprocess.Popen(
+                    list(self.command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=written,
+                    cwd=self.directory,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ToolError(
+                f"a worker cannot be started: {error.strerror or error}", location=self.command[0]
+            ) from error
+        started = _Process(process=process, log=log)
+        self._processes.append(started)
+        self._selector.register(_pipe(process.stdout), selectors.EVENT_READ, started)
+        return started
+
+    def _heard(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+        """Read what a worker says; None where that is no whole answer."""
+        piece = os.read(_pipe(worker.process.stdout).fileno(), 1 << 16)
+        if not piece:
+            return self._lost(worker, waiting)
+        worker.answer += piece
+        if not worker.answer.endswith(b"\n") or worker.attempt is None:
+            return None
+        attempt, task, worker.attempt = worker.attempt, worker.attempt.task, None
+        outcome = msgspec.json.decode(worker.answer, type=Outcome)
+        if outcome.ending is Ending.EXHAUSTED and _KILLED in outcome.reason:
+            # A program that it ran was killed, and it reported so.
+            attempt.lost += 1
+            if attempt.lost < _MOST_ATTEMPTS:
+                waiting.appendleft(attempt)
+                return None
+        peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
+        self._peaks[task.phase] = peak
+        return task, outcome
+
+    def _lost(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+        """Deal with a worker that ended: its task is tried again, unless that was often enough."""
+        attempt = worker.attempt
+        how, said = ending(worker.process.wait()), last_words(worker.log)
+        self._end(worker)
+        if attempt is None:
+            return None
+        attempt.lost += 1
+        if attempt.lost < _MOST_ATTEMPTS:
+            waiting.appendleft(attempt)
+            return None
+        memory = " (as when memory runs out)" if how.endswith("SIGKILL") else ""
+        reason = f"the worker {how}{memory}, {attempt.lost} times: {said}"
+        return attempt.task, exhausted(reason, elapsed_s=monotonic() - worker.began_s)
+
+    def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
+        now_s = monotonic()
+        for worker in self._busy():
+            attempt = worker.attempt
+            if attempt is not None and now_s - worker.began_s > self.time_limit_s:
+                self._end(worker)
+                reason = f"took longer than {self.time_limit_s:g} s"
+                yield attempt.task, failed(reason, elapsed_s=now_s - worker.began_s)
+
+    def _end(self, worker: _Process) -> None:
+        self._processes.remove(worker)
+        output = _pipe(worker.process.stdout)
+        self._selector.unregister(output)
+        with suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+        for pipe in (worker.process.stdin, output):
+            with suppress(OSError):
+                _pipe(pipe).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise ToolError("a worker has no pipe")
+    return pipe
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return os.cpu_count() or 1 if affinity is None else len(affinity(0))
+
+
+def free_memory_bytes() -> int:
+    """Return how much memory is free for processes, as the system sees it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = dict(line.split(":", 1) for line in lines)
+    return int(found.get("MemAvailable", found["MemTotal"]).split()[0]) * 1024

@@ -1,14 +1,213 @@
-"""What a study looks for: figures, which of them are better high or low, and the order of rows."""
+"""What a study looks for: figures, constraints over fields, prices, and the order of rows.
+
+A constraint is read with Python's parser and nothing else: ``memory.fits and mesh.tp <= 8`` has
+fields, numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in`` with a list, and arithmetic.
+A field that is not known yet makes the answer None, unless the rest decides it.
+
+Prices are user data, each with its source: a YAML list of ``part``, ``usd_per_device_hour`` and
+``source``, or CSV with these columns. hespas has none of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import ast
+import csv
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar, cast
+from io import StringIO
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
 
+from hespas.base.config_files import read_text, read_yaml
+from hespas.base.decode import decode
+from hespas.base.figures import Positive, Text
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
+from hespas.hardware.presets import node_name
+
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+_LONGEST = 2000
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], object]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Mod: operator.mod,
+}
+_ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_NODES = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.List, ast.Tuple),
+    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare),
+    *(ast.And, ast.Or, ast.Not, ast.USub, ast.Load, *_COMPARISONS, *_ARITHMETIC),
+)
+"""What an expression may consist of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """An expression that a candidate has to satisfy; an empty one is satisfied by all."""
+
+    text: str
+    tree: ast.expr | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it names, each once."""
+        return () if self.tree is None else tuple(dict.fromkeys(_fields(self.tree)))
+
+    def check(self, known: Mapping[str, object], *, location: str = "") -> None:
+        """Raise `ConfigError` for a field that is not among ``known``."""
+        for name in self.fields:
+            if name not in known:
+                raise ConfigError(
+                    f"where names {name!r}, which is no field",
+                    location=location,
+                    hint=suggestion(name, known),
+                )
+
+    def holds(self, values: Mapping[str, Value]) -> bool | None:
+        """Return whether it holds for fields' values; None where that is not known yet.
+
+        A field that ``values`` lack, or have None for, is not known. Raises `ConfigError` where
+        values can't be compared.
+
+        >>> read_constraint("memory.fits and mesh.tp <= 8").holds({"mesh.tp": 16})
+        False
+        >>> read_constraint("memory.fits and mesh.tp <= 8").holds({"mesh.tp": 4}) is None
+        True
+        """
+        if self.tree is None:
+            return True
+        try:
+            found = _value(self.tree, values)
+        except (TypeError, ArithmeticError) as error:
+            raise ConfigError(f"where: {self.text}: {error}") from error
+        return None if found is None else bool(found)
+
+
+EVERYTHING = Constraint(text="")
+
+
+def read_constraint(text: str, *, location: str = "") -> Constraint:
+    """Read an expression; `ConfigError` for one that is malformed or has other parts.
+
+    >>> read_constraint("remat in ['full', 'none']").fields
+    ('remat',)
+    >>> read_constraint("open('file')")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: where: open('file') is more than a comparison of fields; \
+use fields, numbers, texts, and, or, not, in, comparisons and + - * /
+    """
+    if len(text) > _LONGEST:
+        raise ConfigError(
+            f"where has {len(text)} characters", location=location, hint=f"use at most {_LONGEST}"
+        )
+    if not text.strip():
+        return EVERYTHING
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(
+            f"where: {text} is no expression",
+            location=location,
+            hint="write it as in memory.fits and mesh.tp <= 8",
+        ) from error
+    for node in ast.walk(tree):
+        is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float)
+        if not isinstance(node, _NODES) or not is_plain or _is_odd(node):
+            part = ast.unparse(node) if isinstance(node, ast.expr) else text
+            raise ConfigError(
+                f"where: {part} is more than a comparison of fields",
+                location=location,
+                hint="use fields, numbers, texts, and, or, not, in, comparisons and + - * /",
+            )
+    return Constraint(text=text, tree=tree)
+
+
+def _is_odd(node: ast.AST) -> bool:
+    """Return whether an attribute is one of something else than a name."""
+    return isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Name | ast.Attribute)
+
+
+def _fields(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute):
+        yield ast.unparse(node)
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _fields(child)
+
+
+def _value(  # noqa: C901, PLR0911 - one case for each kind of node
+    node: ast.expr, values: Mapping[str, Value]
+) -> Value:
+    match node:
+        case ast.Constant(value=str() | int() | float() as constant):
+            return constant
+        case ast.Name() | ast.Attribute():
+            return values.get(ast.unparse(node))
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return tuple(_value(part, values) for part in parts)
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return _all([_value(part, values) for part in parts])
+        case ast.BoolOp(values=parts):
+            return _not(_all([_not(_value(part, values)) for part in parts]))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _not(_value(operand, values))
+        case ast.UnaryOp(operand=operand):
+            number = _number(_value(operand, values))
+            return None if number is None else -number
+        case ast.BinOp(left=left, op=sign, right=right):
+            first, second = (_number(_value(side, values)) for side in (left, right))
+            if first is None or second is None:
+                return None
+            return _ARITHMETIC[type(sign)](first, second)
+        case ast.Compare():
+            return _compared(node, values)
+        case _:
+            raise TypeError(f"{ast.unparse(node)} is no part of a constraint")
+
+
+def _compared(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
+    operands = [_value(operand, values) for operand in (node.left, *node.comparators)]
+    results: list[Value] = []
+    for kind, left, right in zip(node.ops, operands, operands[1:], strict=False):
+        is_known = left is not None and right is not None
+        if isinstance(kind, _ORDERED) and (isinstance(left, bool) or isinstance(right, bool)):
+            raise TypeError("what is true or false is neither more nor less than something")
+        results.append(bool(_COMPARISONS[type(kind)](left, right)) if is_known else None)
+    return _all(results)
+
+
+def _all(parts: list[Value]) -> bool | None:
+    """Return whether all parts hold: one that doesn't decides, even where others are not known."""
+    if any(part is not None and not part for part in parts):
+        return False
+    return None if any(part is None for part in parts) else True
+
+
+def _not(value: Value) -> bool | None:
+    return None if value is None else not value
+
+
+def _number(value: Value) -> float | None:
+    if isinstance(value, str | tuple):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
 
 _T = TypeVar("_T")
 Figures = Mapping[str, float | None]
@@ -185,3 +384,68 @@ def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
 
 def _is_better(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
+
+
+_COLUMNS = ("part", "usd_per_device_hour", "source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one device of a part costs for an hour, and who says so."""
+
+    part: Text
+    usd_per_device_hour: Positive
+    source: Text
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as a file writes it."""
+        return {name: getattr(self, name) for name in _COLUMNS}
+
+
+def read_prices(
+    given: object, *, location: str = "", home: Path | None = None
+) -> tuple[Price, ...]:
+    """Read a list of prices, or the file that a text names; `ConfigError` for what is none.
+
+    >>> read_prices([{"part": "H100_80GB", "usd_per_device_hour": 2.0, "source": "our contract"}])
+    (Price(part='H100_80GB', usd_per_device_hour=2.0, source='our contract'),)
+    """
+    if isinstance(given, str):
+        path = (home or Path()) / given
+        location = str(path)
+        given = _read_csv(path) if path.suffix == ".csv" else read_yaml(path)
+    prices = decode(given, list[Price], location=location, at="$.prices")
+    parts = [node_name(price.part) for price in prices]
+    twice = next((part for part in parts if parts.count(part) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"there are two prices of {twice}", location=location, hint="keep one")
+    return tuple(
+        Price(part=part, usd_per_device_hour=each.usd_per_device_hour, source=each.source)
+        for part, each in zip(parts, prices, strict=True)
+    )
+
+
+def _read_csv(path: Path) -> list[dict[str, object]]:
+    try:
+        rows = list(csv.DictReader(StringIO(read_text(path))))
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
+    found: list[dict[str, object]] = []
+    for number, row in enumerate(rows, start=2):
+        price = row.get("usd_per_device_hour") or ""
+        try:
+            value = float(price)
+        except ValueError:
+            raise ConfigError(
+                f"usd_per_device_hour is {price!r}",
+                location=f"{path}:{number}",
+                hint="give dollars",
+            ) from None
+        known = {name: row[name] for name in row if name is not None}
+        found.append({**known, "usd_per_device_hour": value})
+    return found
+
+
+def price_of(part: str | None, prices: Iterable[Price]) -> float | None:
+    """Return the dollars of a device and hour; None where no price is given."""
+    return next((each.usd_per_device_hour for each in prices if each.part == part), None)

@@ -7,7 +7,9 @@ options name, only names are known, and what is timed on this machine is another
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -16,10 +18,65 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.cache import ContentCache
+from hespas.base.files import cache_home
 from hespas.errors import CacheError
 from hespas.study.entry import Entry
+from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.keys import WORKLOAD, canonical
-from hespas.study.messages import Ending, Outcome, Task
+
+MOST_CARRIED_BYTES = 64 * 2**20
+_CACHE_FILE = re.compile(
+    r"(?P<folder>compiled|exported|prices)/"
+    r"(?P<key>[0-9a-f]{64})(?P<suffix>\.(?:compiled|exported|partitioned|prices))"
+)
+
+
+def names_of(files: Iterable[Path]) -> list[str]:
+    """Return the names of files of the user's caches, in order; others have none.
+
+    >>> names_of([cache_home() / "compiled" / f"{'0' * 64}.compiled", Path("/other")])[0][:10]
+    'compiled/0'
+    """
+    home = cache_home()
+    found = (str(each.relative_to(home)) for each in files if each.is_relative_to(home))
+    return sorted(name for name in found if _CACHE_FILE.fullmatch(name))
+
+
+def contents_of(names: Iterable[str], *, most_bytes: int = MOST_CARRIED_BYTES) -> dict[str, bytes]:
+    """Return what files of the user's caches hold; what would exceed ``most_bytes`` stays there.
+
+    One that is gone meanwhile is left out.
+    """
+    found: dict[str, bytes] = {}
+    left_bytes = most_bytes
+    for name in names:
+        with suppress(OSError):
+            content = (cache_home() / name).read_bytes()
+            if len(content) <= left_bytes:
+                found[name] = content
+                left_bytes -= len(content)
+    return found
+
+
+def keep_files(contents: Mapping[str, bytes]) -> None:
+    """Put files into the user's caches, unless they are damaged or there; names decide where.
+
+    Where a cache can't be used, none is kept.
+    """
+    for name, content in contents.items():
+        named = _CACHE_FILE.fullmatch(name)
+        if named is None:
+            continue
+        mark, line_end, _ = content.partition(b"\n")
+        cache = ContentCache(
+            directory=cache_home() / named["folder"],
+            suffix=named["suffix"],
+            mark=mark + line_end,
+            what="programs of studies",
+        )
+        with suppress(CacheError):
+            cache.adopt(named["key"], content)
+
 
 _MOST_BYTES = 2**28
 _HOME = Path(__file__).resolve().parents[1]

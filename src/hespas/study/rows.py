@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
 
+from hespas.base.files import replaced_file, write_file
+from hespas.base.suggest import suggestion
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
+from hespas.errors import ConfigError, ExtraMissingError
+from hespas.program.program import SLOP_FLAG
 from hespas.study.goal import Goal, ordered
+from hespas.study.keys import Scalar, scalar_text
 
 
 class Status(Enum):
@@ -94,3 +106,360 @@ def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
 
 def _figures(row: Row) -> Mapping[str, float | None]:
     return row.figures
+
+
+def flat(row: Row) -> dict[str, object]:
+    """Return a row with a column for each key of its candidate, as tables need it.
+
+    >>> from hespas.study.rows import Status
+    >>> row = Row(number=0, candidate={"model": "llama3-8b", "mesh": {"tp": 2}}, status=Status.DONE)
+    >>> {name: value for name, value in flat(row).items() if value is not None}
+    {'candidate.model': 'llama3-8b', 'candidate.mesh.tp': 2, 'status': 'done'}
+    """
+    whole = row.to_dict()
+    whole.pop("candidate")
+    return {**_named("candidate", row.candidate), **whole}
+
+
+def _named(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _named(f"{prefix}.{name}", cast("Mapping[str, object]", value))
+        else:
+            found[f"{prefix}.{name}"] = value
+    return found
+
+
+def table_json(rows: Sequence[Row]) -> dict[str, object]:
+    """Return the table as ``hespas study table --json`` writes it."""
+    return {"rows": [row.to_dict() for row in rows]}
+
+
+def write_table(rows: Sequence[Row], path: Path) -> None:
+    """Write the table to a file of the kind that its name ends with.
+
+    Raises `ConfigError` for another ending, `hespas.errors.ExtraMissingError` for Parquet without
+    pyarrow, and `hespas.errors.OutputError` for a file that can't be written.
+    """
+    if path.suffix not in _WRITERS:
+        raise ConfigError(
+            f"there is no table of the kind {path.suffix or 'without an ending'!r}",
+            location=str(path),
+            hint=suggestion(path.suffix, _WRITERS),
+        )
+    _WRITERS[path.suffix](rows, path)
+
+
+def _columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
+    """Return the names of columns, those of candidates first, and all rows by name."""
+    each = [flat(row) for row in rows]
+    names = dict.fromkeys(name for row in each for name in row if name.startswith("candidate."))
+    return [*names, *(name for name in (each[0] if each else {}) if name not in names)], each
+
+
+def _write_csv(rows: Sequence[Row], path: Path) -> None:
+    names, each = _columns(rows)
+    written = io.StringIO()
+    table = csv.DictWriter(written, names, lineterminator="\n")
+    table.writeheader()
+    table.writerows(each)
+    write_file(path, written.getvalue().encode())
+
+
+def _write_lines(rows: Sequence[Row], path: Path) -> None:
+    lines = (json.dumps(row.to_dict(), ensure_ascii=False) + "\n" for row in rows)
+    write_file(path, "".join(lines).encode())
+
+
+def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+    try:
+        # An extra: few write Parquet.
+        arrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ExtraMissingError("writing Parquet", extra="parquet") from error
+    names, each = _columns(rows)
+    columns = {name: [_plain(row.get(name)) for row in each] for name in names}
+    mixed = {name: _alike(values) for name, values in columns.items()}
+    with replaced_file(path) as temporary:
+        parquet.write_table(arrow.table(mixed), temporary)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _alike(values: list[object]) -> list[object]:
+    """Return a column's values in one type: text where they are of several."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float}:
+        return [
+            float(each) if isinstance(each, int) and float in kinds else each for each in values
+        ]
+    return values if len(kinds) < 2 else [None if each is None else str(each) for each in values]
+
+
+_WRITERS: Mapping[str, Callable[[Sequence[Row], Path], None]] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_lines,
+    ".parquet": _write_parquet,
+}
+
+
+_FIRST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The candidates that were screened and compiled, by both figures of the step time.
+
+    ``holds_best``: the compiled best is among the first five of the screen. ``correlation`` is
+    Spearman's, of the ranks; None for fewer than three.
+    """
+
+    compiled: int
+    holds_best: bool
+    correlation: float | None
+    largest_error: float
+
+
+def ranking(rows: Sequence[Row], goal: Goal) -> Ranking | None:
+    """Return how the screen ranked what was compiled; None where fewer than two were."""
+    both = [
+        (screened, compiled)
+        for row in rows
+        if row.status is Status.DONE
+        and (screened := row.figures.get("screened_step_time_s")) is not None
+        and (compiled := row.figures.get("step_time_s")) is not None
+    ]
+    if len(both) < 2 or not goal.is_single:
+        return None
+    best = min(range(len(both)), key=lambda index: both[index][1])
+    order = sorted(range(len(both)), key=lambda index: both[index][0])
+    return Ranking(
+        compiled=len(both),
+        holds_best=best in order[:_FIRST],
+        correlation=_spearman(both) if len(both) > 2 else None,
+        largest_error=max(abs(screened / compiled - 1) for screened, compiled in both),
+    )
+
+
+def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the correlation of ranks; None where all of one side are equal."""
+    first, second = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
+    middle = (len(pairs) - 1) / 2
+    spreads = [sum((rank - middle) ** 2 for rank in ranks) for ranks in (first, second)]
+    if not all(spreads):
+        return None
+    together = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    return together / (spreads[0] * spreads[1]) ** 0.5
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value; equal ones share the mean of theirs.
+
+    >>> _ranks([3.0, 1.0, 3.0])
+    [1.5, 0.0, 1.5]
+    """
+    ordered = sorted(values)
+    return [
+        sum(index for index, each in enumerate(ordered) if each == value) / ordered.count(value)
+        for value in values
+    ]
+
+
+def ranking_text(found: Ranking) -> str:
+    """Return it in words."""
+    holds = "hold" if found.holds_best else "do not hold"
+    text = f"the screen's best five {holds} the compiled best of {found.compiled}"
+    if found.correlation is not None:
+        text += f"; correlation of the ranks {found.correlation:.2f}"
+    return f"{text}; screened times are at most {100 * found.largest_error:.0f} % off"
+
+
+_MOST_ROWS = 30
+
+
+_SHOWN: Mapping[str, str] = {
+    "step_time_s": "step",
+    "tokens_per_s_per_device": "tokens/s/device",
+    "mfu": "MFU",
+    "peak_memory_bytes": "memory",
+}
+
+
+_TITLES = {
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "usd_per_step": "USD/step",
+    "usd_per_mtoken": "USD/Mtoken",
+    "energy_j": "energy",
+    "energy_j_per_token": "energy/token",
+    "compute_s": "compute",
+    "communication_s": "communication",
+    "exposed_communication_s": "exposed",
+    "devices": "devices",
+    "goodput": "goodput",
+    "tokens_per_day": "tokens/day",
+    "usd_per_day": "USD/day",
+    "days": "days",
+    "usd": "USD",
+}
+
+
+def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) -> str:
+    """Return a candidate in a line: the values of ``keys``, or all.
+
+    >>> candidate_text({"model": "llama3-8b", "mesh": {"fsdp": 4, "tp": 2}, "remat": "full"})
+    'llama3-8b, fsdp=4,tp=2, remat=full'
+    """
+    parts: list[str] = []
+    for key, value in candidate.items():
+        if keys and key not in keys:
+            continue
+        if isinstance(value, Mapping):
+            named = cast("Mapping[str, Scalar]", value)
+            parts.append(",".join(f"{name}={size}" for name, size in named.items()))
+        elif key in {"model", "cluster"}:
+            parts.append(str(value))
+        else:
+            parts.append(f"{key}={scalar_text(cast('Scalar', value))}")
+    return ", ".join(parts)
+
+
+def pinned_text(rows: Sequence[Row]) -> str:
+    """Return what all candidates have in common."""
+    keys = [key for key in _keys(rows) if key not in _varying(rows)]
+    return candidate_text(rows[0].candidate, keys) if rows and keys else ""
+
+
+def _keys(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row.candidate))
+
+
+def _varying(rows: Sequence[Row]) -> list[str]:
+    found: list[str] = []
+    for key in _keys(rows):
+        values = [row.candidate.get(key) for row in rows]
+        if any(value != values[0] for value in values):
+            found.append(key)
+    return found
+
+
+def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> str:
+    """Return the table in lines, best first; rows beyond ``most`` are counted."""
+    varying = _varying(rows) or _keys(rows)
+    figures = dict(_SHOWN)
+    for name, _ in goal.metrics:
+        figures.setdefault(name, _TITLES.get(name, name))
+    known = [each for each in figures if any(row.figures.get(each) is not None for row in rows)]
+    head = ["", *varying, "status", *(figures[name] for name in known), ""]
+    shown = rows[:most]
+    lines = [head]
+    for number, row in enumerate(shown, start=1):
+        cells = [_cell(row.candidate.get(key)) for key in varying]
+        values = [_figure(name, row) for name in known]
+        lines.append([str(number), *cells, _status(row), *values, _remark(row)])
+    left = len(varying) + 2
+    text = _aligned(lines, left=left)
+    if len(rows) > most:
+        text.append(f"and {len(rows) - most} more")
+    return "\n".join(text)
+
+
+def _status(row: Row) -> str:
+    return row.fidelity if row.status is Status.DONE else row.status.value
+
+
+def _remark(row: Row) -> str:
+    if row.reason:
+        return row.reason
+    factor = row.figures.get("memory_limit_slop_factor")
+    raised = "" if factor is None else f"{SLOP_FLAG}={factor:g}"
+    return raised if row.fits is not False else "does not fit"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, Scalar]", value)
+        return ",".join(f"{name}={size}" for name, size in named.items() if size != 1) or "1"
+    return "" if value is None else scalar_text(cast("Scalar", value))
+
+
+def _figure(name: str, row: Row) -> str:
+    value = row.figures.get(name)
+    if value is None:
+        return ""
+    return figure_text(name, value)
+
+
+def figure_text(name: str, value: float) -> str:
+    """Return a figure with its unit.
+
+    >>> figure_text("step_time_s", 0.25), figure_text("mfu", 0.4217), figure_text("devices", 8)
+    ('250 ms', '42.2 %', '8')
+    """
+    match name:
+        case "mfu" | "goodput":
+            text = f"{100 * value:.1f} %"
+        case "devices":
+            text = str(round(value))
+        case _ if name.endswith("_bytes"):
+            text = format_quantity(value, "B")
+        case _ if name.endswith("_s") and not name.endswith("per_s"):
+            text = format_time(value)
+        case _ if name.startswith("energy"):
+            text = format_energy(value)
+        case "usd" | "usd_per_day":
+            text = format_amount(value).strip()
+        case "days":
+            text = f"{value:.1f}"
+        case _ if name.startswith("usd"):
+            text = f"{value:.4g}"
+        case _:
+            text = format_amount(value).strip()
+    return text
+
+
+def _aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
+    """Return lines in columns: text to the left, figures to the right, remarks as they are."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    found: list[str] = []
+    for line in lines:
+        cells: list[str] = []
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            is_number = (column == 0 and left > 1) or left <= column < len(line) - 1
+            cells.append(cell.rjust(width) if is_number else cell.ljust(width))
+        found.append("  ".join(cells).rstrip())
+    return found
+
+
+def counts_text(rows: Sequence[Row]) -> str:
+    """Return how many candidates have become what.
+
+    >>> counts_text([Row(number=0, candidate={}), Row(number=1, candidate={}, status=Status.DONE)])
+    '1 done, 1 waiting'
+    """
+    counts = {status: sum(row.status is status for row in rows) for status in Status}
+    return ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+
+
+def compared_text(first: Row, second: Row) -> str:
+    """Return two rows beside each other: what differs of the candidates, and all figures."""
+    keys = list(dict.fromkeys([*first.candidate, *second.candidate]))
+    lines = [["", "A", "B", "B / A"]]
+    for key in keys:
+        a, b = first.candidate.get(key), second.candidate.get(key)
+        if a != b:
+            lines.append([key, _cell(a), _cell(b), ""])
+    lines.append(["fidelity", first.fidelity, second.fidelity, ""])
+    for name in dict.fromkeys([*first.figures, *second.figures]):
+        a, b = first.figures.get(name), second.figures.get(name)
+        ratio = "" if a is None or b is None or not a else f"{b / a:.3f}"
+        lines.append([name, _given(name, a), _given(name, b), ratio])
+    return "\n".join(_aligned([[*line, ""] for line in lines], left=1))
+
+
+def _given(name: str, value: float | None) -> str:
+    return "" if value is None else figure_text(name, value)

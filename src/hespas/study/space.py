@@ -21,7 +21,7 @@ from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
 from hespas.prediction.options import PredictOptions
-from hespas.study.expression import Value
+from hespas.study.goal import Value
 from hespas.study.keys import (
     CLUSTER,
     MESH,

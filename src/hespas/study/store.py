@@ -21,7 +21,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from hespas.errors import OutputError
-from hespas.study.messages import Ending, Outcome, Task
+from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.rows import Row, Status
 
 DATABASE = "study.sqlite"

@@ -18,18 +18,30 @@ from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.models.placement import ORDER
-from hespas.study.expression import EVERYTHING, Constraint, read_constraint
-from hespas.study.goal import FASTEST, LONG_RUN, METRICS, PRICED, Goal, read_goal
+from hespas.study.goal import (
+    EVERYTHING,
+    FASTEST,
+    LONG_RUN,
+    METRICS,
+    PRICED,
+    Constraint,
+    Direction,
+    Goal,
+    Price,
+    read_constraint,
+    read_goal,
+    read_prices,
+)
 from hespas.study.keys import (
     MESH,
     SETTINGS,
     WORKLOAD,
     Scalar,
+    key_schema,
     known_keys,
     option_named,
     option_value,
 )
-from hespas.study.prices import Price, read_prices
 
 AUTO = "auto"
 DEFAULT_COMPILED = 8
@@ -366,3 +378,80 @@ def _axis(name: str, given: object, location: str) -> Axis:
             )
     _check_values(f"{MESH}.{name}", cast("tuple[int, ...]", sizes), location)
     return Axis(name=name, sizes=cast("tuple[int, ...]", sizes))
+
+
+_COUNT: Mapping[str, object] = {"type": "integer", "minimum": 1}
+
+
+_POSITIVE: Mapping[str, object] = {"type": "number", "exclusiveMinimum": 0}
+
+
+def study_schema() -> dict[str, object]:
+    """Return the JSON Schema (2020-12) of studies, made from what reads them."""
+    keys = {
+        key: {**_value_or_list(key_schema(key)), "description": each.help}
+        for key, each in known_keys().items()
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A study of hespas: a list is searched, a scalar is pinned",
+        "type": "object",
+        "properties": {**keys, **_own()},
+        "required": [WORKLOAD],
+        "additionalProperties": False,
+    }
+
+
+def _value_or_list(value: Mapping[str, object]) -> dict[str, object]:
+    array = {"type": "array", "items": value, "minItems": 1, "uniqueItems": True}
+    return {"anyOf": [value, array]}
+
+
+def _own() -> dict[str, object]:
+    figure = {"enum": list(METRICS)}
+    sizes = {"anyOf": [{"enum": [AUTO]}, *_either(_COUNT)]}
+    mesh = {"anyOf": [{"type": "object", "additionalProperties": sizes}, {"type": "string"}]}
+    plain = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}
+    text = {"type": "string", "minLength": 1}
+    price = {"part": text, "usd_per_device_hour": _POSITIVE, "source": text}
+    goals: list[dict[str, object]] = [{way.value: figure} for way in Direction]
+    goals.append({"pareto": {"type": "array", "items": figure, "minItems": 2}})
+    return {
+        "title": {"type": "string", "description": "What the study is about."},
+        MESH: {
+            "anyOf": _either(mesh),
+            "description": "Sizes of the axes; auto is every factorisation that fits the cluster.",
+        },
+        SETTINGS: {
+            "type": "object",
+            "additionalProperties": _value_or_list(plain),
+            "description": "Further settings of the model (hespas export --list shows them).",
+        },
+        "where": {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "description": "What candidates have to satisfy, as in memory.fits and mesh.tp <= 8.",
+        },
+        "goal": {"anyOf": [_closed(each, required=True) for each in goals]},
+        "budget": _closed({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
+        "fidelity": {"enum": [each.value for each in StudyFidelity]},
+        "sampling": {
+            **_closed({"past": _COUNT, "seed": {"type": "integer", "minimum": 0}}),
+            "required": ["past"],
+            "description": "Past how many candidates Optuna chooses those that are predicted.",
+        },
+        "prices": {
+            "anyOf": [text, {"type": "array", "items": _closed(price, required=True)}],
+            "description": "A file of prices, or a list of them, each with its source.",
+        },
+    }
+
+
+def _either(value: Mapping[str, object]) -> list[object]:
+    return [value, {"type": "array", "items": value, "minItems": 1}]
+
+
+def _closed(properties: Mapping[str, object], *, required: bool = False) -> dict[str, object]:
+    found: dict[str, object] = {"type": "object", "properties": properties}
+    if required:
+        found["required"] = list(properties)
+    return {**found, "additionalProperties": False}

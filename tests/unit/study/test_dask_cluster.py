@@ -19,10 +19,18 @@ from hespas.errors import ConfigError, ExtraMissingError, ToolError
 from hespas.study import dask_cluster
 from hespas.study.dask_cluster import DaskExecutor, evaluated, files_of
 from hespas.study.entry import entry_of
-from hespas.study.executor import ExecutorOptions, Place, executor_of
-from hespas.study.messages import Brought, Ending, Outcome, Phase, Task
+from hespas.study.executor import (
+    Brought,
+    Ending,
+    ExecutorOptions,
+    Outcome,
+    Phase,
+    Place,
+    Task,
+    executor_of,
+)
+from hespas.study.run import studied
 from hespas.study.space import candidates_of
-from hespas.study.studied import studied
 from hespas.study.study import Study, study_of
 
 distributed: Any = pytest.importorskip("distributed", reason="the extra cluster is not installed")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.kept import KeptOutcomes
-from hespas.study.messages import Ending, Outcome, Task
 from hespas.study.rows import Row
 from hespas.study.run import run_study
 from hespas.study.store import opened

@@ -12,8 +12,7 @@ import pytest
 
 from hespas.errors import ConfigError, OutputError
 from hespas.study import entry as entries
-from hespas.study.executor import Executor
-from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.executor import Ending, Executor, Outcome, Phase, Task
 from hespas.study.rows import Row, Status, in_order
 from hespas.study.run import run_study
 from hespas.study.store import opened

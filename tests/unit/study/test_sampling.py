@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from hespas.errors import ConfigError, ExtraMissingError
-from hespas.study.messages import Ending, Outcome, Task
+from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.rows import Row, Status, in_order
 from hespas.study.run import run_study
 from hespas.study.store import opened

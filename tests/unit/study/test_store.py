@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import OutputError
-from hespas.study.messages import Ending, Outcome, Phase, Task, exhausted
+from hespas.study.executor import Ending, Outcome, Phase, Task, exhausted
 from hespas.study.rows import Row, Status
 from hespas.study.store import DATABASE, Store, is_running, opened, reading
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from hespas.study.exports import flat
 from hespas.study.keys import scalar_text
-from hespas.study.rows import Row, Status
+from hespas.study.rows import Row, Status, flat
 
 _PREFIX = "candidate."
 

@@ -21,9 +21,8 @@ from hespas.report.page.specs import (
     tooltips,
 )
 from hespas.study.goal import METRICS, Direction, Goal, fronts
-from hespas.study.rows import Row, Status
-from hespas.study.studied import Studied
-from hespas.study.text import figure_text, pinned_text
+from hespas.study.rows import Row, Status, figure_text, pinned_text
+from hespas.study.run import Studied
 
 _MOST_BARS = 30
 _MOST_LINES = 120

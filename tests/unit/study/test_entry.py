@@ -11,7 +11,7 @@ from compilers import needs_gpu
 from hespas.prediction import checks, composition, cutting, machines, staged, workload
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.sources.source import ModelSource
-from hespas.study.bounds import Bounds, bounds_of, pipeline_bounds
+from hespas.study.entry import Bounds, bounds_of, pipeline_bounds
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 

@@ -11,10 +11,10 @@ import pytest
 from compilers import needs_gpu
 from hespas.base.cache import ContentCache, used_files
 from hespas.compile.cache import CompiledCache
-from hespas.study.caches import contents_of, keep, names_of
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate
-from hespas.study.messages import Ending, Phase, Task
+from hespas.study.executor import Ending, Phase, Task
+from hespas.study.kept import contents_of, keep_files, names_of
 from hespas.study.space import candidates_of
 from hespas.study.study import Study, study_of
 
@@ -57,7 +57,7 @@ def test_a_file_comes_over_as_it_is(home: Path, tmp_path: Path) -> None:
     there = cache(tmp_path / "there")
     there.write(KEY, b"a program")
     file = there.path_of(KEY).read_bytes()
-    keep({NAME: file})
+    keep_files({NAME: file})
     assert cache(home).read(KEY) == b"a program"
     assert contents_of([NAME, f"prices/{KEY}.prices"]) == {NAME: file}
 
@@ -81,16 +81,16 @@ def test_nothing_is_kept_that_is_damaged_or_named_otherwise(home: Path, tmp_path
     there.write(KEY, b"a program")
     file = there.path_of(KEY).read_bytes()
     others = (f"../{NAME}", f"other/{KEY}.compiled", f"compiled/{KEY}.py", "compiled/x.compiled")
-    keep({**dict.fromkeys(others, file), NAME: file[:-1]})
+    keep_files({**dict.fromkeys(others, file), NAME: file[:-1]})
     assert not home.exists()
-    keep({NAME: b""})
+    keep_files({NAME: b""})
     assert not home.exists()
 
 
 def test_what_is_here_stays(home: Path, tmp_path: Path) -> None:
     cache(home).write(KEY, b"ours")
     cache(tmp_path / "there").write(KEY, b"theirs")
-    keep({NAME: cache(tmp_path / "there").path_of(KEY).read_bytes()})
+    keep_files({NAME: cache(tmp_path / "there").path_of(KEY).read_bytes()})
     assert cache(home).read(KEY) == b"ours"
 
 
@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_be_used_is_no_error(home: Path, tmp_path: Path) -> 
     there.write(KEY, b"a program")
     home.parent.mkdir()
     home.write_text("no directory")
-    keep({NAME: there.path_of(KEY).read_bytes()})
+    keep_files({NAME: there.path_of(KEY).read_bytes()})
 
 
 def test_no_more_comes_than_the_limit(home: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.study.schema import study_schema
-from hespas.study.study import study_of
+from hespas.study.study import study_of, study_schema
 from json_schema import faults
 
 SMALL: dict[str, Any] = {"model": "llama3-100m", "cluster": "8xH100_80GB"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.study.expression import EVERYTHING, read_constraint
+from hespas.study.goal import EVERYTHING, read_constraint
 
 KNOWN = {"a": 3, "mesh.tp": 8, "name": "full", "yes": True}
 

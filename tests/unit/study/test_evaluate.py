@@ -18,9 +18,8 @@ from hespas.errors import (
 from hespas.prediction import staged
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate, options_of
-from hespas.study.local import LocalExecutor
-from hespas.study.messages import Ending, Outcome, Phase, Task
-from hespas.study.prices import read_prices
+from hespas.study.executor import Ending, LocalExecutor, Outcome, Phase, Task
+from hespas.study.goal import read_prices
 from hespas.study.space import candidate_of, candidates_of
 from hespas.study.study import study_of
 

@@ -12,8 +12,15 @@ from time import monotonic, sleep
 import msgspec
 import pytest
 
-from hespas.study.local import LocalExecutor, available_cores, free_memory_bytes
-from hespas.study.messages import Ending, Outcome, Phase, Task
+from hespas.study.executor import (
+    Ending,
+    LocalExecutor,
+    Outcome,
+    Phase,
+    Task,
+    available_cores,
+    free_memory_bytes,
+)
 
 WORKER = """
 import json, os, signal, sys, time
@@ -142,7 +149,7 @@ def test_what_was_measured_before_lets_the_first_run_together() -> None:
 def test_a_worker_ends_with_the_process_that_started_it() -> None:
     code = (
         "import subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'hespas.study.worker'],"
+        "p = subprocess.Popen([sys.executable, '-m', 'hespas.study.evaluate'],"
         " stdin=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "time.sleep(60)\n"
