@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hespas.backends import onnxim
-from hespas.price.systolic.array import Product
+from hespas.price.systolic import Product
 
 HAS_ONNX = find_spec("onnx") is not None
 

@@ -25,8 +25,8 @@ from hespas.hardware.presets import load_device
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.price.driver import is_kernel
+from hespas.price.kernel import COLUMN_REDUCTION, kernel_of
 from hespas.price.ptx.kernels import kernel_pricer
-from hespas.price.ptx.terms import COLUMN_REDUCTION, category_of
 from hespas.program.program import Op, shape_of, size_of
 from hespas.work.expand import Leaf, expand
 from hespas.work.gemm import gemms
@@ -72,7 +72,7 @@ class Step:
 
 def is_over_scores(op: Op, *, heads: int, tokens: int) -> bool:
     """Return whether a kernel is a column reduction of as many elements as attention's scores."""
-    if category_of(op) != COLUMN_REDUCTION:
+    if kernel_of(op).category != COLUMN_REDUCTION:
         return False
     least = heads * tokens * tokens
     return any(

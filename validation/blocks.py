@@ -31,8 +31,8 @@ from hespas.compile.compiler import compile_program
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.driver import is_kernel
+from hespas.price.measured import make
 from hespas.price.methods import EstimatorSpec
-from hespas.price.tables.method import make
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.work.expand import Leaf, expand

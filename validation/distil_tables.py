@@ -29,15 +29,16 @@ from statistics import median
 from typing import Any
 
 from hespas.errors import ExtraMissingError, MeasurementError
-from hespas.price.tables.files import (
+from hespas.price.tables import (
     FORMAT,
     TABLES_DIRECTORY,
+    Axis,
     AxisWire,
+    Grid,
     PartWire,
     TableWire,
     encode_part,
 )
-from hespas.price.tables.grid import Axis, Grid
 
 VERSION = "0.12.0"
 STEP = 1 / 128

@@ -34,8 +34,7 @@ from msgspec import to_builtins
 from distil_tables import HALF_BYTES, RECIPES, SGLANG, TENSORRT, VLLM, data_root
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
-from hespas.price.tables.attention import attention_model
-from hespas.price.tables.attention_fits import LatentFits
+from hespas.price.attention import LatentFits, attention_model
 from hespas.work.attention import Attention
 
 NODES = {

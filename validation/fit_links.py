@@ -24,7 +24,7 @@ from statistics import median
 
 from hespas.evidence.calibrate.piecewise import Piece, Point, fit, residuals
 from hespas.hardware.links import LINKS_DIRECTORY, load_link
-from hespas.price.tables.files import load_part
+from hespas.price.tables import load_part
 
 XLA_OPS = {
     "all-reduce": "all_reduce",

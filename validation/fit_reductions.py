@@ -27,7 +27,7 @@ from distil_tables import HALF_BYTES, SGLANG, TENSORRT, VERSION, VLLM, data_root
 from fit_links import FABRICS
 from hespas.evidence.calibrate.piecewise import Piece, Point, fit, residuals
 from hespas.hardware.links import LINKS_DIRECTORY
-from hespas.price.tables.files import load_part
+from hespas.price.tables import load_part
 
 PARTS = {
     "NVLink4_H100": "h100_sxm",

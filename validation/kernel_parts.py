@@ -25,11 +25,13 @@ from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.driver import is_kernel
+from hespas.price.kernel import kernel_of
+from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
+from hespas.price.ptx.categories import terms_by_category
 from hespas.price.ptx.kernels import KernelPricer, Reading, kernel_pricer
-from hespas.price.ptx.terms import category_of, memory_turns, terms_by_category
+from hespas.price.ptx.terms import memory_turns
 from hespas.price.roofline import Roofline
-from hespas.price.tables.method import Measured, make
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.sources.exported import partitioned
@@ -158,9 +160,9 @@ class Kernels:
         bandwidth = self.pricer.device.memory_bandwidth_bytes_per_s
         return self.library_s + sum(
             terms_by_category(
-                leaf.op,
+                kernel_of(leaf.op),
                 self.pricer.gpu,
-                category=category_of(leaf.op),
+                category=kernel_of(leaf.op).category,
                 bytes_moved=self.pricer.bytes_moved(leaf),
                 memory_bandwidth_bytes_per_s=bandwidth,
             ).time_s

@@ -28,7 +28,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.prediction.result import Prediction
-from hespas.price.sequence import Priced, Rounds, Step
+from hespas.price.driver import Priced, Rounds, Step
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOPS = ROOT / "src" / "hespas" / "export" / "loops.json"

@@ -21,9 +21,8 @@ from statistics import median, quantiles
 
 from distil_tables import RECIPES, data_root, gemm_times
 from hespas.hardware.presets import load_device
-from hespas.price.tables.files import load_part, part_names
-from hespas.price.tables.gemm import GemmModel, Product, gemm_model
-from hespas.price.tables.grid import completed, monotone, read, without
+from hespas.price.gemm import GemmModel, Product, gemm_model
+from hespas.price.tables import completed, load_part, monotone, part_names, read, without
 
 XLA_PARTS = {"H100_80GB": "sm_90", "B200_180GB": "sm_100_B200"}
 KINDS = ("bf16", "f8", "tf32", "f4")

@@ -19,8 +19,8 @@ from pathlib import Path
 import hespas
 from hespas.hardware.device import Device, MeasuredTables
 from hespas.hardware.presets import load_device
-from hespas.price.tables.files import load_part
-from hespas.price.tables.gemm import nearest_part
+from hespas.price.gemm import nearest_part
+from hespas.price.tables import load_part
 
 PAGE = Path("docs/evidence/measured-tables.md")
 GENERATIONS = {

@@ -16,8 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.systolic.array import Product
-from hespas.price.systolic.method import Systolic, SystolicHardware
+from hespas.price.systolic import Product, Systolic, SystolicHardware
 
 PAGE = Path("docs/reference/systolic-arrays.md")
 SIZES = (

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.hardware.device import Device
-from hespas.price.bound import Bound
 from hespas.price.cache import decode_estimate, encode_estimate
-from hespas.price.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.price.estimate import Bound, Estimate, OpEstimate, TypeTotals
 from hespas.price.roofline import Roofline
 from hespas.program.work import Work
 

@@ -12,8 +12,8 @@ from hespas.hardware.presets import device_names, load_device
 from hespas.prediction import composition
 from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
-from hespas.price.rates import Rates
-from hespas.price.tables.gemm import Product, gemm_model
+from hespas.price.gemm import Product, gemm_model
+from hespas.price.roofline import Rates
 from hespas.simulate.models import Model
 from scheduled import HEADER, done, kernel, start, sync
 

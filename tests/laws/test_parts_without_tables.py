@@ -13,8 +13,8 @@ import hespas
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
-from hespas.price.tables.files import Part, load_part, part_names
-from hespas.price.tables.gemm import GemmModel, Product, gemm_model, nearest_part, part_of
+from hespas.price.gemm import GemmModel, Product, gemm_model, nearest_part, part_of
+from hespas.price.tables import Part, load_part, part_names
 
 NODES = {
     "A100_SXM": "A100_SXM_80GB",

@@ -4,7 +4,7 @@ An adapter writes what its program reads, runs it in a process of its own and re
 `estimate` and `simulate` define what it gives back and never import it: `hespas.price.methods`
 names the modules of estimation methods as text, the command line calls `astra_sim`.
 
-* Simulators of arrays time matrix products, as `hespas.price.systolic.method.ProductTimer`:
+* Simulators of arrays time matrix products, as `hespas.price.systolic.ProductTimer`:
   `scalesim`, `zigzag`, `cocossim` and `onnxim`. `tool` runs them; `built_program` calls those that
   somebody built, in the manner that the configuration describes.
 * Profilers time whole regions on this machine: `xla` and `iree`; `profiling` turns durations of

@@ -20,7 +20,7 @@ from hespas.backends.tool import read_text
 from hespas.base.process import LOG_NAME
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, ToolError
-from hespas.price.systolic.method import SimulatorHardware
+from hespas.price.systolic import SimulatorHardware
 
 LOCATION = "perf_estimator.hardware"
 

@@ -26,10 +26,12 @@ from hespas.backends.tool import ToolTimer
 from hespas.base.figures import Text
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.price.methods import EstimatorSpec
-from hespas.price.systolic.array import Dataflow, Product, SystolicArray
-from hespas.price.systolic.method import (
+from hespas.price.systolic import (
+    Dataflow,
+    Product,
     SimulatorHardware,
     Systolic,
+    SystolicArray,
     array_hardware,
     array_of,
     with_timer,

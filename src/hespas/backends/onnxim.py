@@ -30,10 +30,12 @@ from hespas.base.figures import Text
 from hespas.base.files import json_bytes
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
 from hespas.price.methods import EstimatorSpec
-from hespas.price.systolic.array import Dataflow, Product, SystolicArray
-from hespas.price.systolic.method import (
+from hespas.price.systolic import (
+    Dataflow,
+    Product,
     SimulatorHardware,
     Systolic,
+    SystolicArray,
     array_hardware,
     array_of,
     with_timer,

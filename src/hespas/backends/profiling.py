@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from hespas.errors import UnsupportedError
-from hespas.price.bound import UNDIVIDED
-from hespas.price.estimate import Estimate, OpEstimate, TypeTotals
+from hespas.price.estimate import UNDIVIDED, Estimate, OpEstimate, TypeTotals
 from hespas.program.program import Value
 from hespas.program.types import TensorType
 from hespas.program.work import ZERO, Work

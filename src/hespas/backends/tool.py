@@ -15,9 +15,10 @@ from typing import Protocol
 from hespas.base.process import Limits, run_program, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError, ToolError
-from hespas.price.systolic.array import Product, SystolicArray
-from hespas.price.systolic.method import (
+from hespas.price.systolic import (
+    Product,
     SimulatorHardware,
+    SystolicArray,
     SystolicHardware,
     array_parameters,
     array_text,

@@ -10,8 +10,15 @@ from pathlib import Path
 from hespas.backends.tool import ToolTimer, interpreter, read_text
 from hespas.errors import ConfigError, ToolError
 from hespas.price.methods import EstimatorSpec
-from hespas.price.systolic.array import Dataflow, Product, SystolicArray
-from hespas.price.systolic.method import Systolic, array_hardware, array_of, with_timer
+from hespas.price.systolic import (
+    Dataflow,
+    Product,
+    Systolic,
+    SystolicArray,
+    array_hardware,
+    array_of,
+    with_timer,
+)
 
 _ANSWER = "answer.json"
 _SRAM_BYTES = 32 * 2**20

@@ -40,14 +40,18 @@ def _note_use(path: Path) -> None:
 
 @cache
 def code_digest(*folders: str) -> str:
-    """Return what tells versions of the code apart that stands in folders of hespas.
+    """Return a digest of the code in folders of hespas and below them.
 
-    It is a part of a key where that code decides the content.
+    It is a part of a key where that code decides the content. Raises `FileNotFoundError` for a
+    folder without code.
     """
     digest = sha256()
-    home = Path(__file__).resolve().parent
+    home = Path(__file__).resolve().parents[1]
     for folder in folders:
-        for file in sorted((home / folder).glob("*.py")):
+        files = sorted((home / folder).rglob("*.py"))
+        if not files:
+            raise FileNotFoundError(f"hespas has no code in {folder}")
+        for file in files:
             digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -21,9 +21,8 @@ from hespas.prediction.options import (
     NetworkOptions,
     ProgramOptions,
 )
-from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
-from hespas.price.ptx.method import KernelEstimator
-from hespas.price.tables.method import Measured
+from hespas.price.measured import Measured
+from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
 from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
 

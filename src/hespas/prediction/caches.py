@@ -51,7 +51,7 @@ def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
     if compiled_directory(options) is None or len(modules.modules) < _WORTH_KEEPING:
         return None
     # Programs that are not compiled need not wait for it.
-    from hespas.price.kept import KeptStore  # noqa: PLC0415
+    from hespas.price.cache import KeptStore  # noqa: PLC0415
 
     return KeptStore(directory=options.cache_dir or cache_home() / "prices")
 

@@ -37,11 +37,9 @@ from hespas.prediction.options import AS_GIVEN, Fidelity, NetworkOptions, Predic
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.prediction.workload import mesh_of, work_of
 from hespas.price.cache import MemoryStore, Store
-from hespas.price.clocks import Clocks, at_sustained_clock
-from hespas.price.driver import Estimator, OperationMethod
-from hespas.price.graph import GraphEstimate, estimate_graph
-from hespas.price.rates import Scalable
-from hespas.price.sequence import Step, priced_steps
+from hespas.price.driver import Estimator, OperationMethod, Step, priced_steps
+from hespas.price.graph import Clocks, GraphEstimate, at_sustained_clock, estimate_graph
+from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
 from hespas.simulate.chains import chained, opened

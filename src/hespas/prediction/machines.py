@@ -13,7 +13,7 @@ from hespas.hardware.presets import device_names, load_device
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.prediction.options import EstimateOptions, NetworkOptions
-from hespas.price.clocks import no_power
+from hespas.price.graph import no_power
 from hespas.price.methods import DEFAULT, DeviceUse, method_named
 from hespas.simulate.models import Model, ModelChoice, default_model
 

@@ -48,7 +48,7 @@ from hespas.prediction.option_texts import (
     parse_rates,
     parse_trip_counts,
 )
-from hespas.price.clocks import PowerOptions
+from hespas.price.graph import PowerOptions
 from hespas.price.methods import METHODS, default_text, method_named
 from hespas.price.roofline import RooflineOptions
 from hespas.program.experts import ExpertOptions

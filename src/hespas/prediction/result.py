@@ -10,8 +10,8 @@ from hespas.base.units import PS_PER_S, format_quantity, format_time
 from hespas.hardware.device import Device
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.prediction.options import PredictOptions
+from hespas.price.driver import Step
 from hespas.price.graph import GraphEstimate, estimator_assumptions
-from hespas.price.sequence import Step
 from hespas.program.assumption import (
     OF_COMMUNICATION,
     OF_COMPUTATION,

@@ -7,7 +7,58 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hespas.base.units import PS_PER_S
-from hespas.price.bound import UNDIVIDED, Bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The parts of a time in seconds; they add and multiply as the time does.
+
+    >>> Bound(compute_s=1.0) + Bound(launch_s=0.5) * 2
+    Bound(compute_s=1.0, memory_s=0.0, launch_s=1.0)
+    """
+
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    launch_s: float = 0.0
+
+    @property
+    def known_s(self) -> float:
+        """All parts together: the time, where the method divides all of it."""
+        return self.compute_s + self.memory_s + self.launch_s
+
+    def __add__(self, other: Bound) -> Bound:
+        return Bound(
+            compute_s=self.compute_s + other.compute_s,
+            memory_s=self.memory_s + other.memory_s,
+            launch_s=self.launch_s + other.launch_s,
+        )
+
+    def __mul__(self, count: float) -> Bound:
+        return Bound(
+            compute_s=self.compute_s * count,
+            memory_s=self.memory_s * count,
+            launch_s=self.launch_s * count,
+        )
+
+
+UNDIVIDED = Bound()
+"""Says nothing of what decides a time."""
+
+
+def larger_of(time_s: float, *, compute_s: float, memory_s: float) -> Bound:
+    """Return the parts of a time that the larger of two limits decides.
+
+    A time with neither limit is in no part.
+
+    >>> larger_of(3.0, compute_s=1.0, memory_s=2.0)
+    Bound(compute_s=0.0, memory_s=3.0, launch_s=0.0)
+    >>> larger_of(3.0, compute_s=0.0, memory_s=0.0).known_s
+    0.0
+    """
+    if compute_s <= 0 and memory_s <= 0:
+        return UNDIVIDED
+    return Bound(compute_s=time_s) if compute_s >= memory_s else Bound(memory_s=time_s)
+
 
 FROM_TIME = -1
 """Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""

@@ -17,8 +17,8 @@ from math import prod
 from hespas.errors import CostError
 from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import TensorCore
-from hespas.price.bound import larger_of
 from hespas.price.driver import Timing
+from hespas.price.estimate import larger_of
 from hespas.program.kernels import KernelType
 from hespas.program.program import Op
 from hespas.work.mosaic.kernel import KernelLoad, kernel_load, multiplied

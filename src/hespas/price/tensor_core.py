@@ -14,8 +14,7 @@ from hespas.errors import HardwareError
 from hespas.price.driver import Price, estimate_region
 from hespas.price.estimate import Estimate
 from hespas.price.methods import EstimatorSpec
-from hespas.price.rates import Rates
-from hespas.price.roofline import Roofline, is_kernel_of_author, same_work
+from hespas.price.roofline import Rates, Roofline, is_kernel_of_author, same_work
 from hespas.price.tpu_vectors import vector_load, vector_timing
 from hespas.program.program import Program
 from hespas.split.regions import Compute

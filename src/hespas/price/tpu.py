@@ -8,9 +8,8 @@ from itertools import chain
 
 from hespas.errors import ConfigError, CostError, HardwareError, option
 from hespas.hardware.tensor_core import TensorCore
-from hespas.price.bound import UNDIVIDED, larger_of
 from hespas.price.driver import Price, estimate_region
-from hespas.price.estimate import Estimate
+from hespas.price.estimate import UNDIVIDED, Estimate, larger_of
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
 from hespas.price.tpu_vectors import vector_timing

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import ceil, prod
 
 from hespas.hardware.device import Device
-from hespas.price.bound import larger_of
 from hespas.price.driver import Timing
+from hespas.price.estimate import larger_of
 from hespas.program.attrs import TOP_K, CustomCallAttrs, DimensionAttrs
 from hespas.program.program import Op
 from hespas.program.types import TensorType

@@ -17,8 +17,8 @@ from hespas.errors import CostError
 from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.lower.kinds import BROADCASTS, CREATING, IN_PLACE, MOVING
-from hespas.price.bound import larger_of
 from hespas.price.driver import Timing
+from hespas.price.estimate import larger_of
 from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType
 from hespas.program.work import Work

@@ -31,7 +31,7 @@ from hespas.hardware.presets import (
 from hespas.hardware.sized import find_system, names_system
 from hespas.hardware.slices import Slice
 from hespas.hardware.system import NetworkDimension, System
-from hespas.price.tables.files import part_names
+from hespas.price.tables import part_names
 
 _SYSTEM_WIDTH = 26
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hespas.base.units import format_time
-from hespas.prediction.explain.kernels import is_of_library
 from hespas.price.driver import Estimator, OperationMethod, Price, estimate_region
 from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.kernel import kernel_of
 from hespas.price.ptx.kernels import KernelPricer, Reading
 from hespas.price.ptx.terms import reasons
 from hespas.program.scopes import merged_layers, read_scope
@@ -84,7 +84,7 @@ class _ByKernel:
         price = self.method.price(leaf, is_kernel=is_kernel)
         if not is_kernel:
             return price
-        if is_of_library(leaf.op):
+        if kernel_of(leaf.op).is_of_library:
             return replace(price, label=_LIBRARY)
         reading = self.kernels.read(leaf)
         name = reading.analysis.name if reading.analysis else reading.category

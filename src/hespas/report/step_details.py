@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from hespas.base.units import PS_PER_S
-from hespas.prediction.figures.breakdown import Amount, amounts_of, kind_of
+from hespas.prediction.figures.breakdown import Amount, amounts_of
 from hespas.prediction.figures.schema import (
     HeldRow,
     KernelTimeRow,
@@ -26,6 +26,7 @@ from hespas.prediction.figures.schema import (
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.estimate import Estimate
+from hespas.price.kernel import kind_of
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
 from hespas.report.memory import short_place

@@ -18,8 +18,7 @@ from hespas.errors import (
     UnsupportedError,
 )
 from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.systolic.array import Product
-from hespas.price.systolic.method import Systolic, SystolicHardware
+from hespas.price.systolic import Product, Systolic, SystolicHardware
 from simulators import COCOSSIM, FIGURES, PATTERN, cocossim_checkout, program_file
 
 PRODUCT = Product(m=30, n=40, k=50)

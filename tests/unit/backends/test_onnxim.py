@@ -23,8 +23,13 @@ from hespas.backends.onnxim import (
 from hespas.base.process import Limits
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
 from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.systolic.array import Dataflow, Product, SystolicArray
-from hespas.price.systolic.method import Systolic, SystolicHardware
+from hespas.price.systolic import (
+    Dataflow,
+    Product,
+    Systolic,
+    SystolicArray,
+    SystolicHardware,
+)
 from simulators import CORES, FIGURES, HAS_ONNX, ONNXIM, PATTERN, do_without_onnx, program_file
 
 needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="onnx is not installed")

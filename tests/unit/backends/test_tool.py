@@ -14,8 +14,7 @@ from hespas.backends import tool
 from hespas.backends.tool import ToolTimer
 from hespas.errors import ConfigError, ExtraMissingError, HespasError, ToolError
 from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.systolic.array import Product
-from hespas.price.systolic.method import Systolic, SystolicHardware
+from hespas.price.systolic import Product, Systolic, SystolicHardware
 
 SCALE_SIM = """
 import configparser, csv, os, sys

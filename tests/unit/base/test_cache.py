@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.base.cache import ContentCache
+from hespas.base.cache import ContentCache, code_digest
 from hespas.errors import CacheError
 
 
@@ -55,3 +55,9 @@ def test_a_directory_that_cannot_be_made_is_refused_before_the_work(tmp_path: Pa
     with pytest.raises(CacheError, match=r"the cache of tests cannot be used: .* in its place"):
         blocked.check()
     ContentCache(directory=tmp_path / "a" / "b", suffix=".kept", mark=b"", what="tests").check()
+
+
+def test_the_digest_of_code_needs_code() -> None:
+    assert code_digest("price") != code_digest("program")
+    with pytest.raises(FileNotFoundError, match="hespas has no code in estimate"):
+        code_digest("estimate")

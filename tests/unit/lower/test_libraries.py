@@ -5,7 +5,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.lower.fused import fused
 from hespas.lower.libraries import ASSUMPTION, Libraries
-from hespas.price.ptx.terms import LIBRARY, category_of
+from hespas.price.kernel import LIBRARY, kernel_of
 from hespas.program.attrs import FusionAttrs
 from hespas.program.program import Op, Program, Value, values_read
 from hespas.work.expand import expand, total
@@ -47,7 +47,7 @@ def test_a_norm_its_sums_and_its_rounding_are_one_pass_over_memory() -> None:
     program = fused(norm(), libraries=HOPPER)
     (kernel,) = kernels(program)
     assert isinstance(kernel.attrs, FusionAttrs)
-    assert category_of(kernel) == LIBRARY
+    assert kernel_of(kernel).category == LIBRARY
     rows, sums = 512 * 4096, 4096
     assert total(expand(kernel)).bytes_moved == 2 * 2 * rows + rows + 2 * sums
     assert len(kernels(fused(norm()))) > 1

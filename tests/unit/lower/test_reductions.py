@@ -5,7 +5,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.lower.fused import fused
 from hespas.lower.reductions import cut_of
-from hespas.price.ptx.terms import NARROW_REDUCTION, category_of
+from hespas.price.kernel import NARROW_REDUCTION, kernel_of
 from hespas.program.program import Program
 from hespas.work.expand import Leaf, expand
 from programs import main_function
@@ -71,7 +71,7 @@ def test_what_is_reshaped_is_reduced_as_it_lies() -> None:
     )
     program = load_source(text.encode(), name="test.mlir")
     (kernel,) = [op for op in fused(program).main.body.operations if not op.traits.runs_nothing]
-    assert category_of(kernel) == NARROW_REDUCTION
+    assert kernel_of(kernel).category == NARROW_REDUCTION
     assert "copy" not in [op.kind for region in kernel.regions for op in region.operations]
 
 

@@ -26,7 +26,7 @@ from hespas.backends.xla import XlaHardware, XlaTranslate
 from hespas.errors import ConfigError
 from hespas.hardware.estimators import NodeHardware, RooflineHardware, read_roofline
 from hespas.prediction.options import read_configuration
-from hespas.price.systolic.method import SystolicHardware
+from hespas.price.systolic import SystolicHardware
 from hespas.split.strategies import SeparatorPolicy, SplitStrategy
 
 

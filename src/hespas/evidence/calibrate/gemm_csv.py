@@ -19,7 +19,7 @@ from hespas.evidence.calibrate.factors import Group
 from hespas.evidence.calibrate.lines import check_columns, csv_lines, time_of
 from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits
 from hespas.hardware.device import Device, factor_of
-from hespas.price.tables.gemm import GemmModel, Product, gemm_model
+from hespas.price.gemm import GemmModel, Product, gemm_model
 from hespas.program.types import ELEMENT_TYPES
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}

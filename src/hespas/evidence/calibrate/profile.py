@@ -25,13 +25,12 @@ from hespas.evidence.calibrate.samples import Case, check_limits
 from hespas.evidence.calibrate.step_model import at_clock_of, calibrated
 from hespas.hardware.device import Device, at_fastest, factor_of
 from hespas.price.driver import is_kernel
+from hespas.price.kernel import kernel_of
+from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
-from hespas.price.tables.method import Measured, make
 from hespas.program.program import Op, Program, is_communication_op
-from hespas.work.attention import attentions
 from hespas.work.expand import Leaf, expand
-from hespas.work.gemm import gemms
 
 _US = 1e-6
 _HINT = "give a profile whose dur is in us, and the program and node that ran"
@@ -176,7 +175,7 @@ def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
 
 
 def _factor_of(op: Op) -> str:
-    if attentions(op):
+    kernel = kernel_of(op)
+    if kernel.attentions:
         return "attention"
-    products = gemms(op)
-    return factor_of(products[0].multiplied) if products else "kernels"
+    return factor_of(kernel.products[0].multiplied) if kernel.products else "kernels"

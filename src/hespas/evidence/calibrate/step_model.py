@@ -17,9 +17,9 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.price.cache import MemoryStore
+from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.kernels import KernelPricer
-from hespas.price.tables.method import Measured, make
 from hespas.program.program import Program
 from hespas.tasks.build import estimated_tasks
 

@@ -16,9 +16,9 @@ from typing import assert_never
 
 from hespas.price.driver import OperationMethod, Price
 from hespas.price.estimate import Estimate, OpEstimate
-from hespas.price.ptx.method import KernelEstimator
+from hespas.price.measured import Measured
+from hespas.price.ptx.kernels import KernelEstimator
 from hespas.price.roofline import Roofline
-from hespas.price.tables.method import Measured
 from hespas.program.attrs import CompareAttrs
 from hespas.program.program import Op, Program, Value, all_ops
 from hespas.program.types import PRODUCT_TYPES, TensorType

@@ -30,10 +30,9 @@ from hespas.prediction.machines import host_bandwidth, model_of
 from hespas.prediction.options import NetworkOptions
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.cache import MemoryStore
-from hespas.price.clocks import Clocked, draw_of
 from hespas.price.estimate import Estimate
-from hespas.price.graph import estimate_graph
-from hespas.price.rates import Rates, Scalable
+from hespas.price.graph import Clocked, draw_of, estimate_graph
+from hespas.price.roofline import Rates, Scalable
 from hespas.program.program import SLOP_FLAG
 from hespas.simulate.models import Model, simulate_job, simulated_again
 from hespas.simulate.timeline import Timeline

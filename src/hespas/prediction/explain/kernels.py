@@ -6,15 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from hespas.price.driver import OperationMethod, Price
 from hespas.price.estimate import Estimate, OpEstimate
-from hespas.price.ptx.kernels import KernelPricer, Reading
-from hespas.price.ptx.method import KernelEstimator
+from hespas.price.kernel import kernel_of
+from hespas.price.measured import Measured
+from hespas.price.ptx.kernels import KernelEstimator, KernelPricer, Reading
 from hespas.price.ptx.terms import reasons
-from hespas.price.tables.method import Measured
-from hespas.program.program import Op
-from hespas.work.attention import attentions
-from hespas.work.convolution import convolutions
 from hespas.work.expand import Leaf
-from hespas.work.gemm import gemms
 
 _MOST = 5
 
@@ -45,12 +41,6 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
     return reading.analysis.name if reading.analysis else leaf.op.instruction
 
 
-def is_of_library(op: Op) -> bool:
-    """Return whether a library runs an operation, so that its kernel is not read."""
-    is_named = op.traits.is_of_library
-    return is_named or bool(attentions(op) or gemms(op) or convolutions(op))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByKernel:
     """Prices kernels under their names, with their limit as what memory takes; all else as nothing.
@@ -64,7 +54,7 @@ class ByKernel:
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return the price of one operation."""
-        if not is_kernel or is_of_library(leaf.op):
+        if not is_kernel or kernel_of(leaf.op).is_of_library:
             return Price(cost=OpEstimate())
         reading = self.kernels.read(leaf)
         name = name_of(leaf, reading)
@@ -101,7 +91,7 @@ class AtLimit:
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return the price of one operation."""
         price = self.method.price(leaf, is_kernel=is_kernel)
-        if not is_kernel or is_of_library(leaf.op):
+        if not is_kernel or kernel_of(leaf.op).is_of_library:
             return price
         reading = self.kernels.read(leaf)
         if self.name not in {None, name_of(leaf, reading)}:

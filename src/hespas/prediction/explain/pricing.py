@@ -9,8 +9,7 @@ from hespas.price.cache import Store, decode_estimate, encode_estimate
 from hespas.price.driver import OperationMethod, estimate_costs
 from hespas.price.estimate import Estimate
 from hespas.price.graph import cache_keys
-from hespas.price.rates import Rates, Scalable
-from hespas.price.roofline import Roofline, same_work
+from hespas.price.roofline import Rates, Roofline, Scalable, same_work
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.work.custom_call import CustomCallCost

@@ -41,9 +41,8 @@ from hespas.prediction.figures.schema import (
 )
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.price.bound import Bound
-from hespas.price.clocks import draw_of
-from hespas.price.estimate import OpEstimate
+from hespas.price.estimate import Bound, OpEstimate
+from hespas.price.graph import draw_of
 from hespas.program.program import OverlapLimit
 
 

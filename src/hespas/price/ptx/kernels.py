@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from math import prod
 from pathlib import Path
 
 import msgspec
 
+from hespas.base.cache import code_digest
 from hespas.base.files import write_file
 from hespas.base.version import __version__
 from hespas.errors import OutputError, ProgramError
@@ -22,23 +23,24 @@ from hespas.hardware.microarchitecture import (
     load_microarchitecture,
     microarchitecture_at,
 )
-from hespas.price.bound import Bound
-from hespas.price.driver import Timing
-from hespas.price.ptx.analysis import SECTOR_BYTES, KernelAnalysis
-from hespas.price.ptx.indexed import indexed_by
+from hespas.price.driver import Price, Timing, estimate_region
+from hespas.price.estimate import Bound, Estimate
+from hespas.price.kernel import COPY, kernel_of
+from hespas.price.methods import EstimatorSpec
+from hespas.price.ptx.categories import indexed_by, terms_by_category
 from hespas.price.ptx.terms import (
-    COPY,
+    SECTOR_BYTES,
+    KernelAnalysis,
     KernelTerms,
     added_terms,
-    category_of,
     l2_sectors,
-    terms_by_category,
     terms_of,
 )
-from hespas.price.rates import Rates, device_at
+from hespas.price.roofline import Rates, Roofline, device_at
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
+from hespas.program.program import Program
+from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
-from hespas.work.fusion import only_moves
 from hespas.work.sorts import launches_of
 
 _MARK = b"hespas kernel 1\n"
@@ -76,7 +78,9 @@ class AnalysisCache:
         if self.directory is None:
             return None
         shape = (launch.grid, launch.block, launch.shared_memory_bytes)
-        key = msgspec.msgpack.encode((_reader(), text, shape, neighbours))
+        key = msgspec.msgpack.encode(
+            (__version__, code_digest("price/ptx"), text, shape, neighbours)
+        )
         return self.directory / f"{sha256(key).hexdigest()}{_SUFFIX}"
 
 
@@ -91,15 +95,6 @@ def _made(text: str, launch: KernelLaunch, *, neighbours: bool) -> KernelAnalysi
     walked = walk_middle(text, launch)
     found = analysis_of(walked, launch)
     return with_neighbour(found, walked, launch) if neighbours else found
-
-
-@cache
-def _reader() -> bytes:
-    """Return what stands for the code that reads kernels: edited, it reads them again."""
-    digest = sha256(__version__.encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.digest()
 
 
 def _read(path: Path) -> KernelAnalysis | None:
@@ -232,7 +227,7 @@ class KernelPricer:
 
     def bytes_moved(self, leaf: Leaf) -> float:
         """Return what a kernel moves to and from device memory: of what indices say, sectors."""
-        return leaf.work.bytes_moved + indexed_by(leaf.op, self.gpu).memory_bytes
+        return leaf.work.bytes_moved + indexed_by(kernel_of(leaf.op), self.gpu).memory_bytes
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel, or of all where it launches several."""
@@ -260,7 +255,7 @@ class KernelPricer:
         )
         return Reading(
             terms=terms,
-            category=category_of(leaf.op),
+            category=kernel_of(leaf.op).category,
             floor_s=moved / bandwidth,
             analysis=analysis,
             notes=_notes(analysis),
@@ -269,10 +264,11 @@ class KernelPricer:
     def _by_category(self, leaf: Leaf, launch: KernelLaunch | None, *notes: str) -> Reading:
         moved, bandwidth = self.bytes_moved(leaf), self.device.memory_bandwidth_bytes_per_s
         # All kernels of a compiled program are launched: the runtime copies what has no launch.
-        is_copy = launch is None and bool(self._launches) and only_moves(leaf.op)
-        category = COPY if is_copy else category_of(leaf.op)
+        kernel = kernel_of(leaf.op)
+        is_copy = launch is None and bool(self._launches) and kernel.only_moves
+        category = COPY if is_copy else kernel.category
         terms = terms_by_category(
-            leaf.op,
+            kernel,
             self.gpu,
             category=category,
             launch=launch,
@@ -357,3 +353,86 @@ def kernel_pricer(
         return None
     gpu = load_microarchitecture(device)
     return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)
+
+
+_LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
+_UNCOMPILED = (
+    "kernel: the program is not compiled: every operation is priced as a kernel of its own, "
+    "without its launch"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimator:
+    """Prices regions by reading their kernels."""
+
+    kernels: KernelPricer
+    roofline: Roofline
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "kernel"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of both."""
+        return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
+
+    def at_rates(self, rates: Rates) -> KernelEstimator:
+        """Return the estimator of a device that differs by these factors alone."""
+        kernels, roofline = self.kernels.at_rates(rates), self.roofline.at_rates(rates)
+        return replace(self, kernels=kernels, roofline=roofline)
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region, compiled or not."""
+        del program
+        return (*self.kernels.assumptions, _LIBRARY)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        total = estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
+        return total if program.is_scheduled else total + Estimate(notes=(_UNCOMPILED,))
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one operation costs, the launch of a kernel within."""
+        return self.roofline.price_timed(leaf, self._time(leaf, is_kernel=is_kernel))
+
+    def _time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
+        """Return the time of an operation: never less than its arithmetic takes at the peaks."""
+        peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
+        if leaf.op.traits.is_of_library:
+            launch_s = self.kernels.gpu.launch_s if is_kernel else 0.0
+            bound = peak.bound + Bound(launch_s=launch_s)
+            return Timing(time_s=peak.time_s + launch_s, bound=bound)
+        reading = self.kernels.read(leaf)
+        launch_s = reading.terms.launch_s if is_kernel else 0.0
+        products_s = sum(
+            totals.time_at_peak_s
+            for name, totals in peak.per_type.items()
+            if name in self.roofline.device.per_datatype_flops
+        )
+        kernel_s = self.kernels.time_s(reading) - (reading.terms.launch_s - launch_s)
+        if kernel_s < products_s:
+            bound = Bound(compute_s=products_s)
+            return Timing(time_s=products_s, notes=reading.notes, bound=bound)
+        bound = reading.terms.bound(kernel_s - launch_s) + Bound(launch_s=launch_s)
+        return Timing(time_s=kernel_s, notes=reading.notes, bound=bound)
+
+
+def make(spec: EstimatorSpec) -> KernelEstimator:
+    """Return the estimator of the method ``kernel``.
+
+    Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
+    """
+    device = spec.needed_device("kernel")
+    roofline = Roofline(
+        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
+    )
+    read = KernelPricer(
+        device=device,
+        gpu=load_microarchitecture(device),
+        kernels=spec.kernels or CompiledKernels(launches=(), ptx={}),
+        cache=AnalysisCache(directory=spec.kernels_directory),
+    )
+    return KernelEstimator(kernels=read, roofline=roofline)

@@ -10,65 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-import msgspec
-
 from hespas.errors import ProgramError
 from hespas.price.ptx.parser import Instruction
-
-
-class Slots(msgspec.Struct, frozen=True, kw_only=True):
-    """Machine instructions by the pipe that executes them; they add.
-
-    ``logic`` is integer and logical work, comparisons and selections; ``fused`` fused multiply
-    and add of floats and integers; ``either`` what the assembler puts where there is room
-    (integer adds, moves, shifts left); ``special`` transcendentals and most conversions;
-    ``memory`` loads, stores and shuffles; ``double`` 64-bit floats; ``other`` what only takes
-    its place in the issue order (branches, barriers).
-    """
-
-    logic: float = 0.0
-    fused: float = 0.0
-    either: float = 0.0
-    special: float = 0.0
-    memory: float = 0.0
-    double: float = 0.0
-    other: float = 0.0
-
-    @property
-    def issued(self) -> float:
-        """All together."""
-        return (
-            self.logic
-            + self.fused
-            + self.either
-            + self.special
-            + self.memory
-            + self.double
-            + self.other
-        )
-
-    def __add__(self, other: Slots) -> Slots:
-        return Slots(
-            logic=self.logic + other.logic,
-            fused=self.fused + other.fused,
-            either=self.either + other.either,
-            special=self.special + other.special,
-            memory=self.memory + other.memory,
-            double=self.double + other.double,
-            other=self.other + other.other,
-        )
-
-    def __mul__(self, count: float) -> Slots:
-        return Slots(
-            logic=self.logic * count,
-            fused=self.fused * count,
-            either=self.either * count,
-            special=self.special * count,
-            memory=self.memory * count,
-            double=self.double * count,
-            other=self.other * count,
-        )
-
+from hespas.price.ptx.terms import Slots
 
 NOTHING = Slots()
 _LOGIC = Slots(logic=1)
@@ -164,7 +108,7 @@ def _typed(opcode: str) -> Slots:
     if kind in _FLOAT_TYPES and name in {"add", "sub", "mul", "fma", "neg", "abs"}:
         return _FUSED
     is_double = {"wide", "hi"}.intersection(words) or kind in {"s64", "u64", "b64"}
-    return slots * 2 if is_double and slots not in {_MEMORY, _OTHER} else slots
+    return slots.plus(slots, 1) if is_double and slots not in {_MEMORY, _OTHER} else slots
 
 
 def _is_folded(each: Instruction, writer: Mapping[str, Instruction]) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
-from hespas.price.ptx.analysis import WARP, Access, KernelAnalysis
 from hespas.price.ptx.parser import Instruction, Kernel, read_kernel
-from hespas.price.ptx.pipes import NOTHING, Slots, slots_of
+from hespas.price.ptx.pipes import NOTHING, slots_of
+from hespas.price.ptx.terms import WARP, Access, KernelAnalysis, Slots
 from hespas.price.ptx.walk import AccessCounts, Walk, walk, walk_along, width_bytes
 from hespas.program.kernels import KernelLaunch
 
@@ -115,7 +115,10 @@ def _slots(kernel: Kernel, counts: list[float]) -> Slots:
     for slots, count in zip(slots_of(kernel.instructions), counts, strict=True):
         if count and slots is not NOTHING:
             sums[slots] = sums.get(slots, 0.0) + count
-    return sum((slots * count for slots, count in sums.items()), NOTHING)
+    total = NOTHING
+    for slots, count in sums.items():
+        total = total.plus(slots, count)
+    return total
 
 
 def _global(walked: Walk) -> Iterator[tuple[int, AccessCounts]]:

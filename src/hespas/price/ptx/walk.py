@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from hespas.price.ptx.analysis import LINE_BYTES, SECTOR_BYTES
 from hespas.price.ptx.arithmetic import (
     Array,
     Value,
@@ -22,18 +21,121 @@ from hespas.price.ptx.arithmetic import (
     evaluate,
     narrowed,
 )
-from hespas.price.ptx.control_flow import (
+from hespas.price.ptx.parser import (
     NOWHERE,
     Flow,
+    Instruction,
+    Kernel,
     Loop,
+    Operand,
+    address_of,
     flow_of,
     further_iterations,
     is_access,
     loop_of,
 )
-from hespas.price.ptx.memory import Touched, active_warps, bank_passes, different, touched
-from hespas.price.ptx.parser import Instruction, Kernel, Operand, address_of
+from hespas.price.ptx.terms import LINE_BYTES, SECTOR_BYTES, WARP
 from hespas.program.kernels import Extent
+
+_LINE_SHIFT = 7
+_SECTOR_SHIFT = 5
+_NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """One access by all warps of a block.
+
+    ``sectors`` sums over warps the different sectors of each, ``lines`` the different lines;
+    ``ids`` are the sectors, for telling what was touched before.
+    """
+
+    warps: int
+    threads: int
+    sectors: int
+    lines: int
+    ids: Array
+
+
+def touched(address: Value, mask: Array | None, threads: int) -> Touched:
+    """Return what an access touches; ``mask`` says which threads take part, None for all.
+
+    >>> lane = np.arange(32, dtype=np.int64)
+    >>> [touched(lane * step, None, 32).sectors for step in (2, 4, 8, 32)]
+    [2, 4, 8, 32]
+    """
+    active = threads if mask is None else int(np.count_nonzero(mask))
+    if isinstance(address, int):
+        warps = active_warps(mask, threads)
+        ids = np.array([address >> _SECTOR_SHIFT])
+        return Touched(warps=warps, threads=active, sectors=warps, lines=warps, ids=ids)
+    sectors = address >> _SECTOR_SHIFT
+    if mask is not None:
+        sectors = np.where(mask, sectors, _NOWHERE)
+    by_warp = np.sort(_warps(sectors), axis=1)
+    return Touched(
+        warps=active_warps(mask, threads),
+        threads=active,
+        sectors=_different(by_warp),
+        lines=_different(by_warp >> (_LINE_SHIFT - _SECTOR_SHIFT)),
+        ids=by_warp.ravel(),
+    )
+
+
+def bank_passes(address: Value, mask: Array | None, threads: int, width: int) -> int:
+    """Return the cycles that shared memory takes for one access by all warps of a block.
+
+    The first warp with active threads stands for all of them.
+
+    >>> lane = np.arange(32, dtype=np.int64)
+    >>> [bank_passes(lane * step, None, 32, 4) for step in (4, 8, 128)]
+    [1, 2, 32]
+    """
+    warps = active_warps(mask, threads)
+    if isinstance(address, int) or not warps:
+        return warps
+    by_warp = _warps(address if mask is None else np.where(mask, address, _NOWHERE))
+    first = by_warp[int(np.argmax((by_warp != _NOWHERE).any(axis=1)))]
+    words = np.unique(first[first != _NOWHERE] >> 2)
+    conflicts = int(np.bincount(words & 31).max())
+    whole = -(-len(first) * width // 128)
+    return warps * max(conflicts, whole if width > 4 else 1)
+
+
+def different(ids: Array) -> Array:
+    """Return the sectors once each, in order, without those that stand for nothing.
+
+    >>> different(np.array([3, -1, 2, 3])).tolist()
+    [2, 3]
+    """
+    ordered = np.sort(ids)
+    is_new = np.empty(len(ordered), dtype=np.bool_)
+    is_new[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    is_new &= ordered >= 0
+    return ordered[is_new]
+
+
+def active_warps(mask: Array | None, threads: int) -> int:
+    """Return how many warps have at least one active thread."""
+    if mask is None:
+        return -(-threads // WARP)
+    return int(np.count_nonzero(_warps(mask).any(axis=1)))
+
+
+def _warps(values: Array) -> Array:
+    rest = -len(values) % WARP
+    if rest:
+        filler: Any = False if values.dtype == np.bool_ else _NOWHERE
+        values = np.concatenate([values, np.full(rest, filler, dtype=values.dtype)])
+    return values.reshape(-1, WARP)
+
+
+def _different(rows: Array) -> int:
+    """Count the different values of each sorted row, without those that stand for nothing."""
+    first = int(np.count_nonzero(rows[:, 0] >= 0))
+    return first + int(np.count_nonzero((rows[:, 1:] != rows[:, :-1]) & (rows[:, 1:] >= 0)))
+
 
 _MOST_STEPS = 20_000
 

@@ -8,9 +8,8 @@ from typing import Protocol
 
 from hespas.memory.over_time import memory_of_operations, operation_key
 from hespas.prediction.result import Prediction
-from hespas.price.bound import Bound
-from hespas.price.estimate import OpEstimate
-from hespas.price.sequence import Priced, Rounds, Step
+from hespas.price.driver import Priced, Rounds, Step
+from hespas.price.estimate import Bound, OpEstimate
 from hespas.program.program import Op, nested_ops
 from hespas.report.timeline.chart import Argument, Arguments
 from hespas.split.names import OperationNames, operation_names

@@ -9,7 +9,7 @@ from hespas.evidence.calibrate.factors import fit_factors
 from hespas.evidence.calibrate.gemm_csv import gemm_groups
 from hespas.evidence.calibrate.samples import FactorFit
 from hespas.hardware.presets import load_device
-from hespas.price.tables.gemm import Product, gemm_model
+from hespas.price.gemm import Product, gemm_model
 
 DEVICE = load_device("H100_80GB")
 MODEL = gemm_model(DEVICE)

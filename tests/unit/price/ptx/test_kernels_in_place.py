@@ -5,8 +5,9 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.driver import is_kernel
+from hespas.price.kernel import COPY, LOOP, kernel_of
 from hespas.price.ptx.kernels import KernelPricer, kernel_pricer
-from hespas.price.ptx.terms import COPY, LOOP, category_of, reasons
+from hespas.price.ptx.terms import reasons
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import nested_ops
 from hespas.work.expand import Leaf, expand
@@ -192,7 +193,7 @@ def test_what_a_compiled_program_does_not_launch_is_a_copy_that_streams() -> Non
     assert reading.terms.memory_s == pytest.approx(leaf.work.bytes_moved / bandwidth)
     (why,) = reasons(reading.terms, None, category=COPY)
     assert "copy" in why
-    assert category_of(leaf.op) == LOOP
+    assert kernel_of(leaf.op).category == LOOP
 
 
 def test_the_forms_are_what_they_are_called() -> None:

@@ -58,5 +58,5 @@ def test_a_bf16_that_is_widened_again_is_converted_on_the_slow_pipe() -> None:
 
 
 def test_slots_add_and_multiply() -> None:
-    assert Slots(logic=1, memory=2) + Slots(logic=1) * 3 == Slots(logic=4, memory=2)
+    assert Slots(logic=1, memory=2).plus(Slots(logic=1), 3) == Slots(logic=4, memory=2)
     assert Slots(logic=1, fused=2, either=3, special=4, memory=5, double=6, other=7).issued == 28

@@ -9,18 +9,15 @@ from msgspec.structs import replace as changed
 
 from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
-from hespas.price.ptx.analysis import KernelAnalysis
+from hespas.price.kernel import COLUMN_REDUCTION, LOOP, TRANSPOSE, kernel_of
+from hespas.price.ptx.categories import terms_by_category
 from hespas.price.ptx.reading import analyse
 from hespas.price.ptx.terms import (
-    COLUMN_REDUCTION,
-    LOOP,
-    TRANSPOSE,
+    KernelAnalysis,
     KernelTerms,
-    category_of,
     memory_turns,
     pipe_cycles,
     reasons,
-    terms_by_category,
     terms_of,
 )
 from hespas.program.program import Op
@@ -165,9 +162,9 @@ def test_transposes_reach_the_bandwidth_that_their_compiled_kernels_reach(
     op = transposed(shape, order, element)
     moved = 2.0 * {"i8": 1, "bf16": 2, "f32": 4}[element] * math.prod(shape)
     found = terms_by_category(
-        op,
+        kernel_of(op),
         GPU,
-        category=category_of(op),
+        category=kernel_of(op).category,
         bytes_moved=moved,
         memory_bandwidth_bytes_per_s=BANDWIDTH,
     )
@@ -176,10 +173,10 @@ def test_transposes_reach_the_bandwidth_that_their_compiled_kernels_reach(
 
 
 def test_a_transpose_that_fills_no_tile_is_a_loop() -> None:
-    assert category_of(transposed((8192, 8192), (1, 0), "f32")) == TRANSPOSE
-    assert category_of(transposed((64, 64, 64, 320), (0, 3, 1, 2), "f32")) == TRANSPOSE
-    assert category_of(transposed((64, 512, 512, 3), (0, 3, 1, 2), "f32")) == LOOP
-    assert category_of(transposed((16, 2048, 16, 128), (0, 2, 1, 3), "f32")) == LOOP
+    assert kernel_of(transposed((8192, 8192), (1, 0), "f32")).category == TRANSPOSE
+    assert kernel_of(transposed((64, 64, 64, 320), (0, 3, 1, 2), "f32")).category == TRANSPOSE
+    assert kernel_of(transposed((64, 512, 512, 3), (0, 3, 1, 2), "f32")).category == LOOP
+    assert kernel_of(transposed((16, 2048, 16, 128), (0, 2, 1, 3), "f32")).category == LOOP
 
 
 def reduced(shape: tuple[int, int, int], element: str) -> str:
@@ -263,9 +260,13 @@ def reduced_s(shape: tuple[int, int, int], element: str) -> tuple[str, float]:
     program = load_source(reduced(shape, element).encode(), name="step.hlo")
     op = next(each for each in program.main.body.operations if each.kind == "fusion")
     moved = {"bf16": 2.0, "f32": 4.0}[element] * math.prod(shape) + 4.0 * shape[0] * shape[2]
-    category = category_of(op)
+    category = kernel_of(op).category
     found = terms_by_category(
-        op, GPU, category=category, bytes_moved=moved, memory_bandwidth_bytes_per_s=BANDWIDTH
+        kernel_of(op),
+        GPU,
+        category=category,
+        bytes_moved=moved,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
     )
     return category, found.time_s
 
@@ -291,6 +292,10 @@ def test_a_second_result_in_another_order_is_stored_in_parts_of_sectors() -> Non
     program = load_source(TWO_RESULTS.encode(), name="step.hlo")
     op = next(each for each in program.main.body.operations if each.kind == "fusion")
     found = terms_by_category(
-        op, GPU, category=category_of(op), bytes_moved=1.0, memory_bandwidth_bytes_per_s=BANDWIDTH
+        kernel_of(op),
+        GPU,
+        category=kernel_of(op).category,
+        bytes_moved=1.0,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
     )
     assert found.l2_s == pytest.approx(2**22 * (32 - 2) / GPU.l2_bandwidth_bytes_per_s)

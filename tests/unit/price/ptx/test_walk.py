@@ -3,10 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.price.ptx.control_flow import flow_of
-from hespas.price.ptx.memory import bank_passes, touched
-from hespas.price.ptx.parser import Kernel, read_kernel
-from hespas.price.ptx.walk import Walk, walk
+from hespas.price.ptx.parser import Kernel, flow_of, read_kernel
+from hespas.price.ptx.walk import Walk, bank_passes, touched, walk
 
 
 def kernel(body: str) -> Kernel:

@@ -9,19 +9,15 @@ import msgspec
 
 from hespas.base.units import format_time
 from hespas.hardware.device import Device, table_of
-from hespas.price.bound import Bound, larger_of
-from hespas.price.clocks import no_power
+from hespas.price.attention import AttentionModel, attention_fits, attention_model
 from hespas.price.driver import Price, Timing, estimate_region
-from hespas.price.estimate import Estimate
+from hespas.price.estimate import Bound, Estimate, larger_of
+from hespas.price.gemm import GemmModel, Product, as_product, convolution_time, gemm_model
+from hespas.price.graph import no_power
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
-from hespas.price.rates import Rates, device_at
-from hespas.price.roofline import Roofline
-from hespas.price.tables.attention import AttentionModel, attention_model
-from hespas.price.tables.attention_fits import attention_fits
-from hespas.price.tables.convolution import as_product, convolution_time
-from hespas.price.tables.files import FORMAT, PartWire
-from hespas.price.tables.gemm import GemmModel, Product, gemm_model
+from hespas.price.roofline import Rates, Roofline, device_at
+from hespas.price.tables import FORMAT, PartWire
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.work.attention import attentions

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hespas.price import kept
-from hespas.price.kept import KeptStore
+from hespas.price import cache
+from hespas.price.cache import KeptStore
 
 ENTRIES = {"b": "two", "a": "one"}
 
@@ -29,7 +29,7 @@ def test_a_part_of_it_is_not_found(tmp_path: Path) -> None:
 def test_other_code_makes_prices_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = KeptStore(directory=tmp_path)
     store.write(ENTRIES)
-    monkeypatch.setattr(kept, "code_digest", _edited)
+    monkeypatch.setattr(cache, "code_digest", _edited)
     assert store.read(ENTRIES) == {}
 
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hespas.hardware.presets import load_device
-from hespas.price.bound import Bound
-from hespas.price.tables.attention import AttentionModel, attention_model
-from hespas.price.tables.attention_fits import attention_fits
+from hespas.price.attention import AttentionModel, attention_fits, attention_model
+from hespas.price.estimate import Bound
 from hespas.work.attention import Attention
 
 CAUSAL = Attention(

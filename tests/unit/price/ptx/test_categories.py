@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.price.ptx.rows import warps_of_rows
+from hespas.price.kernel import kernel_of
+from hespas.price.ptx.categories import warps_of_rows
 from programs import main_function
 
 
@@ -24,4 +25,4 @@ def test_a_warp_takes_sixteen_elements_a_thread_of_a_row(
         results=f"tensor<{rows}xf32>",
     )
     reduction = load_source(text.encode(), name="test.mlir").main.body.operations[1]
-    assert warps_of_rows(reduction) == warps
+    assert warps_of_rows(kernel_of(reduction)) == warps

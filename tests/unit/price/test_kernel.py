@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.prediction.figures.breakdown import kind_of
+from hespas.price.kernel import kind_of
 from hlo_programs import entry_op, read_hlo
 
 ADD = """

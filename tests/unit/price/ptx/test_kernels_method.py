@@ -9,16 +9,16 @@ from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import load_device
 from hespas.price.driver import Estimator
 from hespas.price.estimate import Estimate
-from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.ptx.kernels import kernel_pricer
-from hespas.price.ptx.terms import (
+from hespas.price.kernel import (
     COLUMN_REDUCTION,
     LOOP,
     NARROW_REDUCTION,
     ROW_REDUCTION,
     TRANSPOSE,
-    category_of,
+    kernel_of,
 )
+from hespas.price.methods import EstimatorSpec, estimator
+from hespas.price.ptx.kernels import kernel_pricer
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Op, Program
 from hespas.split.strategies import split_options, split_program
@@ -106,7 +106,7 @@ def priced(using: Estimator, program: Program) -> Estimate:
 
 
 def test_kinds_of_kernels_follow_from_what_a_fusion_holds(program: Program) -> None:
-    kinds = {name: category_of(op) for name, op in fusions(program).items()}
+    kinds = {name: kernel_of(op).category for name, op in fusions(program).items()}
     assert kinds == {
         "fusion.1": LOOP,
         "fusion.2": LOOP,

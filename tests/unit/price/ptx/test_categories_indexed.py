@@ -10,7 +10,8 @@ from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import load_device
 from hespas.price.driver import is_kernel
-from hespas.price.ptx.indexed import Indexed, indexed_by
+from hespas.price.kernel import kernel_of
+from hespas.price.ptx.categories import Indexed, indexed_by
 from hespas.price.ptx.kernels import KernelPricer, kernel_pricer
 from hespas.program.kernels import CompiledKernels
 from hespas.work.expand import Leaf, expand
@@ -108,7 +109,7 @@ ENTRY %main (table: {shape}, at: s32[{places},1]) -> {made} {{
   ROOT %g = {made} gather(%table, %at), offset_dims={{1,2}}, collapsed_slice_dims={{}},
     start_index_map={{0}}, index_vector_dim=1, slice_sizes={{{window}}}
 }}"""
-    return indexed_by(_leaf(text).op, GPU)
+    return indexed_by(kernel_of(_leaf(text).op), GPU)
 
 
 def _pricer(kernels: CompiledKernels | None = None) -> KernelPricer:
@@ -167,7 +168,7 @@ def test_memory_has_again_what_a_cache_forgot(times: float, part: float) -> None
     sectors = 1 << 12
     places, kept = int(times * sectors), int(part * sectors)
     leaf = _leaf(GATHER, table=str(8 * sectors), places=places)
-    found = indexed_by(leaf.op, structs.replace(GPU, l2_bytes=SECTOR * kept))
+    found = indexed_by(kernel_of(leaf.op), structs.replace(GPU, l2_bytes=SECTOR * kept))
     read = found.memory_bytes + min(32 * sectors, 4 * places)
     least = SECTOR * _missed(sectors, kept, places)
     assert 0.98 * least <= read <= 1.6 * least
@@ -198,6 +199,6 @@ ENTRY %main (table: f32[8192,4096], at: s32[PLACES,2]) -> f32[PLACES,1,1] {
     collapsed_slice_dims={}, start_index_map={0,1}, index_vector_dim=1, slice_sizes={1,1}
 }"""
     leaf = _leaf(text, places=2**25)
-    found = indexed_by(leaf.op, GPU)
+    found = indexed_by(kernel_of(leaf.op), GPU)
     assert found.memory_bytes == 0
     assert found.l2_bytes == 0

@@ -11,10 +11,13 @@ import pytest
 from hespas.errors import MeasurementError
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import load_device
-from hespas.price.tables.files import (
+from hespas.price.gemm import gemm_model
+from hespas.price.tables import (
     FORMAT,
     TABLES_DIRECTORY,
+    Axis,
     AxisWire,
+    Grid,
     PartWire,
     TableWire,
     decode_part,
@@ -22,8 +25,6 @@ from hespas.price.tables.files import (
     load_part,
     part_names,
 )
-from hespas.price.tables.gemm import gemm_model
-from hespas.price.tables.grid import Axis, Grid
 
 STEP = 1 / 128
 

@@ -9,7 +9,7 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_program
 from hespas.price.estimate import Estimate
 from hespas.price.methods import EstimatorSpec, estimator
-from hespas.price.systolic.method import SystolicHardware
+from hespas.price.systolic import SystolicHardware
 from hespas.split.regions import Compute
 from hespas.split.strategies import split_options, split_program
 

@@ -6,8 +6,7 @@ import pytest
 
 from hespas.prediction import estimators
 from hespas.prediction.options import EstimateOptions, PredictOptions
-from hespas.price.driver import OperationMethod
-from hespas.price.sequence import Priced, Rounds, Step, priced_steps
+from hespas.price.driver import OperationMethod, Priced, Rounds, Step, priced_steps
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.stages import load, split

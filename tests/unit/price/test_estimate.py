@@ -4,8 +4,7 @@ import pytest
 
 import hespas
 from hespas.hardware.device import Device
-from hespas.price.bound import Bound
-from hespas.price.estimate import Estimate
+from hespas.price.estimate import Bound, Estimate
 from hespas.program.program import Program
 from hespas.split.scheduled import split_scheduled
 from hespas.stages import estimate

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import HardwareError
-from hespas.price.systolic.array import Dataflow, Product, SystolicArray, cycles, sram_bytes
+from hespas.price.systolic import Dataflow, Product, SystolicArray, cycles, sram_bytes
 
 WS = SystolicArray(rows=128, columns=128, clock_hz=940e6, dataflow=Dataflow.WEIGHT_STATIONARY)
 OS = SystolicArray(rows=128, columns=128, clock_hz=940e6, dataflow=Dataflow.OUTPUT_STATIONARY)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hespas.errors import HardwareError
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import device_names, load_device
-from hespas.price.tables.gemm import GemmModel, Product, gemm_model
+from hespas.price.gemm import GemmModel, Product, gemm_model
 
 H100 = gemm_model(load_device("H100_80GB"))
 A100_40GB = gemm_model(load_device("A100_SXM_40GB"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import MeasurementError
-from hespas.price.tables.grid import Axis, Grid, completed, monotone, read, without
+from hespas.price.tables import Axis, Grid, completed, monotone, read, without
 
 SIZES = (1, 2, 4, 8)
 AXES = (Axis(name="m", sizes=SIZES), Axis(name="n", sizes=SIZES))

@@ -11,13 +11,12 @@ from hespas.hardware.device import MeasuredTables
 from hespas.hardware.estimators import NodeHardware
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
 from hespas.prediction.options import read_configuration
+from hespas.price.attention import attention_model
 from hespas.price.estimate import Estimate
+from hespas.price.gemm import Product, convolution_time
+from hespas.price.measured import Measured, measured
 from hespas.price.methods import EstimatorSpec, estimator
 from hespas.price.ptx.kernels import kernel_pricer
-from hespas.price.tables.attention import attention_model
-from hespas.price.tables.convolution import convolution_time
-from hespas.price.tables.gemm import Product
-from hespas.price.tables.method import Measured, measured
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 from hespas.split.regions import RegionGraph

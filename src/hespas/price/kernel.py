@@ -1,0 +1,282 @@
+"""The kernel that an operation is on a device: its writer, its products, its shapes, its category.
+
+Compiled, modelled and library kernels are classified here, once. Pricing, reports, advice and
+calibration read the `Kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
+from itertools import takewhile
+from math import prod
+
+from hespas.errors import CostError
+from hespas.program.attrs import (
+    MOSAIC,
+    ConvolutionAttrs,
+    CustomCallAttrs,
+    DimensionsAttrs,
+    DotAttrs,
+    FusionAttrs,
+)
+from hespas.program.operations.table import kinds_where, traits_of
+from hespas.program.operations.traits import Category
+from hespas.program.program import Op, Value, shape_of, size_of
+from hespas.program.types import TensorType
+from hespas.work.attention import Attention, attentions
+from hespas.work.convolution import Convolution, convolutions
+from hespas.work.custom_call import TRITON
+from hespas.work.fusion import only_moves, operations_of, written_elements
+from hespas.work.gemm import Gemm, GemmWriter, GroupedGemm, gemms, grouped_gemms
+
+WARP = 32
+
+LOOP = "loop"
+ROW_REDUCTION = "row reduction"
+COLUMN_REDUCTION = "column reduction"
+NARROW_REDUCTION = "narrow column reduction"
+TRANSPOSE = "transpose"
+COPY = "copy"
+LIBRARY = "library"
+
+NARROW_COLUMNS = 2048
+"""Up to so many columns, rows that are reduced together lie one behind the other in memory."""
+NARROWEST_TILE = 8
+"""Transposes of narrower dimensions are loops, for no tile is filled by them."""
+
+
+class Writer(Enum):
+    """Who writes a kernel."""
+
+    COMPILER = "compiler"
+    LIBRARY = "library"
+    TRITON = "triton"
+    PALLAS = "pallas"
+    """For TPUs; for GPUs it writes Triton."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kernel:
+    """One operation as a device runs it.
+
+    ``inner`` are the operations of a fusion, or the one that it is. ``products`` has those of
+    fusions and libraries, and convolutions whose window is a point.
+    """
+
+    op: Op
+    inner: tuple[Op, ...]
+    attentions: tuple[Attention, ...] = ()
+    products: tuple[Gemm, ...] = ()
+    grouped: tuple[GroupedGemm, ...] = ()
+    convolutions: tuple[Convolution, ...] = ()
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies matrices: as products, convolutions or attention."""
+        return bool(self.attentions or self.products or self.grouped or self.convolutions)
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether a library, or its author, wrote it, so that its text is not read."""
+        return self.op.traits.is_of_library or self.multiplies
+
+    @property
+    def product_kind(self) -> str:
+        """What reports call it where it multiplies matrices; empty for anything else."""
+        if self.attentions:
+            return "fused attention"
+        if self.convolutions:
+            return "convolution"
+        if self.grouped:
+            return "matrix product, grouped"
+        return _PRODUCTS[self.products[0].writer] if self.products else ""
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Who writes it where it is no product: those have a `GemmWriter` each."""
+        if isinstance(self.op.attrs, CustomCallAttrs):
+            named = {MOSAIC: Writer.PALLAS, TRITON: Writer.TRITON}
+            return named.get(self.op.attrs.target, Writer.LIBRARY)
+        is_of_library = self.op.traits.category is Category.LINEAR_ALGEBRA
+        return Writer.LIBRARY if is_of_library else Writer.COMPILER
+
+    @cached_property
+    def only_moves(self) -> bool:
+        """Whether it moves data and computes no more than where to and from."""
+        return only_moves(self.op)
+
+    @cached_property
+    def written_elements(self) -> int:
+        """The elements of the result that it writes most of; of one in place, of the update."""
+        return written_elements(self.op)
+
+    @cached_property
+    def category(self) -> str:
+        """The category of kernel that XLA's emitters for GPUs write.
+
+        A reduction whose fastest dimension stays is a column reduction, another one a row
+        reduction; sums of few rows are loops. The slowest of several decides. Kernels of libraries
+        stream.
+        """
+        if isinstance(self.op.attrs, FusionAttrs) and self.op.attrs.backend_kind == LIBRARY:
+            return LIBRARY
+        kinds = [_reduction(op) for op in self.inner if op.kind == "reduce"]
+        for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
+            if kind in kinds:
+                return kind
+        if any(min(sides_of(op)) >= NARROWEST_TILE for op in self.inner):
+            return TRANSPOSE
+        return LOOP
+
+
+@lru_cache(maxsize=256)
+def kernel_of(op: Op) -> Kernel:
+    """Return the kernel of an operation; a fusion, a call and a started operation are one each.
+
+    Raises `CostError` for a library's call whose configuration cannot be read.
+    """
+    inner = tuple(operations_of(op))
+    if op.kind != "async_start" and not any(isinstance(each.attrs, _MULTIPLY) for each in inner):
+        return Kernel(op=op, inner=inner)
+    return Kernel(
+        op=op,
+        inner=inner,
+        attentions=attentions(op),
+        products=gemms(op),
+        grouped=grouped_gemms(op),
+        convolutions=convolutions(op),
+    )
+
+
+_MULTIPLY = (DotAttrs, ConvolutionAttrs, CustomCallAttrs)
+
+
+def layout_of(value: Value) -> tuple[int, ...]:
+    """Return the dimensions of more than one element, the fastest first."""
+    if not isinstance(value.type, TensorType):
+        return ()
+    shape = value.type.shape
+    order = value.type.layout or tuple(reversed(range(len(shape))))
+    return tuple(dimension for dimension in order if shape[dimension] > 1)
+
+
+def _orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the operand's dimensions in its order of memory, and in that of the result."""
+    before, after = layout_of(op.operands[0]), layout_of(op.results[0])
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        after = tuple(op.attrs.dimensions[dimension] for dimension in after)
+    return before, after
+
+
+def sides_of(op: Op) -> tuple[int, int]:
+    """Return the sides of the tiles of a transpose, in elements; zeros for what moves none.
+
+    They are the dimensions that stay together: from the fastest of the operand, and from the
+    fastest of the result.
+    """
+    if op.kind not in _ORDERING:
+        return 0, 0
+    before, after = _orders(op)
+    if not before or before[0] == after[0]:
+        return 0, 0
+    shape = shape_of(op.operands[0])
+    return _together(before, after, shape), _together(after, before, shape)
+
+
+def _together(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
+    """Return the elements of the fastest dimensions of an order that are together in another."""
+    pairs = zip(order, other[other.index(order[0]) :], strict=False)
+    return prod([shape[one] for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
+_ORDERING = frozenset({"copy", "transpose"})
+
+
+def _reduced(op: Op) -> tuple[int, ...]:
+    return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
+
+
+def columns_together(op: Op) -> int:
+    """Return how many neighbours in memory are columns of a reduction; 1 where it reduces rows."""
+    dimensions, shape = _reduced(op), shape_of(op.operands[0])
+    kept = takewhile(lambda at: at not in dimensions, layout_of(op.operands[0]))
+    return prod([shape[at] for at in kept])
+
+
+def _reduction(op: Op) -> str:
+    order = layout_of(op.operands[0])
+    if not order or order[0] in _reduced(op):
+        return ROW_REDUCTION
+    columns = columns_together(op)
+    if is_loop(rows=size_of(op.operands[0]) // max(1, size_of(op.results[0])), columns=columns):
+        return LOOP
+    return NARROW_REDUCTION if columns <= NARROW_COLUMNS else COLUMN_REDUCTION
+
+
+def is_loop(*, rows: int, columns: int) -> bool:
+    """Return whether XLA reduces so few rows in a loop over the results, with no blocks of its own.
+
+    Source: openxla/xla, ``IsUnnestedReductionFasterThanElemental`` (xla/service/gpu/
+    reduction_utils.cc, Apache License 2.0).
+
+    >>> is_loop(rows=2, columns=4096), is_loop(rows=32, columns=4096)
+    (True, False)
+    """
+    return rows < WARP or any(
+        rows < most_rows * WARP and columns < fewest
+        for most_rows, fewest in ((2, WARP), (4, 8), (8, 3))
+    )
+
+
+_PRODUCTS = {
+    GemmWriter.DOT: "matrix product",
+    GemmWriter.FUSION: "matrix product, fused",
+    GemmWriter.TRITON: "matrix product, Triton",
+    GemmWriter.CUDNN: "matrix product, cuDNN",
+    GemmWriter.CUBLAS: "matrix product, cuBLAS",
+    GemmWriter.CUBLAS_LT: "matrix product, cuBLASLt",
+}
+_IN_FUSIONS = {
+    kind: traits_of(kind).kernel_name
+    for kind in sorted(
+        kinds_where(lambda traits: traits.fusion_rank is not None),
+        key=lambda kind: traits_of(kind).fusion_rank or 0,
+    )
+}
+"""What a fusion is, by what it holds: the first that it holds, in this order."""
+_DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
+
+
+def kind_of(op: Op) -> str:
+    """Return what reports call a kernel: a product, a library's call, or what decides its form.
+
+    Products, convolutions and fused attention are called so, in a fusion or not; another fusion is
+    named after what it holds that decides how its kernel is written.
+    """
+    with suppress(CostError):
+        if product := kernel_of(op).product_kind:
+            return product
+    if isinstance(op.attrs, CustomCallAttrs):
+        return f"custom call {op.attrs.target}"
+    if op.kind == "while":
+        return "loop"
+    moving = "data movement" if only_moves(op) else "elementwise"
+    if op.kind != "fusion":
+        return op.traits.kernel_name or moving
+    inside = {_kind_inside(inner) for inner in operations_of(op)}
+    if "transpose" in inside and moving == "elementwise" and not inside & _DECISIVE:
+        return "transposing elementwise fusion"
+    named = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), moving)
+    return f"{named} fusion"
+
+
+def _kind_inside(op: Op) -> str:
+    """Return an operation's kind: of copies and transposes, whether elements change their order."""
+    if op.kind not in _ORDERING:
+        return op.kind
+    before, after = _orders(op)
+    return "bitcast" if before == after else "transpose"

@@ -1,0 +1,394 @@
+"""What limits cost a kernel of which only its HLO is known, by the category of its emitter.
+
+XLA's emitters write few categories of kernels (`hespas.price.kernel.Kernel.category`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, gcd, prod
+
+from hespas.hardware.microarchitecture import Microarchitecture
+from hespas.lower.kinds import weight
+from hespas.price.kernel import (
+    COLUMN_REDUCTION,
+    COPY,
+    LIBRARY,
+    LOOP,
+    NARROW_REDUCTION,
+    NARROWEST_TILE,
+    ROW_REDUCTION,
+    TRANSPOSE,
+    WARP,
+    Kernel,
+    columns_together,
+    layout_of,
+    sides_of,
+)
+from hespas.price.ptx.terms import LINE_BYTES, ROUNDS_APART, SECTOR_BYTES, KernelTerms
+from hespas.program.attrs import DimensionAttrs, GatherAttrs, WindowAttrs
+from hespas.program.kernels import KernelLaunch
+from hespas.program.operations.reduction import only_replaces
+from hespas.program.program import Op, Value, shape_of, size_of
+from hespas.program.types import TensorType, size_bytes
+from hespas.work.sorts import shared_accesses, sort_launches
+
+PART_OF_STREAMING = {
+    LOOP: 0.95,
+    ROW_REDUCTION: 0.9,
+    COLUMN_REDUCTION: 0.47,
+    NARROW_REDUCTION: 0.97,
+    TRANSPOSE: 1.0,
+    COPY: 1.0,
+    LIBRARY: 1.0,
+}
+"""The bandwidth that each category reaches, as a part of what streaming kernels reach.
+
+The parts are those of kernels over 4 MB in compiled training steps (Llama-3-like of 100M and 3B
+parameters, A100 and H100; narrow column reductions are those of ResNets' batch norms on A100), as
+`hespas.price.ptx.terms.terms_of` prices them; the agreement with measured kernels is in
+docs/evidence/kernels.md. That of column reductions is reached where blocks go round `ROUNDS_APART`
+times, and that of narrow ones where they do not. Transposes stream too; `_turning` has what they
+take beside memory. A copy from device memory to device memory, which XLA leaves to the runtime, is
+taken to stream."""
+
+_THREADS, _THREADS_OF_COLUMNS = 128, 1024
+_ELEMENTS_PER_THREAD = 4
+
+
+def terms_by_category(
+    kernel: Kernel,
+    gpu: Microarchitecture,
+    *,
+    category: str,
+    launch: KernelLaunch | None = None,
+    bytes_moved: float,
+    memory_bandwidth_bytes_per_s: float,
+) -> KernelTerms:
+    """Return the terms of a kernel of a category, as far as HLO gives them.
+
+    Windows that slide are issued place by place; all other arithmetic hides behind memory. The
+    blocks that start are those of the launch. Where it is not known, loops have 128 threads a
+    block, and four of the elements that are written a thread; column reductions have few blocks,
+    and their category's part of the bandwidth is that of many. L2 has what is gathered and
+    scattered beside device memory, and what tiles of a transpose move in parts of sectors; their
+    elements, and those that a sort compares in shared memory, pass the load/store pipe.
+    """
+    columns = columns_of(kernel) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
+    blocks, threads = columns.blocks, _THREADS_OF_COLUMNS if columns.blocks else _THREADS
+    if launch is not None:
+        blocks, threads = prod(launch.grid), prod(launch.block)
+    elif category == LOOP and bytes_moved > 0:
+        blocks = ceil(_threads_of_loop(kernel) / _THREADS)
+    elif category == ROW_REDUCTION:
+        blocks = ceil(warps_of_rows(kernel) * WARP / _THREADS)
+    busiest = ceil(blocks / gpu.multiprocessors)
+    # What the busiest multiprocessor has beyond an equal share, in shares.
+    more = busiest * gpu.multiprocessors / blocks - 1 if columns.blocks and blocks else 0.0
+    turning = _turning(kernel) if category in (LOOP, TRANSPOSE) else _Turning()
+    accesses = passes = 0.0
+    if kernel.op.kind == "sort":
+        accesses, passes = [each / sort_launches(kernel.op) for each in shared_accesses(kernel.op)]
+    lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
+    instructions = _instructions(kernel) + columns.instructions * more
+    pipes = {
+        "issue": instructions / gpu.issue_lanes * lane_s,
+        "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
+    }
+    pipe = max(pipes, key=lambda name: pipes[name])
+    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * _part(category, columns)
+    return KernelTerms(
+        memory_s=bytes_moved / rate,
+        l2_s=(indexed_by(kernel, gpu).l2_bytes + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
+        l1_s=(turning.l1_lines + columns.l1_lines * more + passes)
+        / (gpu.multiprocessors * gpu.clock_hz),
+        pipe_s=pipes[pipe],
+        pipe=pipe,
+        turnover_s=busiest * gpu.warp_turnover_cycles * ceil(threads / WARP) / gpu.clock_hz,
+        launch_s=gpu.launch_s,
+    )
+
+
+def _part(category: str, columns: Columns) -> float:
+    part = PART_OF_STREAMING[category]
+    if category != COLUMN_REDUCTION:
+        return part
+    apart = min(1.0, columns.rounds / ROUNDS_APART)
+    return 1 / (apart / part + (1 - apart) / PART_OF_STREAMING[NARROW_REDUCTION])
+
+
+def _threads_of_loop(kernel: Kernel) -> float:
+    """Return the threads of a loop, each of which writes four neighbours.
+
+    Where single elements are put side by side, as the rotated pairs of a rotary embedding, a
+    thread writes one of each.
+    """
+    written = kernel.written_elements
+    for op in kernel.inner:
+        if op.kind != "concatenate" or size_of(op.results[0]) != written:
+            continue
+        if not isinstance(op.attrs, DimensionAttrs) or len(op.operands) == 1:
+            continue
+        sizes = {shape_of(value)[op.attrs.dimension] for value in op.operands}
+        is_fastest = layout_of(op.results[0])[:1] == (op.attrs.dimension,)
+        if is_fastest and sizes == {1}:
+            return written / len(op.operands)
+    return written / _ELEMENTS_PER_THREAD
+
+
+# How XLA transposes, read in the PTX of 64 transposes that it compiled for H100. A tile of 32 x 32
+# elements goes through shared memory, and each element through the load/store pipe four times
+# (global load, shared store, shared load, global store). One side of the tile is accessed by 8
+# elements at a time, whose bytes may be less than a sector. Transposes of dimensions below 8 are
+# loops: a thread writes 4 neighbours.
+_TILE = 32
+_ACCESSES_OF_TILE = 4
+_TILE_RUN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turning:
+    """What the transposes of a kernel take beside memory.
+
+    ``accesses`` pass the load/store pipe, ``l2_bytes`` are beyond what is read and written once,
+    ``l1_lines`` are those that loops load.
+    """
+
+    accesses: float = 0.0
+    l2_bytes: float = 0.0
+    l1_lines: float = 0.0
+
+
+def _turning(kernel: Kernel) -> _Turning:
+    """Return what a kernel's transposes take.
+
+    Along a side narrower than a tile, threads have nothing to do in half of the accesses. A loop
+    whose operand's fastest dimension has w elements loads each sector w times, and w x 4 x 32
+    elements' lines a warp. It stores whole sectors, but for a second result in another order: there
+    each of a thread's elements is w x 4 elements away from the next thread's.
+    """
+    accesses = l2_bytes = l1_lines = 0.0
+    for op in kernel.inner:
+        before, after = sides_of(op)
+        kind = op.results[0].type if before else None
+        if not isinstance(kind, TensorType):
+            continue
+        elements, size = kind.element_count, kind.element.bits / 8
+        side = min(before, after)
+        if side >= NARROWEST_TILE:
+            accesses += elements * _ACCESSES_OF_TILE * (1 + max(1.0, _TILE / side)) / 2
+            l2_bytes += elements * max(0.0, SECTOR_BYTES / _TILE_RUN - size)
+        elif before == side:
+            l2_bytes += elements * min(size * (side - 1), max(0.0, SECTOR_BYTES - size))
+            l1_lines += elements / WARP * min(side * size, WARP)
+        elif _has_wide_result(kernel.op):
+            apart = min(float(SECTOR_BYTES), side * size * _ELEMENTS_PER_THREAD)
+            l2_bytes += elements * max(0.0, apart - size)
+    return _Turning(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
+
+
+def _has_wide_result(op: Op) -> bool:
+    return len(op.results) > 1 and any(
+        shape_of(value)[dimension] >= NARROWEST_TILE
+        for value in op.results
+        for dimension in layout_of(value)[:1]
+    )
+
+
+def _instructions(kernel: Kernel) -> float:
+    """Return the instructions of windows: each place is loaded and combined for every element."""
+    windows = [op for op in kernel.inner if op.kind == "reduce_window"]
+    return sum(
+        [_of_window(op) * min(kernel.written_elements, size_of(op.results[0])) for op in windows]
+    )
+
+
+def _of_window(op: Op) -> float:
+    """Return the instructions for an element of a window's result.
+
+    A cumulative window leaves out the places before the start. Threads of a warp that differ in
+    their place wait for each other; along another dimension than the fastest all leave out the
+    same, half of the places in the mean.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, WindowAttrs):
+        return weight(op)
+    axes = [at for at, size in enumerate(attrs.size) if size > 1]
+    if len(axes) != 1 or layout_of(op.results[0])[:1] == (axes[0],):
+        return weight(op)
+    size = attrs.size[axes[0]]
+    is_cumulative = sorted(attrs.padding[axes[0]]) == [0, size - 1]
+    return weight(op) * (size + 1) / (2 * size) if is_cumulative else weight(op)
+
+
+# How XLA reduces rows, read in the launches that it compiled for H100: a thread takes 16 elements
+# of a row, a block up to 256 threads of it. Rows of less than half a warp share one.
+# Source: openxla/xla, RowReductionFusion and RowReductionGetRowsPerWarp (Apache License 2.0).
+_ELEMENTS_OF_THREAD = 16
+_MOST_WARPS = 8
+
+
+def _longest_reduction(kernel: Kernel) -> Op:
+    reductions = [op for op in kernel.inner if op.kind == "reduce"]
+    return max(reductions, key=lambda op: size_of(op.operands[0]))
+
+
+def warps_of_rows(kernel: Kernel) -> int:
+    """Return the warps that reduce rows; none where a norm's kernel goes over its rows again."""
+    op = kernel.op
+    ends = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
+    written = set(ends)
+    if any(each.kind == "reduce" and written.isdisjoint(each.results) for each in kernel.inner):
+        return 0
+    longest = _longest_reduction(kernel)
+    rows = size_of(longest.results[0])
+    length = size_of(longest.operands[0]) // max(1, rows)
+    if 0 < length < WARP and WARP % length == 0:
+        return ceil(rows * length / WARP)
+    return rows * min(_MOST_WARPS, ceil(length / (WARP * _ELEMENTS_OF_THREAD)))
+
+
+# How XLA reduces columns, read in the launches of those that it compiled of a U-Net and a ResNet.
+_BYTES_OF_THREAD = 8
+_TO_LOAD = 2  # instructions: an address and a load
+_INSTRUCTIONS_OF_ROUND, _MOST_ROWS_OF_ROUND = 32, 16
+"""How far the loop over rows is unrolled: that of sums in 32 bits by 16, by 4 where each element is
+an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for A100 and H100)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The blocks of a column reduction, and what all of them take beside memory.
+
+    ``rounds`` says how often the loop of a block goes round.
+    """
+
+    blocks: int = 0
+    rounds: float = 0.0
+    instructions: float = 0.0
+    l1_lines: float = 0.0
+
+
+def columns_of(kernel: Kernel) -> Columns:
+    """Return what a kernel's column reductions take.
+
+    A block has all rows of 32 times as many columns as a thread loads in 8 bytes. Few blocks, as
+    of few images with few features, leave multiprocessors idle. Each of 32 warps has every 32nd
+    row, and up to 16 of them in a round, as long as these are few instructions.
+    """
+    longest = _longest_reduction(kernel)
+    elements, made = size_of(longest.operands[0]), size_of(longest.results[0])
+    columns = columns_together(longest)
+    read = [value.type for value in kernel.op.operands if isinstance(value.type, TensorType)]
+    sizes = [kind.element.bits / 8 for kind in read if kind.element_count == elements]
+    at_once = max(1, int(_BYTES_OF_THREAD / max(sizes, default=4.0)))
+    computed = sum(
+        weight(op)
+        for op in kernel.inner
+        if op.traits.is_elementwise and size_of(op.results[0]) == elements
+    )
+    reductions = sum(op.kind == "reduce" for op in kernel.inner)
+    rows_of_round = _INSTRUCTIONS_OF_ROUND / (at_once * (1 + computed))
+    rows_of_round = max(1.0, min(_MOST_ROWS_OF_ROUND, rows_of_round))
+    return Columns(
+        blocks=ceil(made / max(1, columns)) * ceil(columns / (WARP * at_once)),
+        rounds=elements / max(1, made) / WARP / rows_of_round,
+        instructions=elements * (computed + reductions + _TO_LOAD / at_once),
+        l1_lines=sum(kind.size_bytes for kind in read) / LINE_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """Bytes that a kernel moves where indices say.
+
+    ``memory_bytes`` are those of device memory beyond what the kernel's work counts, ``l2_bytes``
+    those that only pass L2.
+    """
+
+    memory_bytes: float = 0.0
+    l2_bytes: float = 0.0
+
+    def __add__(self, other: Indexed) -> Indexed:
+        return Indexed(
+            memory_bytes=self.memory_bytes + other.memory_bytes,
+            l2_bytes=self.l2_bytes + other.l2_bytes,
+        )
+
+
+def indexed_by(kernel: Kernel, gpu: Microarchitecture) -> Indexed:
+    """Return what a kernel's gathers and scatters move.
+
+    Where indices point is data: they are taken to point anywhere. A run of neighbours costs all the
+    sectors of 32 bytes that it lies in. Device memory has each sector that is touched once; of
+    those that are touched again, the part that L2 does not hold: 1 - (its size / what indices range
+    over).
+    """
+    return sum((moved for op in kernel.inner for moved in _indexed(op, gpu)), Indexed())
+
+
+def _indexed(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
+    if op.kind in ("gather", "torch_index_select"):
+        table, attrs = op.operands[0], op.attrs
+        row = (1, *shape_of(table)[1:])
+        window = attrs.slice_sizes if isinstance(attrs, GatherAttrs) else row
+        yield _moved(table, op.results[0], window, gpu)
+    elif op.kind == "scatter":
+        count = len(op.operands) // 2
+        is_read = not only_replaces(op, count)
+        for table, update in zip(op.operands[:count], op.operands[count + 1 :], strict=True):
+            window = _scattered(op, table, update)
+            written = _moved(table, update, window, gpu)
+            yield written
+            # L2 adds on the spot. Memory writes whole sectors: a part of one is read before.
+            if is_read:
+                yield replace(written, l2_bytes=0.0)
+            elif _run(table, window)[1] % SECTOR_BYTES:
+                counted = min(size_bytes(table.type), size_bytes(update.type))
+                yield Indexed(memory_bytes=written.memory_bytes + counted)
+
+
+def _scattered(op: Op, table: Value, update: Value) -> tuple[int, ...]:
+    """Return what is written at one place: the fastest dimensions that an update has whole."""
+    indices = op.operands[len(op.operands) // 2]
+    vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
+    left = size_of(update) * vector // max(1, size_of(indices))
+    window = [1] * len(shape_of(table))
+    for at, of_update in zip(layout_of(table), layout_of(update), strict=False):
+        extent = shape_of(table)[at]
+        if extent != shape_of(update)[of_update] or left % extent:
+            break
+        window[at], left = extent, left // extent
+    return tuple(window)
+
+
+def _moved(table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchitecture) -> Indexed:
+    """Return what it takes to read or write all elements of a value, window by window.
+
+    Single elements of several dimensions, as a row's best or what a pool chose, follow the slowest:
+    indices point into one row after another, which L1 may hold.
+    """
+    run, grain = _run(table, window)
+    touched = size_bytes(moved.type) / run * (run - gcd(grain, SECTOR_BYTES) + SECTOR_BYTES)
+    size = size_bytes(table.type)
+    *inner, slowest = layout_of(table) or (0,)
+    is_followed = bool(inner) and prod(window) == 1
+    reach = size / shape_of(table)[slowest] if is_followed else size
+    once, again = min(touched, size), max(0.0, touched - size)
+    from_memory = once + again * (max(0.0, 1 - gpu.l2_bytes / reach) if again else 0.0)
+    through_l2 = once if is_followed and reach <= gpu.l1_bytes else touched
+    counted = min(size, size_bytes(moved.type))
+    return Indexed(memory_bytes=from_memory - counted, l2_bytes=through_l2 - from_memory)
+
+
+def _run(table: Value, window: tuple[int, ...]) -> tuple[int, int]:
+    """Return the bytes of a window that are neighbours in memory, and what these start at."""
+    run = grain = 1
+    for dimension in layout_of(table):
+        run *= window[dimension]
+        if window[dimension] < shape_of(table)[dimension]:
+            break
+        grain = run
+    sizes = [each * size_bytes(table.type) // max(1, size_of(table)) for each in (run, grain)]
+    return max(1, sizes[0]), max(1, sizes[1])
