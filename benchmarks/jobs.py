@@ -17,21 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    Job,
-    Task,
-    TaskGraph,
-)
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph
 
 if TYPE_CHECKING:
     from hespas.simulate.timeline import Timeline
@@ -54,7 +47,7 @@ def system(devices: int, *, algorithm: str = "ring") -> System:
     return System(
         name=f"{devices} devices",
         dimensions=tuple(dimensions),
-        implementations=dict.fromkeys(CollectiveKind, (algorithm,) * len(dimensions)),
+        implementations=dict.fromkeys(COMMON_KINDS, (algorithm,) * len(dimensions)),
         endpoint_delay_s=10e-9,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
@@ -71,7 +64,7 @@ def _all_reduce(number: int, table: int | None, size_bytes: int) -> CollectiveTa
         id=number,
         name="all-reduce",
         depends_on=(number - 1,) if number > 1 else (),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=size_bytes,
         group_table=table,
     )

@@ -11,15 +11,8 @@ from hespas.hardware.interconnect import (
     Shape,
 )
 from hespas.hardware.links import LinkParameters
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
+from hespas.program.collectives import CollectiveKind
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 WIRE = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
 MB = 10**6
@@ -40,7 +33,7 @@ SWITCH = one_dimension(Shape.SWITCH, 4)
 def collective(
     number: int,
     *,
-    kind: CommunicationKind = CommunicationKind.ALL_REDUCE,
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE,
     size_bytes: int = 4 * MB,
     table: int | None = None,
     depends_on: tuple[int, ...] = (),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     GroupTable,
     ReceiveTask,
@@ -31,14 +31,14 @@ def compute(number: int, *after: int, ns: float = 10) -> ComputeTask:
 def all_reduce(
     number: int, *after: int, size: int = 400, table: int | None = None
 ) -> CollectiveTask:
-    kind = CommunicationKind.ALL_REDUCE
+    kind = CollectiveKind.ALL_REDUCE
     return CollectiveTask(
         id=number, name="ar", depends_on=after, kind=kind, size_bytes=size, group_table=table
     )
 
 
 def all_gather_of_nothing() -> CollectiveTask:
-    return replace(all_reduce(1, size=0), kind=CommunicationKind.ALL_GATHER)
+    return replace(all_reduce(1, size=0), kind=CollectiveKind.ALL_GATHER)
 
 
 def send(number: int, *after: int, pairs: Pairs, size: int = 50, tag: int = 0) -> SendTask:

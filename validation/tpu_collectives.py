@@ -22,8 +22,9 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.sized import find_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 PAGE = Path("docs/evidence/tpus.md")
 SIZE_BYTES = 32 * 2**20
@@ -37,7 +38,7 @@ class Case:
     """A collective on a slice; ``axis`` is the one along which its groups are, None for all."""
 
     system: str
-    kind: CommunicationKind
+    kind: CollectiveKind
     axis: int | None = None
 
     @property
@@ -56,8 +57,8 @@ class Case:
         return tuple(tuple(first + at * stride for at in range(size)) for first in firsts)
 
 
-ALL_REDUCE, ALL_GATHER = CommunicationKind.ALL_REDUCE, CommunicationKind.ALL_GATHER
-REDUCE_SCATTER = CommunicationKind.REDUCE_SCATTER
+ALL_REDUCE, ALL_GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
+REDUCE_SCATTER = CollectiveKind.REDUCE_SCATTER
 KINDS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
 CASES = tuple(
     Case(system=system, kind=kind)
@@ -94,9 +95,9 @@ def program(case: Case) -> str:
         "%s = stablehlo.add %a, %b : tensor<bf16>\nstablehlo.return %s : tensor<bf16>\n})"
     )
     match case.kind:
-        case CommunicationKind.ALL_GATHER:
+        case CollectiveKind.ALL_GATHER:
             name, body, more = "all_gather", "", ", all_gather_dim = 0 : i64"
-        case CommunicationKind.REDUCE_SCATTER:
+        case CollectiveKind.REDUCE_SCATTER:
             name, body, more = "reduce_scatter", region, ", scatter_dimension = 0 : i64"
         case _:
             name, body, more = "all_reduce", region, ""

@@ -10,8 +10,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.writer import write_traces
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 Call = Callable[..., CompletedProcess[str]]
 HUGE = 1 << 32
@@ -77,7 +78,7 @@ def traces(call: Call) -> Path:
         id=1,
         name="k",
         depends_on=(),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=1 << 20,
         group_table=None,
     )

@@ -14,14 +14,15 @@ from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.prediction.figures.communication import Bus, sent_bytes
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.sharing import Demand, fair_rates
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
+from hespas.tasks.chakra.format import NUMBER_OF_KIND
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     ReceiveTask,
     SendTask,
@@ -99,7 +100,7 @@ def graphs(draw: st.DrawFn) -> TaskGraph:
                         id=number,
                         name="k",
                         depends_on=depends_on,
-                        kind=draw(st.sampled_from(CommunicationKind)),
+                        kind=draw(st.sampled_from([*NUMBER_OF_KIND])),
                         size_bytes=draw(st.sampled_from((1, 1000, 4_000_000, 9_999_999))),
                         group_table=table,
                     )
@@ -264,13 +265,13 @@ WHOLE = (tuple(range(DEVICES)),)
 @settings(deadline=None, max_examples=300)
 @given(
     network=networks(),
-    kind=st.sampled_from(CommunicationKind),
+    kind=st.sampled_from([*NUMBER_OF_KIND]),
     groups=st.sampled_from((WHOLE, *TABLES)),
     size_bytes=st.sampled_from((840, 840_000, 840_000_000)),
 )
 def test_no_more_is_reached_than_the_links_allow(
     network: Interconnect,
-    kind: CommunicationKind,
+    kind: CollectiveKind,
     groups: tuple[tuple[int, ...], ...],
     size_bytes: int,
 ) -> None:
@@ -282,7 +283,7 @@ def test_no_more_is_reached_than_the_links_allow(
     fabric = network.fabric
     assert isinstance(fabric, Dimensions)
     limit = Bus(dimensions=fabric.dimensions).limit_bytes_per_s(kind, groups[0])
-    if isinstance(timeline, str) or limit is None or kind is CommunicationKind.BARRIER:
+    if isinstance(timeline, str) or limit is None or kind is CollectiveKind.BARRIER:
         return
     start, end = timeline.of_device(groups[0][0]).nodes[0]
     sent = sent_bytes(kind, len(groups[0]), size_bytes)

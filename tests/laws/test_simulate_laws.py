@@ -11,7 +11,6 @@ from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
@@ -19,6 +18,7 @@ from hespas.hardware.system import (
     Topology,
     bare_system,
 )
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.closed_forms import ring_bytes_sent
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import joined_job
@@ -26,7 +26,6 @@ from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     Job,
     ReceiveTask,
@@ -38,10 +37,10 @@ from hespas.tasks.graph import (
 from hespas.tasks.intervals import covered_ps, exposed_parts, union
 
 KINDS = (
-    CommunicationKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
 )
 DEVICES = 8
 TABLES = (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)))
@@ -66,7 +65,7 @@ def systems(draw: st.DrawFn) -> System:
         name="drawn",
         dimensions=tuple(dimensions),
         implementations={
-            kind: tuple([draw(algorithms) for _ in dimensions]) for kind in CollectiveKind
+            kind: tuple([draw(algorithms) for _ in dimensions]) for kind in COMMON_KINDS
         },
         endpoint_delay_s=draw(st.integers(min_value=1, max_value=100)) / 1e9,
         preferred_dataset_splits=draw(st.integers(min_value=1, max_value=4)),
@@ -225,9 +224,9 @@ def test_who_comes_long_before_the_others_starts_nothing_in_their_place() -> Non
             group_table=table,
         )
         for number, depends_on, kind, table in (
-            (3, (), CommunicationKind.ALL_GATHER, 0),
-            (4, (2, 102), CommunicationKind.ALL_REDUCE, None),
-            (5, (), CommunicationKind.ALL_REDUCE, None),
+            (3, (), CollectiveKind.ALL_GATHER, 0),
+            (4, (2, 102), CollectiveKind.ALL_REDUCE, None),
+            (5, (), CollectiveKind.ALL_REDUCE, None),
         )
     ]
     graph = TaskGraph(
@@ -379,7 +378,7 @@ def whole_systems(draw: st.DrawFn) -> System:
     """Draw a system whose collectives are not cut into chunks."""
     system = draw(systems())
     algorithms = st.sampled_from(("ring", "direct", "halvingDoubling"))
-    names = {kind: tuple([draw(algorithms) for _ in system.dimensions]) for kind in CollectiveKind}
+    names = {kind: tuple([draw(algorithms) for _ in system.dimensions]) for kind in COMMON_KINDS}
     names[CollectiveKind.ALL_TO_ALL] = ("ring",) * len(system.dimensions)
     return replace(system, implementations=names, preferred_dataset_splits=1)
 
@@ -416,7 +415,7 @@ def plain_system(*, latency_s: float, bytes_per_s: float) -> System:
     )
     return replace(
         bare_system("plain", dimensions=(dimension,)),
-        implementations=dict.fromkeys(CollectiveKind, ("direct",)),
+        implementations=dict.fromkeys(COMMON_KINDS, ("direct",)),
         endpoint_delay_s=100e-9,
     )
 

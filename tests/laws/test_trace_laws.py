@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.tasks.chakra import format as wire
+from hespas.tasks.chakra.format import NUMBER_OF_KIND
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     GroupTable,
@@ -61,7 +61,7 @@ def tasks(draw: st.DrawFn, number: int, tables: int) -> Task:
             id=number,
             name="coll",
             depends_on=depends_on,
-            kind=draw(st.sampled_from(CommunicationKind)),
+            kind=draw(st.sampled_from([*NUMBER_OF_KIND])),
             size_bytes=draw(sizes),
             group_table=draw(st.sampled_from((None, *range(tables)))),
         )

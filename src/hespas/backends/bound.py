@@ -12,8 +12,9 @@ from hespas.backends.rank_programs import Action, Place, Wait, matched
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.external_result import ExternalResult
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
 
 _TOLERANCE = 0.01
 """For what simulators round: rates to whole Gb/s, answers to four digits."""
@@ -146,13 +147,13 @@ def _least_collective_ps(task: CollectiveTask, graph: TaskGraph, system: System)
 def _received_bytes(task: CollectiveTask, members: int) -> float | None:
     """Return what each member receives at least, by any algorithm; None where some need nothing."""
     match task.kind:
-        case CommunicationKind.ALL_REDUCE:
+        case CollectiveKind.ALL_REDUCE:
             return task.size_bytes
-        case CommunicationKind.ALL_GATHER:
+        case CollectiveKind.ALL_GATHER:
             return (members - 1) * task.size_bytes
-        case CommunicationKind.ALL_TO_ALL:
+        case CollectiveKind.ALL_TO_ALL:
             return (members - 1) / members * task.size_bytes
-        case CommunicationKind.REDUCE_SCATTER | CommunicationKind.REDUCE_SCATTER_BLOCK:
+        case CollectiveKind.REDUCE_SCATTER | CollectiveKind.REDUCE_SCATTER_BLOCK:
             return task.size_bytes / members
         case _:
             return None

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from hespas.errors import DeviceCountError, SimulationError, ToolError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.external_result import ExternalResult
 from hespas.tasks.graph import Job
@@ -68,7 +69,7 @@ def check_plays_messages(system: System) -> tuple[str, ...]:
 
     Raises `SimulationError` for a system whose own files say how its collectives run.
     """
-    custom = (PER_NODE, *(custom_option(kind) for kind in CollectiveKind))
+    custom = (PER_NODE, *map(custom_option, COMMON_KINDS))
     for name in ("replay-only", "model-shared-bus", *custom):
         if system.options.get(name):
             raise SimulationError(

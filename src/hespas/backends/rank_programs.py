@@ -24,11 +24,11 @@ from hespas.collectives.algorithms import (
     chain,
 )
 from hespas.collectives.patterns import Form
-from hespas.collectives.schedule import Collective, Rounds, Schedule
+from hespas.collectives.schedule import Rounds, Schedule
 from hespas.errors import SimulationError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     Job,
@@ -39,24 +39,17 @@ from hespas.tasks.graph import (
     TaskGraph,
 )
 
-_COLLECTIVES = {
-    CommunicationKind.ALL_REDUCE: Collective.ALL_REDUCE,
-    CommunicationKind.REDUCE: Collective.REDUCE,
-    CommunicationKind.ALL_GATHER: Collective.ALL_GATHER,
-    CommunicationKind.GATHER: Collective.GATHER,
-    CommunicationKind.SCATTER: Collective.SCATTER,
-    CommunicationKind.BROADCAST: Collective.BROADCAST,
-    CommunicationKind.ALL_TO_ALL: Collective.ALL_TO_ALL,
-    CommunicationKind.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
-    CommunicationKind.REDUCE_SCATTER_BLOCK: Collective.REDUCE_SCATTER,
-    CommunicationKind.BARRIER: Collective.BARRIER,
-}
 _MOST_BYTES = 2**31 - 1
 """What htsim and SST's traces count a message's bytes to."""
 _BYTES_OF_A_ROUND = 2**16
 """What a link moves while a round of a chain begins: 1.3 us at 50 GB/s."""
 _NOT_OF_MESSAGES = "in-switch"
-_WITH_ROOT = {Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER}
+_WITH_ROOT = {
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+}
 _OF_COLLECTIVES = 0
 """The tag of all their messages: the ranks of a group run its collectives in one order."""
 _NOT_OVERLAPPED = (
@@ -114,7 +107,7 @@ def rank_programs(job: Job, *, algorithm: str | None = None) -> RankPrograms:
     used = sorted({name for writer in writers for name in writer.algorithms})
     notes = [_NOT_OVERLAPPED]
     for collective, name in used:
-        if Collective(collective) in _WITH_ROOT:
+        if CollectiveKind(collective) in _WITH_ROOT:
             notes.append(f"one end of a group is the root of its {collective}")
         notes.append(f"{collective} runs as {name}")
     if any(writer.is_raised for writer in writers):
@@ -164,7 +157,7 @@ class _Writer:
             self._sends, self._receives = [], []
 
     def _collective(self, task: CollectiveTask, graph: TaskGraph) -> None:
-        is_recorded = task.recorded_ps is not None and task.kind is not CommunicationKind.BROADCAST
+        is_recorded = task.recorded_ps is not None and task.kind is not CollectiveKind.BROADCAST
         if is_recorded or task.involved_dimensions is not None:
             what = "recorded" if is_recorded else "along some dimensions alone"
             raise SimulationError(
@@ -175,7 +168,7 @@ class _Writer:
         group = _group(task, graph, self._rank)
         if len(group) < 2:
             return
-        schedule = _schedule(_COLLECTIVES[task.kind], len(group), self._algorithm, task.size_bytes)
+        schedule = _schedule(task.kind.base, len(group), self._algorithm, task.size_bytes)
         self.algorithms.add((schedule.collective.value, schedule.name))
         for rounds, sources, targets in _of_place(schedule, group.index(self._rank)):
             size_bytes = schedule.message_bytes(rounds, task.size_bytes)
@@ -214,7 +207,7 @@ def _group(task: CollectiveTask, graph: TaskGraph, rank: int) -> tuple[int, ...]
 
 
 def _schedule(
-    collective: Collective, members: int, algorithm: str | None, size_bytes: int
+    collective: CollectiveKind, members: int, algorithm: str | None, size_bytes: int
 ) -> Schedule:
     """Return the messages of a collective as hespas' network model times them.
 
@@ -236,7 +229,7 @@ _chain = cache(chain)
 
 
 @cache
-def _chosen(collective: Collective, members: int, algorithm: str | None) -> Schedule:
+def _chosen(collective: CollectiveKind, members: int, algorithm: str | None) -> Schedule:
     if algorithm is not None and (algorithm not in ALGORITHMS or algorithm == _NOT_OF_MESSAGES):
         raise SimulationError(
             f"no algorithm of messages between ranks is called {algorithm!r}",

@@ -17,8 +17,8 @@ from hespas.errors import AlgorithmError, ConfigError
 
 if TYPE_CHECKING:
     from hespas.collectives.program import Program
-    from hespas.collectives.schedule import Collective
     from hespas.collectives.verify import Verified
+    from hespas.program.collectives import CollectiveKind
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
@@ -112,16 +112,11 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
     """Return the verified algorithm; None, with a message, for graphs that don't say enough."""
     from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
-    from hespas.collectives.schedule import Collective  # noqa: PLC0415 (as above)
     from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)
+    from hespas.program.collectives import COMMON_KINDS  # noqa: PLC0415 (as above)
 
-    known = {
-        "all-reduce": Collective.ALL_REDUCE,
-        "all-gather": Collective.ALL_GATHER,
-        "reduce-scatter": Collective.REDUCE_SCATTER,
-        "all-to-all": Collective.ALL_TO_ALL,
-    }
-    collective = known[name or "all-reduce"]
+    kinds = {kind.option: kind for kind in COMMON_KINDS}
+    collective = kinds[name or "all-reduce"]
     if source in ALGORITHMS:
         return verify(_made(source, collective, ranks))
     if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
@@ -143,7 +138,7 @@ def _has_graphs(prefix: str) -> bool:
     return any(True for _ in Path().glob(f"{glob.escape(prefix)}.*.et"))
 
 
-def _made(source: str, collective: Collective, ranks: int | None) -> Program:
+def _made(source: str, collective: CollectiveKind, ranks: int | None) -> Program:
     from hespas.collectives.lowering import common_program  # noqa: PLC0415 (as above)
 
     if ranks is None:
@@ -151,7 +146,7 @@ def _made(source: str, collective: Collective, ranks: int | None) -> Program:
     return common_program(source, collective, ranks)
 
 
-def _graphs(prefix: Path, collective: Collective, ranks: int | None) -> Verified | None:
+def _graphs(prefix: Path, collective: CollectiveKind, ranks: int | None) -> Verified | None:
     from hespas.collectives.chakra_graphs import read_graphs  # noqa: PLC0415 (as above)
     from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
 

@@ -12,7 +12,6 @@ from math import isqrt
 
 from hespas.collectives.patterns import Form, Pattern, shift, tree_depths
 from hespas.collectives.schedule import (
-    Collective,
     CollectiveAlgorithm,
     Message,
     Operation,
@@ -20,13 +19,14 @@ from hespas.collectives.schedule import (
     Schedule,
     cut_evenly,
 )
+from hespas.program.collectives import CollectiveKind
 
-_ALL_REDUCE = Collective.ALL_REDUCE
-_ALL_GATHER = Collective.ALL_GATHER
-_REDUCE_SCATTER = Collective.REDUCE_SCATTER
-_ALL_TO_ALL = Collective.ALL_TO_ALL
-_BROADCAST, _REDUCE = Collective.BROADCAST, Collective.REDUCE
-_GATHER, _SCATTER = Collective.GATHER, Collective.SCATTER
+_ALL_REDUCE = CollectiveKind.ALL_REDUCE
+_ALL_GATHER = CollectiveKind.ALL_GATHER
+_REDUCE_SCATTER = CollectiveKind.REDUCE_SCATTER
+_ALL_TO_ALL = CollectiveKind.ALL_TO_ALL
+_BROADCAST, _REDUCE = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
+_GATHER, _SCATTER = CollectiveKind.GATHER, CollectiveKind.SCATTER
 
 
 def _only(part: int) -> range:
@@ -62,7 +62,7 @@ def _around(members: int, first: int, operation: Operation) -> Rounds:
     return Rounds(pattern=shift(1), count=members - 1, parts=parts, operation=operation)
 
 
-def _ring(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return the rounds that add parts up, those that hand sums out, or both."""
     if collective is _REDUCE_SCATTER:
         return (_around(members, -1, Operation.REDUCE),)
@@ -71,7 +71,7 @@ def _ring(collective: Collective, members: int) -> tuple[Rounds, ...]:
     return (_around(members, 0, Operation.REDUCE), _around(members, 1, Operation.COPY))
 
 
-def _ring_all_to_all(_: Collective, members: int) -> tuple[Rounds, ...]:
+def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return the ring in which the part for the d-th next member is handed on d times."""
 
     def parts(message: Message) -> range:
@@ -83,7 +83,9 @@ def _ring_all_to_all(_: Collective, members: int) -> tuple[Rounds, ...]:
     return (Rounds(pattern=shift(1), count=members * (members - 1) // 2, parts=parts),)
 
 
-def _chain(collective: Collective, members: int, pieces: int | None = None) -> tuple[Rounds, ...]:
+def _chain(
+    collective: CollectiveKind, members: int, pieces: int | None = None
+) -> tuple[Rounds, ...]:
     """Return a pipeline along the list, in which the k-th piece leaves the first in round k."""
     count = members if pieces is None else pieces
 
@@ -101,7 +103,7 @@ def _chain(collective: Collective, members: int, pieces: int | None = None) -> t
     return (rounds,)
 
 
-def chain(collective: Collective, members: int, pieces: int) -> Schedule:
+def chain(collective: CollectiveKind, members: int, pieces: int) -> Schedule:
     """Return the ring's broadcast or reduction with a number of pieces."""
     rounds = _chain(collective, members, pieces)
     return cut_evenly("ring", collective, members, rounds, parts=pieces)
@@ -124,7 +126,7 @@ RING = CollectiveAlgorithm(
 # The bidirectional ring: half of every part goes around in each direction.
 
 
-def _both_ways(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _both_ways(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return a ring whose halves of part k, 2 k and 2 k + 1, go around in opposite directions."""
 
     def both(rounds: Rounds) -> Rounds:
@@ -142,7 +144,7 @@ def _both_ways(collective: Collective, members: int) -> tuple[Rounds, ...]:
 # The binomial tree: in each round, every member that has the data sends it to one that has not.
 
 
-def _binomial_tree(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _binomial_tree(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return rounds in which the first 1, 2, 4, ... members send on; a reduction's are reversed."""
     is_reduction = collective is _REDUCE
     form = Form.COLLECT if is_reduction else Form.SPREAD
@@ -157,7 +159,7 @@ def _binomial_tree(collective: Collective, members: int) -> tuple[Rounds, ...]:
 # Direct: every member sends to every other at once.
 
 
-def _direct(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _direct(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     pattern = shift(1, members - 1)
     scattered = Rounds(
         pattern=pattern, parts=_part_of_target, operation=Operation.REDUCE, is_staged=True
@@ -168,14 +170,14 @@ def _direct(collective: Collective, members: int) -> tuple[Rounds, ...]:
     return (scattered if collective is _REDUCE_SCATTER else gathered,)
 
 
-def _direct_all_to_all(_: Collective, members: int) -> tuple[Rounds, ...]:
+def _direct_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     def parts(message: Message) -> range:
         return _only(message.source * members + message.target)
 
     return (Rounds(pattern=shift(1, members - 1), parts=parts),)
 
 
-def _of_root(collective: Collective, _: int) -> tuple[Rounds, ...]:
+def _of_root(collective: CollectiveKind, _: int) -> tuple[Rounds, ...]:
     """Return the round in which the root hears from all others, or sends to them."""
     if collective is _GATHER:
         return (Rounds(pattern=Pattern(Form.TO_ROOT), parts=_part_of_source),)
@@ -186,7 +188,7 @@ def _of_root(collective: Collective, _: int) -> tuple[Rounds, ...]:
 # Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 
 
-def _dissemination(_: Collective, members: int) -> tuple[Rounds, ...]:
+def _dissemination(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return tuple([
         Rounds(pattern=shift(distance), parts=lambda _: range(0), size_parts=0)
         for distance in _levels(members)
@@ -214,7 +216,7 @@ def binary_tree_all_reduce(members: int) -> Schedule:
     return cut_evenly("binary-tree", _ALL_REDUCE, members, rounds, parts=1)
 
 
-def _double_binary_tree(_: Collective, members: int) -> tuple[Rounds, ...]:
+def _double_binary_tree(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return _up_and_down(members, Form.CLIMB_BOTH, Form.DESCEND_BOTH)
 
 
@@ -247,7 +249,7 @@ def _exchange(members: int, distance: int, bits: int, operation: Operation) -> R
 
 
 def _halve_and_double(
-    collective: Collective, members: int, distances: Sequence[int]
+    collective: CollectiveKind, members: int, distances: Sequence[int]
 ) -> tuple[Rounds, ...]:
     """Return halving, doubling, or both; ``distances`` are in the order of halving.
 
@@ -265,11 +267,11 @@ def _halve_and_double(
     return tuple(rounds)
 
 
-def _nearest_first(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _nearest_first(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return _halve_and_double(collective, members, _levels(members))
 
 
-def _farthest_first(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _farthest_first(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return _halve_and_double(collective, members, _levels(members)[::-1])
 
 
@@ -286,7 +288,7 @@ HALVING_DOUBLING = CollectiveAlgorithm(
 # from it. Source: NVIDIA's SHARP and NVLink SHARP.
 
 
-def _in_switch(collective: Collective, members: int) -> tuple[Rounds, ...]:
+def _in_switch(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     # The link down to a member carries what all others have.
     size_parts = members - 1 if collective is _ALL_GATHER else members
     rounds = Rounds(
@@ -321,7 +323,7 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
             usual_for=(_ALL_TO_ALL, _GATHER, _SCATTER),
         ),
         CollectiveAlgorithm(
-            name="dissemination", rounds={Collective.BARRIER: _dissemination}, parts=0
+            name="dissemination", rounds={CollectiveKind.BARRIER: _dissemination}, parts=0
         ),
         CollectiveAlgorithm(
             name="double-binary-tree",
@@ -342,12 +344,12 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
 """The algorithms by name, such as ``double-binary-tree``."""
 
 
-def algorithms_for(collective: Collective, members: int) -> tuple[CollectiveAlgorithm, ...]:
+def algorithms_for(collective: CollectiveKind, members: int) -> tuple[CollectiveAlgorithm, ...]:
     """Return the algorithms that can run a collective among so many members.
 
     Those that are usual for it come first.
 
-    >>> [one.name for one in algorithms_for(Collective.ALL_TO_ALL, 6)]
+    >>> [one.name for one in algorithms_for(CollectiveKind.ALL_TO_ALL, 6)]
     ['direct', 'ring']
     """
     able = [one for one in ALGORITHMS.values() if one.supports(collective, members)]

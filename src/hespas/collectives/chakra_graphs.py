@@ -15,9 +15,8 @@ from pathlib import Path
 from hespas.base.files import write_file
 from hespas.base.units import PS_PER_NS
 from hespas.collectives.program import Program, Rank, Step, StepId, StepKind, Threadblock
-from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
-from hespas.hardware.system import CollectiveKind
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra import format as wire
 from hespas.tasks.chakra.format import NodeType
 from hespas.tasks.chakra.nodes import ParsedNode
@@ -191,14 +190,6 @@ def read_graphs(prefix: Path) -> tuple[tuple[ParsedNode, ...], ...]:
     return tuple([read_messages(directory / f"{prefix.name}.{rank}.et") for rank in sorted(ranks)])
 
 
-COLLECTIVE_OF = {
-    CollectiveKind.ALL_REDUCE: Collective.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER: Collective.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
-    CollectiveKind.ALL_TO_ALL: Collective.ALL_TO_ALL,
-}
-
-
 def collective_graphs(
     path: Path, program: Program, *, kind: CollectiveKind, members: int, size_bytes: int
 ) -> Sequence[Sequence[ParsedNode]]:
@@ -207,10 +198,9 @@ def collective_graphs(
     Raises `AlgorithmError` for an algorithm of another collective or number of ranks, and for
     nothing to send. One whose ``coll`` is custom is taken for whatever it is used for.
     """
-    collective = COLLECTIVE_OF[kind]
     problem = ""
-    if program.collective not in (collective, Collective.CUSTOM):
-        problem = f"the algorithm does {program.collective.value}, not {collective.value}"
+    if program.collective not in (kind, CollectiveKind.CUSTOM):
+        problem = f"the algorithm does {program.collective.value}, not {kind.value}"
     elif len(program.ranks) != members:
         problem = f"the algorithm is for {len(program.ranks)} ranks, the collective has {members}"
     elif size_bytes < 1:

@@ -25,9 +25,9 @@ from hespas.collectives.program import (
     chunk_counts,
     wait_step,
 )
-from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import Verified, verify
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask
 
@@ -45,7 +45,7 @@ class GraphsVerified:
 
 
 def verify_graphs(
-    graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, name: str
+    graphs: Sequence[Sequence[ParsedNode]], collective: CollectiveKind, *, name: str
 ) -> GraphsVerified:
     """Verify graphs, one per rank, that are to do a collective, as far as their notes allow.
 
@@ -149,7 +149,7 @@ class UnknownProgramError(Exception):
 
 
 def graph_program(
-    graphs: Sequence[Sequence[ParsedNode]], collective: Collective, *, name: str
+    graphs: Sequence[Sequence[ParsedNode]], collective: CollectiveKind, *, name: str
 ) -> Program:
     """Return the program whose graphs these are.
 
@@ -203,7 +203,7 @@ class _GraphStep(NamedTuple):
 class _RankReader:
     number: int
     nodes: Sequence[ParsedNode]
-    collective: Collective
+    collective: CollectiveKind
 
     def rank(self) -> Rank:
         blocks = self._blocks()
@@ -301,7 +301,7 @@ class _RankReader:
                 if buffer.value == name:
                     return Place(buffer, self._integer(node, f"{end}off"))
             raise self.unknown(node, f": {end}buf is {name!r}")
-        in_input = self.collective is Collective.REDUCE_SCATTER
+        in_input = self.collective is CollectiveKind.REDUCE_SCATTER
         whole = Buffer.INPUT if in_input else Buffer.OUTPUT
         return Place(whole, self._integer(node, "chunk_offset"))
 

@@ -27,10 +27,11 @@ from hespas.collectives.program import (
     chunk_counts,
     wait_step,
 )
-from hespas.collectives.schedule import Collective, Message, Operation, Rounds, Schedule
+from hespas.collectives.schedule import Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 
-_IN_INPUT = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+_IN_INPUT = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER)
 
 
 def program(schedule: Schedule) -> Program:
@@ -43,7 +44,7 @@ def program(schedule: Schedule) -> Program:
     if is_in_switch or not schedule.parts:
         raise AlgorithmError(f"{schedule.name} {schedule.collective.value} has no program")
     members = schedule.members
-    is_all_to_all = schedule.collective is Collective.ALL_TO_ALL
+    is_all_to_all = schedule.collective is CollectiveKind.ALL_TO_ALL
     larger = schedule.parts // (members if is_all_to_all else 1)
     inputs, outputs = chunk_counts(schedule.collective, members, larger)
     ranks = [_RankWriter(rank, schedule) for rank in range(members)]
@@ -61,7 +62,7 @@ def program(schedule: Schedule) -> Program:
     )
 
 
-def common_program(name: str, collective: Collective, ranks: int) -> Program:
+def common_program(name: str, collective: CollectiveKind, ranks: int) -> Program:
     """Return the program of one of `hespas.collectives.algorithms.ALGORITHMS`.
 
     Raises `AlgorithmError` where it can't run the collective among so many ranks.
@@ -152,7 +153,7 @@ class _RankWriter:
 
     def written(self) -> Rank:
         """Return the rank; of an all-to-all, its part for itself is copied."""
-        if self._schedule.collective is Collective.ALL_TO_ALL:
+        if self._schedule.collective is CollectiveKind.ALL_TO_ALL:
             source, target = Place(Buffer.INPUT, self._rank), Place(Buffer.OUTPUT, self._rank)
             self._add(self._local_block(), StepKind.COPY, source, target, 1)
         # Threadblocks of one channel stand together.
@@ -194,7 +195,7 @@ class _RankWriter:
     def _place(self, part: int) -> Place:
         """Return where a part is on this rank, as it comes, goes or stays."""
         schedule = self._schedule
-        if schedule.collective is not Collective.ALL_TO_ALL:
+        if schedule.collective is not CollectiveKind.ALL_TO_ALL:
             return Place(Buffer.INPUT if schedule.collective in _IN_INPUT else Buffer.OUTPUT, part)
         origin, destination = divmod(part, schedule.members)
         if origin == self._rank:

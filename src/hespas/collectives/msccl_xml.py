@@ -27,21 +27,28 @@ from hespas.collectives.program import (
     chunk_counts,
     step_text,
 )
-from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 _NONE = -1
 _OTHER_NAMES = {
-    "reducescatter": Collective.REDUCE_SCATTER,
-    "all_reduce": Collective.ALL_REDUCE,
-    "all_gather": Collective.ALL_GATHER,
-    "all_to_all": Collective.ALL_TO_ALL,
+    "reducescatter": CollectiveKind.REDUCE_SCATTER,
+    "all_reduce": CollectiveKind.ALL_REDUCE,
+    "all_gather": CollectiveKind.ALL_GATHER,
+    "all_to_all": CollectiveKind.ALL_TO_ALL,
 }
-_NOT_MSCCLS = (Collective.GATHER, Collective.SCATTER, Collective.BARRIER)
-_OWN_NAMES = {one.value: one for one in Collective if one not in _NOT_MSCCLS}
+_OWN_NAMES = {
+    kind.value: kind
+    for kind in (
+        *COMMON_KINDS,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE,
+        CollectiveKind.CUSTOM,
+    )
+}
 _COLLECTIVES = _OWN_NAMES | _OTHER_NAMES
-_SHARED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
+_SHARED = COMMON_KINDS[1:]
 
 
 def read_program(path: Path) -> Program:
@@ -173,7 +180,7 @@ class _Reader:
         if collective is None:
             names = ", ".join(_OWN_NAMES)
             self.fail("algo", f"coll is {algo.coll.lower()!r}", hint=f"use one of {names}")
-        if collective is Collective.CUSTOM:
+        if collective is CollectiveKind.CUSTOM:
             inputs = max(1, *[gpu.i_chunks for gpu, _ in gpus])
             outputs = max(gpu.o_chunks for gpu, _ in gpus)
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Self
 
-from hespas.collectives.schedule import Collective
+from hespas.program.collectives import CollectiveKind
 
 
 class Buffer(Enum):
@@ -126,7 +126,7 @@ class Program:
     """
 
     name: str
-    collective: Collective
+    collective: CollectiveKind
     input_chunks: int
     output_chunks: int
     is_in_place: bool
@@ -146,18 +146,18 @@ class Program:
                     yield number, threadblock, index, step
 
 
-def chunk_counts(collective: Collective, ranks: int, chunks: int) -> tuple[int, int]:
+def chunk_counts(collective: CollectiveKind, ranks: int, chunks: int) -> tuple[int, int]:
     """Return the (input, output) chunks of a rank, of which the larger buffer has ``chunks``.
 
     An all-gather's or gather's input, a reduce-scatter's or scatter's output are one rank's part.
 
-    >>> chunk_counts(Collective.ALL_GATHER, 4, 8)
+    >>> chunk_counts(CollectiveKind.ALL_GATHER, 4, 8)
     (2, 8)
     """
     match collective:
-        case Collective.ALL_GATHER | Collective.GATHER:
+        case CollectiveKind.ALL_GATHER | CollectiveKind.GATHER:
             return chunks // ranks, chunks
-        case Collective.REDUCE_SCATTER | Collective.SCATTER:
+        case CollectiveKind.REDUCE_SCATTER | CollectiveKind.SCATTER:
             return chunks, chunks // ranks
         case _:
             return chunks, chunks

@@ -6,8 +6,8 @@ This is the one description that everything else is made from: the closed forms 
 million members is two `Rounds`, and parts are computed only where they are asked for.
 
 >>> from hespas.collectives.algorithms import ALGORITHMS
->>> from hespas.collectives.schedule import Collective
->>> ring = ALGORITHMS["ring"].schedule(Collective.ALL_REDUCE, 4)
+>>> from hespas.program.collectives import CollectiveKind
+>>> ring = ALGORITHMS["ring"].schedule(CollectiveKind.ALL_REDUCE, 4)
 >>> [(rounds.pattern.first, rounds.count, rounds.operation.name) for rounds in ring.rounds]
 [(1, 3, 'REDUCE'), (1, 3, 'COPY')]
 >>> [ring.message_bytes(rounds, 1000) for rounds in ring.rounds]
@@ -24,21 +24,7 @@ from typing import NamedTuple
 
 from hespas.collectives.patterns import Form, Pattern, messages, pattern_text, shift
 from hespas.errors import AlgorithmError
-
-
-class Collective(Enum):
-    """What an algorithm computes; the first ones as MSCCL's ``coll`` names them."""
-
-    ALL_REDUCE = "allreduce"
-    ALL_GATHER = "allgather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "alltoall"
-    BROADCAST = "broadcast"
-    REDUCE = "reduce"
-    CUSTOM = "custom"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    BARRIER = "barrier"
+from hespas.program.collectives import CollectiveKind
 
 
 class Operation(Enum):
@@ -92,7 +78,7 @@ class Schedule:
     """
 
     name: str
-    collective: Collective
+    collective: CollectiveKind
     members: int
     parts: int
     input_parts: int
@@ -124,7 +110,7 @@ class Schedule:
         """Return the schedule in which a member sends to at most ``window`` others at once.
 
         >>> from hespas.collectives.algorithms import ALGORITHMS
-        >>> direct = ALGORITHMS["direct"].schedule(Collective.ALL_GATHER, 4).windowed(2)
+        >>> direct = ALGORITHMS["direct"].schedule(CollectiveKind.ALL_GATHER, 4).windowed(2)
         >>> [(one.pattern.first, one.pattern.last) for one in direct.rounds]
         [(1, 2), (3, 3)]
         """
@@ -145,12 +131,12 @@ def _firsts(pattern: Pattern, window: int) -> range:
     return range(pattern.first, pattern.last + 1, window) if is_shift else range(1)
 
 
-_LARGER_THAN_INPUT = (Collective.ALL_GATHER, Collective.GATHER)
+_LARGER_THAN_INPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 
 
 def cut_evenly(
     name: str,
-    collective: Collective,
+    collective: CollectiveKind,
     members: int,
     rounds: tuple[Rounds, ...],
     *,
@@ -168,15 +154,15 @@ def cut_evenly(
         name=name,
         collective=collective,
         members=members,
-        parts=total * members if collective is Collective.ALL_TO_ALL else total,
+        parts=total * members if collective is CollectiveKind.ALL_TO_ALL else total,
         input_parts=total // members if collective in _LARGER_THAN_INPUT else total,
         rounds=rounds,
         channels=channels,
-        root=members - 1 if is_chain and collective is Collective.REDUCE else 0,
+        root=members - 1 if is_chain and collective is CollectiveKind.REDUCE else 0,
     )
 
 
-RoundsOf = Callable[[Collective, int], tuple[Rounds, ...]]
+RoundsOf = Callable[[CollectiveKind, int], tuple[Rounds, ...]]
 """Gives the rounds of a collective among a number of members."""
 
 
@@ -190,14 +176,14 @@ class CollectiveAlgorithm:
     """
 
     name: str
-    rounds: Mapping[Collective, RoundsOf]
+    rounds: Mapping[CollectiveKind, RoundsOf]
     contiguous_rounds: RoundsOf | None = None
     parts: int | None = None
     channels: int = 1
     needs_power_of_two: bool = False
-    usual_for: tuple[Collective, ...] = ()
+    usual_for: tuple[CollectiveKind, ...] = ()
 
-    def supports(self, collective: Collective, members: int) -> bool:
+    def supports(self, collective: CollectiveKind, members: int) -> bool:
         """Return whether it can run a collective among so many members."""
         is_power = members & members - 1 == 0
         return collective in self.rounds and members > 1 and (
@@ -205,7 +191,7 @@ class CollectiveAlgorithm:
         )  # fmt: skip
 
     def schedule(
-        self, collective: Collective, members: int, *, is_contiguous: bool = False
+        self, collective: CollectiveKind, members: int, *, is_contiguous: bool = False
     ) -> Schedule:
         """Return the schedule of a collective; a program follows the contiguous one.
 
@@ -230,7 +216,7 @@ def schedule_text(schedule: Schedule) -> str:
     """Return a schedule as text: its rounds, and every message as ``source>target[parts]``.
 
     >>> from hespas.collectives.algorithms import ALGORITHMS
-    >>> print(schedule_text(ALGORITHMS["ring"].schedule(Collective.ALL_GATHER, 3)))
+    >>> print(schedule_text(ALGORITHMS["ring"].schedule(CollectiveKind.ALL_GATHER, 3)))
     ring allgather among 3: 3 parts, 1 in each input
     2 rounds: each to the member 1 further; 1 part, stored
       1: 0>1[0] 1>2[1] 2>0[2]
@@ -275,10 +261,10 @@ def _count(number: int, what: str) -> str:
 
 
 HIERARCHICAL = (
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
 )
 """The collectives that can run along one dimension of the network after the other.
 
@@ -290,19 +276,19 @@ class DimensionPhase(NamedTuple):
     """A collective along one dimension, of ``size_bytes`` in each member's input."""
 
     dimension: int
-    collective: Collective
+    collective: CollectiveKind
     size_bytes: int
 
 
 def phases(
-    collective: Collective, sizes: Mapping[int, int], size_bytes: int
+    collective: CollectiveKind, sizes: Mapping[int, int], size_bytes: int
 ) -> Iterator[DimensionPhase]:
     """Yield the phases of a collective, given the members along each dimension, innermost first.
 
     An all-reduce scatters along all dimensions but the last, reduces along that, and gathers back.
     An all-gather begins with the outermost dimension, the others with the innermost.
 
-    >>> for phase in phases(Collective.ALL_REDUCE, {0: 8, 1: 4}, 1000):
+    >>> for phase in phases(CollectiveKind.ALL_REDUCE, {0: 8, 1: 4}, 1000):
     ...     print(phase.dimension, phase.collective.name, phase.size_bytes)
     0 REDUCE_SCATTER 1000
     1 ALL_REDUCE 125
@@ -310,18 +296,20 @@ def phases(
     """
     for dimension, phase in _order(collective, list(sizes)):
         yield DimensionPhase(dimension, phase, size_bytes)
-        if phase is Collective.ALL_GATHER:
+        if phase is CollectiveKind.ALL_GATHER:
             size_bytes *= sizes[dimension]
-        elif phase is Collective.REDUCE_SCATTER:
+        elif phase is CollectiveKind.REDUCE_SCATTER:
             size_bytes //= sizes[dimension]
 
 
-def _order(collective: Collective, dimensions: list[int]) -> Iterator[tuple[int, Collective]]:
-    if collective is not Collective.ALL_REDUCE:
-        is_gather = collective is Collective.ALL_GATHER
+def _order(
+    collective: CollectiveKind, dimensions: list[int]
+) -> Iterator[tuple[int, CollectiveKind]]:
+    if collective is not CollectiveKind.ALL_REDUCE:
+        is_gather = collective is CollectiveKind.ALL_GATHER
         yield from ((one, collective) for one in dimensions[:: -1 if is_gather else 1])
         return
     *inner, last = dimensions
-    yield from ((one, Collective.REDUCE_SCATTER) for one in inner)
-    yield last, Collective.ALL_REDUCE
-    yield from ((one, Collective.ALL_GATHER) for one in reversed(inner))
+    yield from ((one, CollectiveKind.REDUCE_SCATTER) for one in inner)
+    yield last, CollectiveKind.ALL_REDUCE
+    yield from ((one, CollectiveKind.ALL_GATHER) for one in reversed(inner))

@@ -25,8 +25,8 @@ from hespas.collectives.program import (
     place_text,
     step_text,
 )
-from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 
 _LONGEST_CHAIN = 8
 
@@ -61,7 +61,7 @@ def verify(program: Program) -> Verified:
     steps that wait for ever.
 
     >>> from hespas.collectives.lowering import common_program
-    >>> len(verify(common_program("ring", Collective.ALL_REDUCE, 4)).transfers)
+    >>> len(verify(common_program("ring", CollectiveKind.ALL_REDUCE, 4)).transfers)
     24
     """
     check_structure(program)
@@ -71,7 +71,7 @@ def verify(program: Program) -> Verified:
     return Verified(
         program=program,
         transfers=tuple(execution.transfers),
-        is_result_known=program.collective is not Collective.CUSTOM,
+        is_result_known=program.collective is not CollectiveKind.CUSTOM,
     )
 
 
@@ -146,20 +146,20 @@ def _required(program: Program, rank: int, chunk: int) -> Value | None:
     everyone = (1 << count) - 1
     own = rank * program.output_chunks + chunk
     # Per source, an all-gather's output has a whole input, an all-to-all's a part of it.
-    is_all_to_all = program.collective is Collective.ALL_TO_ALL
+    is_all_to_all = program.collective is CollectiveKind.ALL_TO_ALL
     share = max(1, program.input_chunks // (count if is_all_to_all else 1))
     owner, part = divmod(chunk, share)
     results = {
-        Collective.ALL_REDUCE: Value(chunk, everyone),
-        Collective.REDUCE: Value(chunk, everyone),
-        Collective.REDUCE_SCATTER: Value(own, everyone),
-        Collective.SCATTER: Value(own, 1 << program.root),
-        Collective.BROADCAST: Value(chunk, 1 << program.root),
-        Collective.ALL_GATHER: Value(part, 1 << owner),
-        Collective.GATHER: Value(part, 1 << owner),
-        Collective.ALL_TO_ALL: Value(rank * share + part, 1 << owner),
+        CollectiveKind.ALL_REDUCE: Value(chunk, everyone),
+        CollectiveKind.REDUCE: Value(chunk, everyone),
+        CollectiveKind.REDUCE_SCATTER: Value(own, everyone),
+        CollectiveKind.SCATTER: Value(own, 1 << program.root),
+        CollectiveKind.BROADCAST: Value(chunk, 1 << program.root),
+        CollectiveKind.ALL_GATHER: Value(part, 1 << owner),
+        CollectiveKind.GATHER: Value(part, 1 << owner),
+        CollectiveKind.ALL_TO_ALL: Value(rank * share + part, 1 << owner),
     }
-    is_for_root = program.collective in (Collective.REDUCE, Collective.GATHER)
+    is_for_root = program.collective in (CollectiveKind.REDUCE, CollectiveKind.GATHER)
     return None if is_for_root and rank != program.root else results.get(program.collective)
 
 

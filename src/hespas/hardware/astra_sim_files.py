@@ -21,13 +21,13 @@ from hespas.base.limits import MOST_CHUNKS, MOST_DEVICES
 from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 _Names = Annotated[tuple[Text, ...], Meta(min_length=1)]
 _Flag = Annotated[int, Meta(ge=0, le=1)]
@@ -106,7 +106,7 @@ _FIELD_KEYS = frozenset(
         "scheduling-policy",
         "collective-optimization",
         "local-mem-bw",
-        *(f"{kind.value}-implementation" for kind in CollectiveKind),
+        *(f"{kind.option}-implementation" for kind in COMMON_KINDS),
     )
 )
 
@@ -226,7 +226,7 @@ def _implementations(
     for kind, names in names_of.items():
         if names is not None and len(names) > dimension_count:
             raise HardwareError(
-                f"$.{kind.value}-implementation has {len(names)} entries "
+                f"$.{kind.option}-implementation has {len(names)} entries "
                 f"for {dimension_count} dimensions",
                 location=location,
                 hint="give at most one entry per dimension of network.yml",

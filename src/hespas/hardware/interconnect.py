@@ -27,7 +27,7 @@ from hespas.hardware.infragraph import read_infragraph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_file import MachineFile
 from hespas.hardware.machine_links import read_machine_links
-from hespas.hardware.system import CollectiveKind, System, Topology
+from hespas.hardware.system import System, Topology
 
 
 class Shape(Enum):
@@ -157,7 +157,6 @@ _SHAPES = {
     Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
     Topology.SWITCH: Shape.SWITCH,
 }
-_KINDS = {kind: kind.value.replace("-", "_") for kind in CollectiveKind}
 
 
 def interconnect_of(system: System) -> Interconnect:
@@ -182,7 +181,7 @@ def interconnect_of(system: System) -> Interconnect:
     return Interconnect(
         name=system.name,
         fabric=Dimensions(dimensions=tuple(dimensions)),
-        algorithms={_KINDS[kind]: names for kind, names in system.implementations.items()},
+        algorithms={kind.text: names for kind, names in system.implementations.items()},
         endpoint_delay_s=system.endpoint_delay_s,
         memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
         rounding_ps=1000,

@@ -13,6 +13,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from hespas.errors import HardwareError
+from hespas.program.collectives import CollectiveKind
 
 if TYPE_CHECKING:
     from hespas.hardware.interconnect import Interconnect
@@ -66,15 +67,6 @@ class LinkBandwidth:
     def __str__(self) -> str:
         rate = f"x{self.factor:g}" if self.bytes_per_s is None else f"{self.bytes_per_s:g}B/s"
         return f"{self.dimension}={rate}"
-
-
-class CollectiveKind(Enum):
-    """The collectives whose algorithm a system chooses, as ASTRA-sim names them."""
-
-    ALL_REDUCE = "all-reduce"
-    ALL_GATHER = "all-gather"
-    REDUCE_SCATTER = "reduce-scatter"
-    ALL_TO_ALL = "all-to-all"
 
 
 class RemoteMemoryKind(Enum):

@@ -12,17 +12,10 @@ from dataclasses import dataclass, field
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
+from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import groups_along
 from hespas.simulate.models import ModelChoice, simulate_job
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    GroupTable,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, GroupTable, ReceiveTask, SendTask, Task, TaskGraph
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +28,7 @@ class Exchange:
     assumptions: list[str] = field(default_factory=list[str])
     _known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
-    def collective_ps(self, kind: CommunicationKind, size_bytes: int, axes: Sequence[str]) -> int:
+    def collective_ps(self, kind: CollectiveKind, size_bytes: int, axes: Sequence[str]) -> int:
         """Return how long a collective along some axes takes.
 
         ``size_bytes`` is what one device puts in.

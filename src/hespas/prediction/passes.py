@@ -14,6 +14,7 @@ from hespas.models.model import MeshAxes
 from hespas.models.part import EXPERT, Part
 from hespas.prediction.result import Prediction
 from hespas.prediction.sums import Groups, groups_of_task
+from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import groups_along
 from hespas.program.program import Op
 from hespas.program.scopes import Phase
@@ -23,7 +24,6 @@ from hespas.split.regions import Collective, Compute, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     MemoryTask,
     ReceiveTask,
@@ -216,7 +216,7 @@ def _open_as(prediction: Prediction) -> Callable[[Task, int], Spent]:
         groups = groups_of_task(task, prediction.tasks)
         if groups == tp:
             return Spent(tp_ps=exposed_ps)
-        if task.kind is CommunicationKind.ALL_TO_ALL and _are_within(groups, experts):
+        if task.kind is CollectiveKind.ALL_TO_ALL and _are_within(groups, experts):
             return Spent(exchange_ps=exposed_ps)
         return Spent(exposed_ps=exposed_ps)
 

@@ -40,8 +40,9 @@ from hespas.prediction.passes import (
 from hespas.prediction.result import Prediction
 from hespas.prediction.sums import tasks_without_sums
 from hespas.price.cache import Store
+from hespas.program.collectives import CollectiveKind
 from hespas.split.strategies import SplitStrategy
-from hespas.tasks.graph import CommunicationKind, TaskGraph
+from hespas.tasks.graph import TaskGraph
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
 from hespas.tasks.pipelining.timing import Durations, Interval, Times, timed
@@ -199,7 +200,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
     ]
     summed = max(
         [times.finish_ps, *(end for each in sums for _, (_, end) in each)],
-    ) + exchange.collective_ps(CommunicationKind.ALL_REDUCE, 4, cut.mesh.names)
+    ) + exchange.collective_ps(CollectiveKind.ALL_REDUCE, 4, cut.mesh.names)
     stages = [
         StageTimes(
             gathers=tuple(gathers[stage]),
@@ -272,9 +273,9 @@ class _Data:
                 shards = cut.mesh.size(*axes)
                 wide = weights * held.gradient_bytes // held.weight_bytes // part.layers
                 collective_ps = exchange.collective_ps
-                gathered += collective_ps(CommunicationKind.ALL_GATHER, weights // shards, axes)
-                summed += collective_ps(CommunicationKind.REDUCE_SCATTER, wide, axes)
-                summed += collective_ps(CommunicationKind.ALL_REDUCE, wide // shards, ("data",))
+                gathered += collective_ps(CollectiveKind.ALL_GATHER, weights // shards, axes)
+                summed += collective_ps(CollectiveKind.REDUCE_SCATTER, wide, axes)
+                summed += collective_ps(CollectiveKind.ALL_REDUCE, wide // shards, ("data",))
             gather.append(gathered)
             sums.append(summed)
             pieces.append(part.layers)

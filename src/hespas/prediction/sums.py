@@ -13,19 +13,12 @@ from itertools import combinations
 import msgspec
 
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
+from hespas.program.collectives import CollectiveKind
 from hespas.program.devices import device_group_table
 from hespas.program.groups import groups_along
 from hespas.program.program import Function, Op, Program
 from hespas.program.rewrite import without_identities
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    GroupTable,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, GroupTable, ReceiveTask, SendTask, Task, TaskGraph
 
 Groups = frozenset[frozenset[int]]
 
@@ -60,7 +53,7 @@ def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:
 
     for task in tasks.tasks:
         match task:
-            case CollectiveTask(kind=CommunicationKind.ALL_REDUCE) if (
+            case CollectiveTask(kind=CollectiveKind.ALL_REDUCE) if (
                 groups_of_task(task, tasks) in dropped
             ):
                 rewired[task.id] = followed(task.depends_on)

@@ -188,7 +188,7 @@ def _system_details(system: System) -> str:
         f"  dimension {at}: {_dimension_text(one)}" for at, one in enumerate(system.dimensions)
     ]
     lines += [
-        f"  {kind.value}: {', '.join(names)}" for kind, names in system.implementations.items()
+        f"  {kind.option}: {', '.join(names)}" for kind, names in system.implementations.items()
     ]
     lines += _own_network(system)
     memory = system.local_memory_bandwidth_bytes_per_s

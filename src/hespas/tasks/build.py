@@ -11,13 +11,13 @@ from hespas.errors import HardwareError, TraceError, UnsupportedError, option
 from hespas.price.estimate import Estimate
 from hespas.price.graph import GraphEstimate
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
+from hespas.program.collectives import CollectiveKind
 from hespas.program.devices import device_group_table, device_pairs
 from hespas.program.program import Op, Program
 from hespas.program.types import size_bytes
 from hespas.split.regions import Collective, Compute, HostTransfer, Region, RegionGraph
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     GroupTable,
     MemoryTask,
@@ -28,13 +28,13 @@ from hespas.tasks.graph import (
 )
 
 _KINDS = {
-    "all_gather": CommunicationKind.ALL_GATHER,
-    "all_reduce": CommunicationKind.ALL_REDUCE,
-    "cross-replica-sum": CommunicationKind.ALL_REDUCE,
-    "all_to_all": CommunicationKind.ALL_TO_ALL,
-    "collective_broadcast": CommunicationKind.BROADCAST,
-    "ragged_all_to_all": CommunicationKind.ALL_TO_ALL,
-    "reduce_scatter": CommunicationKind.REDUCE_SCATTER,
+    "all_gather": CollectiveKind.ALL_GATHER,
+    "all_reduce": CollectiveKind.ALL_REDUCE,
+    "cross-replica-sum": CollectiveKind.ALL_REDUCE,
+    "all_to_all": CollectiveKind.ALL_TO_ALL,
+    "collective_broadcast": CollectiveKind.BROADCAST,
+    "ragged_all_to_all": CollectiveKind.ALL_TO_ALL,
+    "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
 }
 
 

@@ -10,22 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
-
-class CommunicationKind(Enum):
-    """Collectives, as Chakra's ``CollectiveCommType`` numbers them."""
-
-    ALL_REDUCE = 0
-    REDUCE = 1
-    ALL_GATHER = 2
-    GATHER = 3
-    SCATTER = 4
-    BROADCAST = 5
-    ALL_TO_ALL = 6
-    REDUCE_SCATTER = 7
-    REDUCE_SCATTER_BLOCK = 8
-    BARRIER = 9
+from hespas.program.collectives import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +54,7 @@ class CollectiveTask:
     id: int
     name: str
     depends_on: tuple[int, ...]
-    kind: CommunicationKind
+    kind: CollectiveKind
     size_bytes: int
     group_table: int | None
     involved_dimensions: tuple[bool, ...] | None = None

@@ -27,24 +27,11 @@ from hespas.errors import (
 from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import (
-    CollectiveKind,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    bare_system,
-)
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 Install = Callable[..., Path]
 SYSTEM = "A100_SXM_40GB_4GPU"
@@ -135,7 +122,7 @@ def graph(*, exact: bool = True) -> TaskGraph:
             id=2,
             name="world",
             depends_on=(1,),
-            kind=CommunicationKind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             size_bytes=1 << 20,
             group_table=None,
         ),
@@ -144,7 +131,7 @@ def graph(*, exact: bool = True) -> TaskGraph:
             id=4,
             name="pairs",
             depends_on=(2, 3),
-            kind=CommunicationKind.ALL_GATHER,
+            kind=CollectiveKind.ALL_GATHER,
             size_bytes=1 << 16,
             group_table=0,
         ),

@@ -9,17 +9,12 @@ import pytest
 from hespas.backends.bound import LinkRate, check_answer, least_of_job_ps, least_of_ranks_ps
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
-from hespas.hardware.system import CollectiveKind, NetworkDimension, Topology, bare_system
+from hespas.hardware.system import NetworkDimension, Topology, bare_system
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    TaskGraph,
-    spmd_job,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, spmd_job
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)
 US = 10**6
@@ -109,7 +104,7 @@ def compute(duration_ps: int, *, is_on_host: bool = False) -> ComputeTask:
     )
 
 
-def collective(kind: CommunicationKind, **given: Any) -> CollectiveTask:
+def collective(kind: CollectiveKind, **given: Any) -> CollectiveTask:
     return CollectiveTask(
         id=1, name="c", depends_on=(), kind=kind, size_bytes=10**6, group_table=None, **given
     )
@@ -125,14 +120,14 @@ def test_a_device_computes_one_thing_at_a_time_beside_its_host() -> None:
 @pytest.mark.parametrize(
     ("kind", "received"),
     [
-        (CommunicationKind.ALL_REDUCE, 1.0),
-        (CommunicationKind.ALL_GATHER, 4.0),
-        (CommunicationKind.REDUCE_SCATTER, 0.2),
-        (CommunicationKind.ALL_TO_ALL, 0.8),
+        (CollectiveKind.ALL_REDUCE, 1.0),
+        (CollectiveKind.ALL_GATHER, 4.0),
+        (CollectiveKind.REDUCE_SCATTER, 0.2),
+        (CollectiveKind.ALL_TO_ALL, 0.8),
     ],
 )
 def test_a_member_receives_what_it_needs_from_four_others_at_once(
-    kind: CommunicationKind, received: float
+    kind: CollectiveKind, received: float
 ) -> None:
     """1 MB at 1 GB/s are 1 ms; links that are not shared carry four times as much."""
     assert of_graph(collective(kind)) == pytest.approx(1000 * US * received / 4 + US)
@@ -141,8 +136,8 @@ def test_a_member_receives_what_it_needs_from_four_others_at_once(
 
 
 def test_what_is_recorded_or_of_some_dimensions_has_no_bound() -> None:
-    assert of_graph(collective(CommunicationKind.BROADCAST, recorded_ps=1)) == 0
-    assert of_graph(collective(CommunicationKind.ALL_REDUCE, involved_dimensions=(True,))) == 0
+    assert of_graph(collective(CollectiveKind.BROADCAST, recorded_ps=1)) == 0
+    assert of_graph(collective(CollectiveKind.ALL_REDUCE, involved_dimensions=(True,))) == 0
 
 
 @pytest.mark.parametrize("network", ContentionModel)
@@ -150,17 +145,17 @@ def test_what_is_recorded_or_of_some_dimensions_has_no_bound() -> None:
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
     [
-        (CommunicationKind.ALL_REDUCE, "ring"),
-        (CommunicationKind.ALL_REDUCE, "direct"),
-        (CommunicationKind.ALL_REDUCE, "halvingDoubling"),
-        (CommunicationKind.ALL_REDUCE, "doubleBinaryTree"),
-        (CommunicationKind.ALL_GATHER, "direct"),
-        (CommunicationKind.REDUCE_SCATTER, "halvingDoubling"),
-        (CommunicationKind.ALL_TO_ALL, "direct"),
+        (CollectiveKind.ALL_REDUCE, "ring"),
+        (CollectiveKind.ALL_REDUCE, "direct"),
+        (CollectiveKind.ALL_REDUCE, "halvingDoubling"),
+        (CollectiveKind.ALL_REDUCE, "doubleBinaryTree"),
+        (CollectiveKind.ALL_GATHER, "direct"),
+        (CollectiveKind.REDUCE_SCATTER, "halvingDoubling"),
+        (CollectiveKind.ALL_TO_ALL, "direct"),
     ],
 )
 def test_what_astra_sim_says_is_not_refused(
-    kind: CommunicationKind, algorithm: str, topology: Topology, network: ContentionModel
+    kind: CollectiveKind, algorithm: str, topology: Topology, network: ContentionModel
 ) -> None:
     """hespas' own model of ASTRA-sim gives its times to the ns."""
     dimension = NetworkDimension(
@@ -171,7 +166,7 @@ def test_what_astra_sim_says_is_not_refused(
     system = replace(
         bare_system("s", dimensions=dimensions),
         endpoint_delay_s=1e-9,
-        implementations=dict.fromkeys(CollectiveKind, (algorithm,) * len(dimensions)),
+        implementations=dict.fromkeys(COMMON_KINDS, (algorithm,) * len(dimensions)),
         preferred_dataset_splits=4,
         active_chunks_per_dimension=4,
     )

@@ -7,9 +7,9 @@ import pytest
 
 from hespas.backends.rank_programs import Action, Exchange, Wait, rank_programs
 from hespas.errors import HespasError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     ReceiveTask,
     SendTask,
@@ -18,7 +18,7 @@ from hespas.tasks.graph import (
 )
 
 
-def collective(kind: CommunicationKind, size_bytes: int, **given: Any) -> CollectiveTask:
+def collective(kind: CollectiveKind, size_bytes: int, **given: Any) -> CollectiveTask:
     return CollectiveTask(
         id=1, name="c", depends_on=(), kind=kind, size_bytes=size_bytes,
         group_table=given.pop("group_table", None), **given,
@@ -36,13 +36,13 @@ def graph(*tasks: Any, devices: int = 4, tables: Any = ()) -> TaskGraph:
 @pytest.mark.parametrize(
     ("kind", "moved"),
     [
-        (CommunicationKind.ALL_REDUCE, 2 * 3 * 100),
-        (CommunicationKind.ALL_GATHER, 3 * 400),
-        (CommunicationKind.REDUCE_SCATTER, 3 * 100),
-        (CommunicationKind.ALL_TO_ALL, 3 * 100),
+        (CollectiveKind.ALL_REDUCE, 2 * 3 * 100),
+        (CollectiveKind.ALL_GATHER, 3 * 400),
+        (CollectiveKind.REDUCE_SCATTER, 3 * 100),
+        (CollectiveKind.ALL_TO_ALL, 3 * 100),
     ],
 )
-def test_a_rank_sends_what_the_collective_moves(kind: CommunicationKind, moved: int) -> None:
+def test_a_rank_sends_what_the_collective_moves(kind: CollectiveKind, moved: int) -> None:
     programs = rank_programs(spmd_job(graph(collective(kind, 400))))
     for actions in programs.ranks:
         sent = sum(t.size_bytes for a in actions if isinstance(a, Exchange) for t in a.sends)
@@ -53,9 +53,7 @@ def test_a_rank_sends_what_the_collective_moves(kind: CommunicationKind, moved: 
 def test_what_one_sends_another_receives() -> None:
     tables = (((0, 2), (1, 3)),)
     job = spmd_job(
-        graph(
-            compute(5), collective(CommunicationKind.ALL_REDUCE, 64, group_table=0), tables=tables
-        )
+        graph(compute(5), collective(CollectiveKind.ALL_REDUCE, 64, group_table=0), tables=tables)
     )
     ranks = rank_programs(job).ranks
     sends = sorted(
@@ -88,9 +86,9 @@ def test_a_permutation_is_one_exchange() -> None:
 
 
 REFUSED = [
-    (collective(CommunicationKind.ALL_REDUCE, 8, recorded_ps=5), "recorded"),
+    (collective(CollectiveKind.ALL_REDUCE, 8, recorded_ps=5), "recorded"),
     (
-        collective(CommunicationKind.ALL_REDUCE, 8, involved_dimensions=(True, False)),
+        collective(CollectiveKind.ALL_REDUCE, 8, involved_dimensions=(True, False)),
         "some dimensions",
     ),
     (
@@ -107,7 +105,7 @@ def test_what_messages_do_not_say_is_refused(task: Any, message: str) -> None:
 
 
 def test_an_algorithm_that_there_is_not() -> None:
-    task = collective(CommunicationKind.ALL_REDUCE, 8)
+    task = collective(CollectiveKind.ALL_REDUCE, 8)
     for name in ("auto", "in-switch"):
         with pytest.raises(HespasError, match=f"no algorithm of messages .* is called '{name}'"):
             rank_programs(spmd_job(graph(task)), algorithm=name)
@@ -124,24 +122,24 @@ def exchanges(actions: Sequence[Action]) -> list[Exchange]:
 
 def test_a_broadcast_is_messages_whatever_a_trace_says_of_its_duration() -> None:
     """Every member but the root gets all of it, of a chain each piece once."""
-    sent = sent_bytes(collective(CommunicationKind.BROADCAST, 2**20, recorded_ps=1000))
+    sent = sent_bytes(collective(CollectiveKind.BROADCAST, 2**20, recorded_ps=1000))
     assert sum(sent) == pytest.approx(3 * 2**20, rel=1e-4)
 
 
 def test_a_barrier_and_a_collective_of_nothing_are_messages() -> None:
     """A dissemination barrier has ceil(log2(n)) rounds, in which each sends one message."""
-    assert sent_bytes(collective(CommunicationKind.BARRIER, 0), devices=5) == [1] * 5 * 3
-    assert sent_bytes(collective(CommunicationKind.ALL_REDUCE, 0)) == [1] * 4 * 6
-    notes = rank_programs(spmd_job(graph(collective(CommunicationKind.BARRIER, 0)))).notes
+    assert sent_bytes(collective(CollectiveKind.BARRIER, 0), devices=5) == [1] * 5 * 3
+    assert sent_bytes(collective(CollectiveKind.ALL_REDUCE, 0)) == [1] * 4 * 6
+    notes = rank_programs(spmd_job(graph(collective(CollectiveKind.BARRIER, 0)))).notes
     assert any("messages without a byte" in note for note in notes)
 
 
 def test_messages_of_2_gib_are_cut() -> None:
-    sent = sent_bytes(collective(CommunicationKind.ALL_GATHER, 5 * 2**30), devices=2)
+    sent = sent_bytes(collective(CollectiveKind.ALL_GATHER, 5 * 2**30), devices=2)
     assert sum(sent) == 2 * 5 * 2**30
     assert max(sent) < 2**31
 
 
 def test_a_message_of_fewer_bytes_than_none_is_refused() -> None:
     with pytest.raises(HespasError, match="-4 bytes"):
-        rank_programs(spmd_job(graph(collective(CommunicationKind.ALL_GATHER, -4))))
+        rank_programs(spmd_job(graph(collective(CollectiveKind.ALL_GATHER, -4))))

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from hespas.collectives.lowering import program
 from hespas.collectives.patterns import Form, Pattern
-from hespas.collectives.schedule import Collective, CollectiveAlgorithm, Message, Rounds
+from hespas.collectives.schedule import CollectiveAlgorithm, Message, Rounds
 from hespas.collectives.verify import verify
+from hespas.program.collectives import CollectiveKind
 
 
-def hypercube(_: Collective, members: int) -> tuple[Rounds, ...]:
+def hypercube(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """All-gather by recursive doubling from the nearest, described by someone else."""
 
     def of_distance(bit: int) -> Rounds:
@@ -21,10 +22,10 @@ def hypercube(_: Collective, members: int) -> tuple[Rounds, ...]:
 
 def test_an_algorithm_is_its_rounds() -> None:
     algorithm = CollectiveAlgorithm(
-        name="hypercube", rounds={Collective.ALL_GATHER: hypercube}, needs_power_of_two=True
+        name="hypercube", rounds={CollectiveKind.ALL_GATHER: hypercube}, needs_power_of_two=True
     )
 
-    schedule = algorithm.schedule(Collective.ALL_GATHER, 8)
+    schedule = algorithm.schedule(CollectiveKind.ALL_GATHER, 8)
 
     assert [schedule.message_bytes(rounds, 100) for rounds in schedule.rounds] == [100, 200, 400]
     links = verify(program(schedule)).chunks_by_link()

@@ -12,9 +12,9 @@ from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.chakra_graphs import read_graphs, write_graphs
 from hespas.collectives.chakra_verify import verify_graphs
 from hespas.collectives.lowering import common_program
-from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.graph import ReceiveTask, SendTask
 
@@ -34,7 +34,7 @@ WRITTEN = [
 @pytest.mark.parametrize(("name", "collective"), WRITTEN)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_graphs_say_all_that_their_algorithm_does(
-    name: str, collective: Collective, ranks: int, tmp_path: Path
+    name: str, collective: CollectiveKind, ranks: int, tmp_path: Path
 ) -> None:
     program = common_program(name, collective, ranks)
 
@@ -48,7 +48,9 @@ def test_graphs_say_all_that_their_algorithm_does(
 def test_the_same_algorithm_gives_the_same_bytes(tmp_path: Path) -> None:
     files = [
         write_graphs(
-            common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / name / "a", size_bytes=1000
+            common_program("ring", CollectiveKind.ALL_REDUCE, 4),
+            tmp_path / name / "a",
+            size_bytes=1000,
         )
         for name in "xy"
     ]
@@ -59,7 +61,9 @@ def test_the_same_algorithm_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_chunks_are_rounded_up_to_whole_bytes(tmp_path: Path) -> None:
-    write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1001)
+    write_graphs(
+        common_program("ring", CollectiveKind.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1001
+    )
 
     (sizes,) = {
         tuple(node.task.size_bytes for node in nodes if isinstance(node.task, SendTask))
@@ -70,11 +74,15 @@ def test_chunks_are_rounded_up_to_whole_bytes(tmp_path: Path) -> None:
 
 def test_fewer_bytes_than_chunks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AlgorithmError, match="3 bytes cannot be cut into 4 chunks"):
-        write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=3)
+        write_graphs(
+            common_program("ring", CollectiveKind.ALL_REDUCE, 4), tmp_path / "a", size_bytes=3
+        )
 
 
 def ring_graphs(tmp_path: Path, *, with_notes: bool = True) -> list[list[ParsedNode]]:
-    write_graphs(common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000)
+    write_graphs(
+        common_program("ring", CollectiveKind.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000
+    )
     graphs = [list(nodes) for nodes in read_graphs(tmp_path / "a")]
     if not with_notes:
         graphs = [[node._replace(notes={}) for node in nodes] for nodes in graphs]
@@ -82,7 +90,9 @@ def ring_graphs(tmp_path: Path, *, with_notes: bool = True) -> list[list[ParsedN
 
 
 def test_of_graphs_without_notes_it_is_reported_what_they_lack(tmp_path: Path) -> None:
-    found = verify_graphs(ring_graphs(tmp_path, with_notes=False), Collective.ALL_REDUCE, name="a")
+    found = verify_graphs(
+        ring_graphs(tmp_path, with_notes=False), CollectiveKind.ALL_REDUCE, name="a"
+    )
 
     assert found.verified is None
     assert found.unknown == "they don't say into how many chunks the buffer is cut"
@@ -95,7 +105,7 @@ def test_a_graph_that_moves_the_wrong_chunk_is_found_by_its_notes(tmp_path: Path
     graphs[2][index] = node._replace(notes={**node.notes, "srcoff": 2, "dstoff": 2})
 
     with pytest.raises(AlgorithmError, match="output chunk 1 lacks the contribution of rank"):
-        verify_graphs(graphs, Collective.ALL_REDUCE, name="a")
+        verify_graphs(graphs, CollectiveKind.ALL_REDUCE, name="a")
 
 
 def without(graphs: Graphs, rank: int, last: int) -> list[list[ParsedNode]]:
@@ -116,7 +126,7 @@ def test_messages_without_their_other_end_are_found_without_notes(
     graphs = without(ring_graphs(tmp_path, with_notes=False), 1, last)
 
     with pytest.raises(AlgorithmError, match=message):
-        verify_graphs(graphs, Collective.ALL_REDUCE, name="a")
+        verify_graphs(graphs, CollectiveKind.ALL_REDUCE, name="a")
 
 
 def test_a_rank_that_never_hears_of_another_is_found_without_notes(tmp_path: Path) -> None:
@@ -127,7 +137,7 @@ def test_a_rank_that_never_hears_of_another_is_found_without_notes(tmp_path: Pat
     ]
 
     with pytest.raises(AlgorithmError, match="rank 0: nothing of rank 1 ever comes"):
-        verify_graphs(graphs, Collective.ALL_REDUCE, name="a")
+        verify_graphs(graphs, CollectiveKind.ALL_REDUCE, name="a")
 
 
 def test_graphs_that_others_made_are_verified_by_their_notes(tmp_path: Path) -> None:
@@ -136,17 +146,17 @@ def test_graphs_that_others_made_are_verified_by_their_notes(tmp_path: Path) -> 
         path = tmp_path / Path(name).name
         path.write_bytes(base64.b64decode(content))
 
-    found = verify_graphs(read_graphs(tmp_path / "a"), Collective.ALL_REDUCE, name="a").verified
+    found = verify_graphs(read_graphs(tmp_path / "a"), CollectiveKind.ALL_REDUCE, name="a").verified
 
     assert found is not None
     assert sum(found.chunks_by_link().values()) == 8 * 14
     with pytest.raises(AlgorithmError, match="rank 0's output chunk 0 has a contribution of"):
-        verify_graphs(read_graphs(tmp_path / "a"), Collective.ALL_TO_ALL, name="a")
+        verify_graphs(read_graphs(tmp_path / "a"), CollectiveKind.ALL_TO_ALL, name="a")
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     first, second, *_ = write_graphs(
-        common_program("ring", Collective.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000
+        common_program("ring", CollectiveKind.ALL_REDUCE, 4), tmp_path / "a", size_bytes=1000
     )
     second.unlink()
 

@@ -5,9 +5,9 @@ import pytest
 from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.lowering import common_program, program
 from hespas.collectives.msccl_xml import parse_program, program_xml
-from hespas.collectives.schedule import Collective
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 
 CASES = [
     (name, collective, ranks)
@@ -20,7 +20,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "collective", "ranks"), CASES)
 def test_a_generated_algorithm_computes_its_collective(
-    name: str, collective: Collective, ranks: int
+    name: str, collective: CollectiveKind, ranks: int
 ) -> None:
     algorithm = ALGORITHMS[name]
 
@@ -32,7 +32,7 @@ def test_a_generated_algorithm_computes_its_collective(
 
 
 @pytest.mark.parametrize(("name", "collective", "ranks"), CASES)
-def test_xml_gives_an_algorithm_back(name: str, collective: Collective, ranks: int) -> None:
+def test_xml_gives_an_algorithm_back(name: str, collective: CollectiveKind, ranks: int) -> None:
     if collective.name not in ("GATHER", "SCATTER"):  # which MSCCL has no names for
         made = common_program(name, collective, ranks)
 
@@ -43,17 +43,17 @@ def test_xml_gives_an_algorithm_back(name: str, collective: Collective, ranks: i
     ("name", "collective", "chunks"),
     [
         # What a rank sends, of a buffer of 8 chunks (2 for the trees).
-        ("ring", Collective.ALL_REDUCE, 14),
-        ("ring", Collective.REDUCE_SCATTER, 7),
-        ("ring", Collective.ALL_GATHER, 7),
-        ("direct", Collective.ALL_REDUCE, 14),
-        ("direct", Collective.ALL_TO_ALL, 7),
-        ("halving-doubling", Collective.ALL_REDUCE, 14),
-        ("halving-doubling", Collective.ALL_GATHER, 7),
+        ("ring", CollectiveKind.ALL_REDUCE, 14),
+        ("ring", CollectiveKind.REDUCE_SCATTER, 7),
+        ("ring", CollectiveKind.ALL_GATHER, 7),
+        ("direct", CollectiveKind.ALL_REDUCE, 14),
+        ("direct", CollectiveKind.ALL_TO_ALL, 7),
+        ("halving-doubling", CollectiveKind.ALL_REDUCE, 14),
+        ("halving-doubling", CollectiveKind.ALL_GATHER, 7),
     ],
 )
 def test_every_rank_sends_no_more_than_it_must(
-    name: str, collective: Collective, chunks: int
+    name: str, collective: CollectiveKind, chunks: int
 ) -> None:
     links = verify(common_program(name, collective, 8)).chunks_by_link()
 
@@ -64,19 +64,19 @@ def test_every_rank_sends_no_more_than_it_must(
 @pytest.mark.parametrize("name", ["ring", "direct", "double-binary-tree"])
 def test_one_rank_alone_needs_no_algorithm(name: str) -> None:
     with pytest.raises(AlgorithmError, match="among 1 ranks"):
-        common_program(name, Collective.ALL_REDUCE, 1)
+        common_program(name, CollectiveKind.ALL_REDUCE, 1)
 
 
 def test_halving_needs_a_power_of_two() -> None:
     with pytest.raises(AlgorithmError, match="6 ranks, which is not a power of two"):
-        common_program("halving-doubling", Collective.ALL_REDUCE, 6)
+        common_program("halving-doubling", CollectiveKind.ALL_REDUCE, 6)
 
 
 @pytest.mark.parametrize(
     ("name", "collective"),
-    [("in-switch", Collective.ALL_REDUCE), ("dissemination", Collective.BARRIER)],
+    [("in-switch", CollectiveKind.ALL_REDUCE), ("dissemination", CollectiveKind.BARRIER)],
 )
-def test_what_ranks_do_not_do_has_no_program(name: str, collective: Collective) -> None:
+def test_what_ranks_do_not_do_has_no_program(name: str, collective: CollectiveKind) -> None:
     with pytest.raises(AlgorithmError, match="has no program"):
         common_program(name, collective, 4)
 
@@ -84,15 +84,15 @@ def test_what_ranks_do_not_do_has_no_program(name: str, collective: Collective) 
 @pytest.mark.parametrize(
     ("name", "collective", "threadblocks"),
     [
-        ("ring", Collective.ALL_REDUCE, 1),
-        ("bidirectional-ring", Collective.ALL_REDUCE, 2),
-        ("halving-doubling", Collective.ALL_REDUCE, 3),
-        ("direct", Collective.ALL_GATHER, 7),
-        ("direct", Collective.ALL_REDUCE, 8),  # one more adds
+        ("ring", CollectiveKind.ALL_REDUCE, 1),
+        ("bidirectional-ring", CollectiveKind.ALL_REDUCE, 2),
+        ("halving-doubling", CollectiveKind.ALL_REDUCE, 3),
+        ("direct", CollectiveKind.ALL_GATHER, 7),
+        ("direct", CollectiveKind.ALL_REDUCE, 8),  # one more adds
     ],
 )
 def test_a_connection_has_one_threadblock(
-    name: str, collective: Collective, threadblocks: int
+    name: str, collective: CollectiveKind, threadblocks: int
 ) -> None:
     for rank in common_program(name, collective, 8).ranks:
         assert len(rank.threadblocks) == threadblocks

@@ -6,8 +6,8 @@ import pytest
 
 from hespas.collectives.msccl_xml import parse_program, read_program
 from hespas.collectives.program import Buffer, Place, StepId, StepKind
-from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 
 # The form in which MSCCL's own tools write an algorithm.
 TEXT = """<!-- a comment -->
@@ -35,7 +35,7 @@ def test_every_attribute_is_read() -> None:
 
     assert algorithm.name == "swap"
     assert algorithm.protocol == "LL"
-    assert algorithm.collective is Collective.ALL_GATHER
+    assert algorithm.collective is CollectiveKind.ALL_GATHER
     assert (algorithm.input_chunks, algorithm.output_chunks) == (2, 4)
     assert not algorithm.is_in_place
     empty, rank = algorithm.ranks

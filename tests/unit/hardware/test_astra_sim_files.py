@@ -10,13 +10,13 @@ from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
+from hespas.program.collectives import CollectiveKind
 
 NETWORK: dict[str, list[object]] = {
     "topology": ["Ring", "Switch"],

@@ -9,8 +9,9 @@ from hespas.errors import ConfigError, DeviceCountError, HardwareError, Simulati
 from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape, interconnect_of
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 WIRE: dict[str, object] = {"bandwidth_bytes_per_s": 5e10, "latency_s": 1e-6}
 SWITCH: dict[str, object] = {"topology": "switch", "size": 4, "link": WIRE}
@@ -28,7 +29,7 @@ def _all_reduce(devices: int, size_bytes: int = 4_000_000) -> TaskGraph:
         id=1,
         name="k",
         depends_on=(),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=size_bytes,
         group_table=None,
     )

@@ -13,11 +13,12 @@ from hespas.lower.beside import ASSUMPTION, STAYING, with_experts_beside
 from hespas.lower.fused import fused
 from hespas.prediction.figures.step import run_summary
 from hespas.prediction.result import Prediction
+from hespas.program.collectives import CollectiveKind
 from hespas.program.program import Op, Program
 from hespas.program.scopes import Phase, read_scope
 from hespas.split.regions import Compute, operations_of
 from hespas.tasks.build import regions_of_tasks
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask
+from hespas.tasks.graph import CollectiveTask, ComputeTask
 from programs import main_function, on_devices
 
 KIND = "tensor<64x64xbf16>"
@@ -118,7 +119,7 @@ def _exchanged_ps(prediction: Prediction) -> int:
     return sum(
         exposed.get(task.id, 0)
         for task in prediction.tasks.tasks
-        if isinstance(task, CollectiveTask) and task.kind is CommunicationKind.ALL_TO_ALL
+        if isinstance(task, CollectiveTask) and task.kind is CollectiveKind.ALL_TO_ALL
     )
 
 

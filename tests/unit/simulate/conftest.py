@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
+from hespas.program.collectives import COMMON_KINDS
 
 Dimension = tuple[str, int]
 MakeSystem = Callable[..., System]
@@ -38,7 +38,7 @@ def _make_system(
     return System(
         name="test",
         dimensions=tuple(dimensions),
-        implementations=dict.fromkeys(CollectiveKind, tuple(algorithms)),
+        implementations=dict.fromkeys(COMMON_KINDS, tuple(algorithms)),
         endpoint_delay_s=1e-9,
         preferred_dataset_splits=splits,
         active_chunks_per_dimension=active,

@@ -7,12 +7,12 @@ import pytest
 from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.imperfect import joined_job, on_cluster
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     ReceiveTask,
     SendTask,
@@ -40,7 +40,7 @@ REDUCE = CollectiveTask(
     id=2,
     name="k",
     depends_on=(1,),
-    kind=CommunicationKind.ALL_REDUCE,
+    kind=CollectiveKind.ALL_REDUCE,
     size_bytes=2**20,
     group_table=None,
 )

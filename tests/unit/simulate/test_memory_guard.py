@@ -9,10 +9,11 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate import memory_guard
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask, Job, TaskGraph
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
 
 MIB = 2**20
 
@@ -28,7 +29,7 @@ def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
         id=2,
         name="k",
         depends_on=(1,),
-        kind=CommunicationKind.ALL_TO_ALL,
+        kind=CollectiveKind.ALL_TO_ALL,
         size_bytes=MIB,
         group_table=None,
     )

@@ -6,21 +6,14 @@ import pytest
 
 from hespas.errors import UnsupportedError
 from hespas.hardware.presets import load_system
+from hespas.program.collectives import CollectiveKind
 from hespas.program.program import Program
 from hespas.simulate.astra.simulate import simulate
 from hespas.split.regions import Compute
 from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from hespas.tasks.build import RegionTime, build_task_graph
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 from programs import ADD_BODY, VECTOR, all_reduce, main_function, on_devices, settled
 from scheduled import done, kernel, scheduled, start, sync
 
@@ -69,17 +62,17 @@ def only(graph: TaskGraph) -> Task:
                 f'%r = "stablehlo.all_gather"(%a) <{{all_gather_dim = 0 : i64, {GLOBAL}}}> : '
                 f"({F}) -> tensor<16x8xf32>"
             ),
-            CommunicationKind.ALL_GATHER,
+            CollectiveKind.ALL_GATHER,
             "tensor<16x8xf32>",
             SHARD_BYTES,
         ),
-        (all_reduce("%r", "%a", kind=F), CommunicationKind.ALL_REDUCE, F, SHARD_BYTES),
+        (all_reduce("%r", "%a", kind=F), CollectiveKind.ALL_REDUCE, F, SHARD_BYTES),
         (
             (
                 f'%r = "stablehlo.reduce_scatter"(%a) <{{scatter_dimension = 0 : i64, {GLOBAL}}}> '
                 f"{ADD_BODY} : ({F}) -> tensor<1x8xf32>"
             ),
-            CommunicationKind.REDUCE_SCATTER,
+            CollectiveKind.REDUCE_SCATTER,
             "tensor<1x8xf32>",
             SHARD_BYTES,
         ),
@@ -89,19 +82,19 @@ def only(graph: TaskGraph) -> Task:
                 f"{DENSE}, split_count = 4 : i64, split_dimension = 0 : i64}}> : "
                 f"({F}) -> tensor<1x32xf32>"
             ),
-            CommunicationKind.ALL_TO_ALL,
+            CollectiveKind.ALL_TO_ALL,
             "tensor<1x32xf32>",
             SHARD_BYTES,
         ),
         (
             f'%r = "stablehlo.collective_broadcast"(%a) <{{{CHANNEL}, {DENSE}}}> : ({F}) -> {F}',
-            CommunicationKind.BROADCAST,
+            CollectiveKind.BROADCAST,
             F,
             SHARD_BYTES,
         ),
         (
             f'%r = "stablehlo.cross-replica-sum"(%a) <{{{DENSE}}}> : ({F}) -> {F}',
-            CommunicationKind.ALL_REDUCE,
+            CollectiveKind.ALL_REDUCE,
             F,
             SHARD_BYTES,
         ),
@@ -111,7 +104,7 @@ def only(graph: TaskGraph) -> Task:
                 f'%r, %q = "stablehlo.all_reduce"(%a, %h) <{{{GLOBAL}}}> {ADD_BODY} : '
                 f"({F}, tensor<3xf32>) -> ({F}, tensor<3xf32>)"
             ),
-            CommunicationKind.ALL_REDUCE,
+            CollectiveKind.ALL_REDUCE,
             F,
             SHARD_BYTES + 12,
         ),
@@ -121,13 +114,13 @@ def only(graph: TaskGraph) -> Task:
                 f'%r, %q = "stablehlo.all_gather"(%a, %h) <{{all_gather_dim = 0 : i64, '
                 f"{GLOBAL}}}> : ({F}, {F}) -> (tensor<16x8xf32>, tensor<16x8xf32>)"
             ),
-            CommunicationKind.ALL_GATHER,
+            CollectiveKind.ALL_GATHER,
             "tensor<16x8xf32>",
             2 * SHARD_BYTES,
         ),
     ],
 )
-def test_sizes(body: str, kind: CommunicationKind, result: str, size: int) -> None:
+def test_sizes(body: str, kind: CollectiveKind, result: str, size: int) -> None:
     replicas = 4 if "cross-replica" in body else 1
     task = only(built(body, kind=result, partitions=4 // replicas, replicas=replicas))
     assert isinstance(task, CollectiveTask)

@@ -2,16 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.chakra.writer import write_traces
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, TaskGraph
 from hespas.tasks.roles import find_roles, own_tasks
 
 
@@ -22,7 +16,7 @@ def make_graph() -> TaskGraph:
         id=2,
         name="k",
         depends_on=(0, 1),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=4,
         group_table=None,
         order_only=(1,),

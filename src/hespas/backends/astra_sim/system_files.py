@@ -9,7 +9,8 @@ from typing import cast
 from hespas.base.files import json_bytes, write_file
 from hespas.base.units import GIB, to_gb_per_s, to_ns
 from hespas.errors import ConfigError
-from hespas.hardware.system import CollectiveKind, RemoteMemory, System
+from hespas.hardware.system import RemoteMemory, System
+from hespas.program.collectives import COMMON_KINDS
 
 _CUSTOM = "-implementation-custom"
 _PER_NODE = "per-node-custom-implementation"
@@ -47,9 +48,9 @@ def _system_json(system: System) -> dict[str, object]:
     }
     if system.local_memory_bandwidth_bytes_per_s is not None:
         found["local-mem-bw"] = to_gb_per_s(system.local_memory_bandwidth_bytes_per_s)
-    for kind in CollectiveKind:
+    for kind in COMMON_KINDS:
         if kind in system.implementations:
-            found[f"{kind.value}-implementation"] = list(system.implementations[kind])
+            found[f"{kind.option}-implementation"] = list(system.implementations[kind])
     return found | {name: _absolute(name, value) for name, value in system.options.items()}
 
 

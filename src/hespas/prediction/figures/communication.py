@@ -23,17 +23,10 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconn
 from hespas.hardware.system import System
 from hespas.prediction.figures.schema import CommunicationRow
 from hespas.prediction.result import Prediction
+from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import DeviceOrder, groups_along, on_devices
 from hespas.simulate.timeline import ClassTimeline
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    GroupTable,
-    ReceiveTask,
-    SendTask,
-    Task,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveTask, SendTask, Task
 from hespas.tasks.intervals import Interval, exposed_parts
 
 
@@ -53,7 +46,7 @@ class Bus:
         )
 
     def limit_bytes_per_s(
-        self, kind: CommunicationKind | None, members: Sequence[int]
+        self, kind: CollectiveKind | None, members: Sequence[int]
     ) -> float | None:
         """Return the most bus bandwidth that a group can reach; None where it is not known.
 
@@ -81,7 +74,7 @@ class Bus:
         sizes = [each.size for each in self.dimensions]
         return list(accumulate([1, *sizes[:-1]], int.__mul__)) if sizes else []
 
-    def _levels(self, kind: CommunicationKind | None, members: Sequence[int]) -> Iterator[_Level]:
+    def _levels(self, kind: CollectiveKind | None, members: Sequence[int]) -> Iterator[_Level]:
         for stride, each in zip(self._strides(), self.dimensions, strict=True):
             positions = [member // stride % each.size for member in members]
             along = len(set(positions))
@@ -99,7 +92,7 @@ class Bus:
             )
 
 
-_ROOTED = {CommunicationKind.GATHER, CommunicationKind.SCATTER}
+_ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
 """What the first member receives or sends alone: on a line, to both sides if others are there."""
 
 
@@ -123,24 +116,24 @@ def bus_of(system: System, *, model: str) -> Bus | None:
     return Bus(dimensions=fabric.dimensions) if isinstance(fabric, Dimensions) else None
 
 
-def sent_bytes(kind: CommunicationKind, members: int, size_bytes: int) -> float:
+def sent_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> float:
     """Return what a device must send at least in a collective, of so many bytes put in.
 
     In a gather or scatter it is what the one that has all must receive or send.
 
-    >>> sent_bytes(CommunicationKind.ALL_REDUCE, 4, 1000)
+    >>> sent_bytes(CollectiveKind.ALL_REDUCE, 4, 1000)
     1500.0
     """
     match kind:
-        case CommunicationKind.ALL_REDUCE:
+        case CollectiveKind.ALL_REDUCE:
             return 2 * (members - 1) / members * size_bytes
-        case CommunicationKind.ALL_GATHER | CommunicationKind.GATHER:
+        case CollectiveKind.ALL_GATHER | CollectiveKind.GATHER:
             return float((members - 1) * size_bytes)
         case (
-            CommunicationKind.REDUCE_SCATTER
-            | CommunicationKind.REDUCE_SCATTER_BLOCK
-            | CommunicationKind.ALL_TO_ALL
-            | CommunicationKind.SCATTER
+            CollectiveKind.REDUCE_SCATTER
+            | CollectiveKind.REDUCE_SCATTER_BLOCK
+            | CollectiveKind.ALL_TO_ALL
+            | CollectiveKind.SCATTER
         ):
             return (members - 1) / members * size_bytes
         case _:
@@ -160,25 +153,25 @@ def _links(shape: Shape, members: int) -> int:
             assert_never(shape)
 
 
-def _share(kind: CommunicationKind, members: int, blocks: int, *, reduces_in_switch: bool) -> float:
+def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch: bool) -> float:
     """Return the bus bandwidth for each byte/s of a member's links out of its block.
 
     All blocks together exchange at least ``blocks - 1`` times the data, twice to reduce it for
     all, or once each where switches add it up; all-to-all sends each byte by itself.
     """
     match kind:
-        case CommunicationKind.ALL_REDUCE if reduces_in_switch:
+        case CollectiveKind.ALL_REDUCE if reduces_in_switch:
             return 2 * (members - 1) / blocks
         case (
-            CommunicationKind.ALL_REDUCE
-            | CommunicationKind.ALL_GATHER
-            | CommunicationKind.GATHER
-            | CommunicationKind.REDUCE_SCATTER
-            | CommunicationKind.REDUCE_SCATTER_BLOCK
-            | CommunicationKind.SCATTER
+            CollectiveKind.ALL_REDUCE
+            | CollectiveKind.ALL_GATHER
+            | CollectiveKind.GATHER
+            | CollectiveKind.REDUCE_SCATTER
+            | CollectiveKind.REDUCE_SCATTER_BLOCK
+            | CollectiveKind.SCATTER
         ):
             return (members - 1) / (blocks - 1)
-        case CommunicationKind.ALL_TO_ALL:
+        case CollectiveKind.ALL_TO_ALL:
             return (members - 1) / (members - members / blocks)
         case _:
             return members / blocks
@@ -189,9 +182,6 @@ IDLE = "idle"
 
 
 _SUBSETS = 5
-
-
-_KIND = {kind: kind.name.lower() for kind in CommunicationKind}
 
 
 _PERMUTE = "collective_permute"
@@ -276,7 +266,7 @@ def _sends(task: ReceiveTask, device: ClassTimeline) -> bool:
 
 
 def _kind(task: Task) -> str:
-    return _KIND[task.kind] if isinstance(task, CollectiveTask) else _PERMUTE
+    return task.kind.text if isinstance(task, CollectiveTask) else _PERMUTE
 
 
 def _groups(
@@ -338,8 +328,8 @@ class _Names:
     dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
         default_factory=dict[GroupTable, tuple[int, ...]]
     )
-    limits: dict[tuple[CommunicationKind | None, GroupTable], float | None] = field(
-        default_factory=dict[tuple[CommunicationKind | None, GroupTable], float | None]
+    limits: dict[tuple[CollectiveKind | None, GroupTable], float | None] = field(
+        default_factory=dict[tuple[CollectiveKind | None, GroupTable], float | None]
     )
 
     def axis(self, task: Task, groups: GroupTable) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -58,14 +58,12 @@ def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
     250
     """
     match kind:
-        case CollectiveKind.ALL_REDUCE | CollectiveKind.ALL_TO_ALL:
-            return size_bytes
         case CollectiveKind.REDUCE_SCATTER:
             return size_bytes // members
         case CollectiveKind.ALL_GATHER:
             return size_bytes * members
         case _:
-            assert_never(kind)
+            return size_bytes
 
 
 def ring_bytes_sent(kind: CollectiveKind, members: int, size_bytes: int) -> int:
@@ -117,11 +115,9 @@ def ring_steps(kind: CollectiveKind, members: int) -> int:
             return 2 * (members - 1)
         case CollectiveKind.REDUCE_SCATTER | CollectiveKind.ALL_GATHER:
             return members - 1
-        case CollectiveKind.ALL_TO_ALL:
-            # Data for the k-th neighbour is handed on k times: 1 + 2 + ... + (n - 1).
-            return members * (members - 1) // 2
         case _:
-            assert_never(kind)
+            # All-to-all: data for the k-th neighbour is handed on k times, 1 + 2 + ... + (n - 1).
+            return members * (members - 1) // 2
 
 
 def _ring(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
@@ -198,13 +194,12 @@ def halving_doubling_schedule(kind: CollectiveKind, members: int) -> Schedule:
     """Return the schedule of halving-doubling; raises as `halving_doubling_steps` does."""
     # Most runs do without, and save the import.
     from hespas.collectives.algorithms import HALVING_DOUBLING  # noqa: PLC0415
-    from hespas.collectives.schedule import Collective  # noqa: PLC0415
 
     if members & members - 1:
         raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
     if kind is _A2A:
         raise SimulationError("there is no all-to-all by halvingDoubling")
-    return HALVING_DOUBLING.schedule(Collective[kind.name], members)
+    return HALVING_DOUBLING.schedule(kind, members)
 
 
 def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:

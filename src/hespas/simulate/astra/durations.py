@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.closed_forms import AlgorithmName, LogicalRing, Span, span
 from hespas.simulate.astra.messages import Route, delay_ns, endpoint_ns, hops, reduce_ns, route
 from hespas.simulate.astra.options import group_implementation

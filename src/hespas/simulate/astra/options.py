@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hespas.base.limits import MOST_DIGITS
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.closed_forms import AlgorithmName
 
 _NAME = re.compile(
@@ -65,7 +66,7 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
     """
     names = system.implementations.get(kind)
     if not names:
-        message = f"there is no {kind.value}-implementation"
+        message = f"there is no {kind.option}-implementation"
         raise SimulationError(message, location=system.name, hint="add one to system.json")
     return tuple([parse_implementation(name) for name in names])
 
@@ -88,10 +89,10 @@ PER_NODE = "per-node-custom-implementation"
 
 def custom_option(kind: CollectiveKind) -> str:
     """Return the option that gives a kind's prefix."""
-    return f"{kind.value}-implementation-custom"
+    return f"{kind.option}-implementation-custom"
 
 
 def has_custom_collectives(system: System) -> bool:
     """Return whether the system writes out any collective."""
-    names = (PER_NODE, *map(custom_option, CollectiveKind))
+    names = (PER_NODE, *map(custom_option, COMMON_KINDS))
     return any(system.options.get(name) for name in names)

@@ -13,7 +13,8 @@ from math import ceil, prod
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.closed_forms import output_bytes
 from hespas.simulate.astra.messages import endpoint_ns
 from hespas.simulate.astra.options import (
@@ -21,14 +22,7 @@ from hespas.simulate.astra.options import (
     group_implementation,
     implementations,
 )
-from hespas.tasks.graph import CollectiveTask, CommunicationKind
-
-_KINDS = {
-    CommunicationKind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER: CollectiveKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
-}
+from hespas.tasks.graph import CollectiveTask
 
 
 def task_text(task: CollectiveTask) -> str:
@@ -38,9 +32,9 @@ def task_text(task: CollectiveTask) -> str:
 
 def collective_kind(task: CollectiveTask) -> CollectiveKind:
     """Return the kind whose algorithm runs a collective. Raises `SimulationError` without one."""
-    if task.kind not in _KINDS:
+    if task.kind not in COMMON_KINDS:
         raise SimulationError(f"{task.kind.name} has no model here", location=task_text(task))
-    return _KINDS[task.kind]
+    return task.kind
 
 
 _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 import numpy as np
 
 from hespas.base.units import PS_PER_NS
-from hespas.hardware.system import CollectiveKind
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.closed_forms import (
     AlgorithmName,
     LogicalRing,

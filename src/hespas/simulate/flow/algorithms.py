@@ -14,7 +14,8 @@ from math import ceil
 from hespas.collectives import algorithms as collective_algorithms
 from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
 from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
-from hespas.collectives.schedule import HIERARCHICAL, Collective, Operation, Schedule
+from hespas.collectives.schedule import HIERARCHICAL, Operation, Schedule
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow import choices
 
 AROUND = "bidirectional-ring"
@@ -23,9 +24,9 @@ _MOST_DIRECT = 64
 """Larger groups don't keep connections between all pairs, except for all-to-all."""
 
 
-def collective_of(kind: str) -> Collective:
+def collective_of(kind: str) -> CollectiveKind:
     """Return the collective of a kind such as ``all_reduce``."""
-    return Collective[kind.upper()]
+    return CollectiveKind[kind.upper()]
 
 
 def kinds_of(algorithm: str) -> tuple[str, ...]:
@@ -41,7 +42,7 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
             able = tuple(ALGORITHMS[AROUND].rounds)
         case _:
             able = tuple(ALGORITHMS[algorithm].rounds)
-    return tuple([collective.name.lower() for collective in able])
+    return tuple([collective.text for collective in able])
 
 
 def algorithms_for(kind: str, members: int) -> tuple[str, ...]:

@@ -20,29 +20,18 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
 from hespas.simulate.flow.refinement import count_distinct
 from hespas.simulate.flow.topology import Integers
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    Job,
-    ReceiveTask,
-    SendTask,
-    Task,
-)
+from hespas.tasks.graph import CollectiveTask, Job, ReceiveTask, SendTask, Task
 from hespas.tasks.roles import ALWAYS, Roles
 
 Signature: TypeAlias = tuple[str, int]
 """A kind of collective, or ``send_recv``, and its size in bytes."""
-
-_KINDS = {kind: kind.name.lower() for kind in CommunicationKind} | {
-    CommunicationKind.REDUCE_SCATTER_BLOCK: "reduce_scatter"
-}
 
 
 def signature_of(task: CollectiveTask | SendTask | ReceiveTask) -> Signature:
     """Return what all sides of a collective or a message agree on."""
     if not isinstance(task, CollectiveTask):
         return "send_recv", task.size_bytes
-    kind = _KINDS[task.kind]
+    kind = task.kind.base.text
     return f"{kind}_{task.kernel}" if task.kernel else kind, task.size_bytes
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from hespas.base.suggest import suggestion
 from hespas.collectives.patterns import Along, Form, Pattern, shift
-from hespas.collectives.schedule import HIERARCHICAL, Collective, phases
+from hespas.collectives.schedule import HIERARCHICAL, phases
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.options import parse_implementation
 from hespas.simulate.flow import choices
 from hespas.simulate.flow.algorithms import (
@@ -305,7 +306,7 @@ class Planner:
         sizes = {line: group.members_along(line) for line in group.lines}
         parts: list[Plan] = []
         for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
-            phase = collective.name.lower()
+            phase = collective.text
             if specified is not None:
                 one = specified[min(line, len(specified) - 1)]
                 parts.append(self._flat(group, line, phase, phase_bytes, one))
@@ -326,7 +327,7 @@ class Planner:
         }
         parts: list[Plan] = []
         for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
-            phase = collective.name.lower()
+            phase = collective.text
             if line != first:
                 plan = self._measured(group, line, phase, phase_bytes)
                 parts.append(
@@ -341,7 +342,7 @@ class Planner:
             return replace(parts[0], algorithm=algorithm)
         return _joined(algorithm, parts)
 
-    def _multi_axis(self, group: GroupLayout, collective: Collective, size_bytes: int) -> Plan:
+    def _multi_axis(self, group: GroupLayout, collective: CollectiveKind, size_bytes: int) -> Plan:
         """Divide the data among the axes, so that all are in use: each part begins with another.
 
         A phase lasts as long as that of the slowest part. Source: the strategies that libtpu
@@ -361,7 +362,7 @@ class Planner:
         stages: list[Stage] = []
         for at_once in zip(*of_parts, strict=True):
             plans = [
-                self._flat(group, axis, phase.name.lower(), phase_bytes, one)
+                self._flat(group, axis, phase.text, phase_bytes, one)
                 for axis, phase, phase_bytes in at_once
             ]
             slowest = max(plans, key=lambda plan: plan.total_ps)

@@ -9,7 +9,8 @@ from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Interconnect, interconnect_of
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.astra.roofline import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
@@ -139,7 +140,7 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
 
 def _check_options(system: System) -> None:
     """Raise `SimulationError` for options of system.json that only ASTRA-sim has."""
-    custom = (PER_NODE, *(custom_option(kind) for kind in CollectiveKind))
+    custom = (PER_NODE, *map(custom_option, COMMON_KINDS))
     for name in ("replay-only", "model-shared-bus", *custom):
         if system.options.get(name):
             message = f"{name} has no model in hespas' own network model"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, cast
 
 from hespas.base.limits import MOST_DIGITS
 from hespas.errors import TraceError
+from hespas.program.collectives import CollectiveKind
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
@@ -39,6 +40,22 @@ class NodeType(IntEnum):
     COMM_SEND = 5
     COMM_RECV = 6
     COMM_COLL = 7
+
+
+NUMBER_OF_KIND = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.REDUCE: 1,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.GATHER: 3,
+    CollectiveKind.SCATTER: 4,
+    CollectiveKind.BROADCAST: 5,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+    CollectiveKind.REDUCE_SCATTER_BLOCK: 8,
+    CollectiveKind.BARRIER: 9,
+}
+"""Collectives as Chakra's ``CollectiveCommType`` numbers them."""
+KIND_OF_NUMBER = {number: kind for kind, number in NUMBER_OF_KIND.items()}
 
 
 class Attribute(Protocol):

@@ -10,10 +10,10 @@ from typing import NamedTuple, NoReturn, cast
 from hespas.base.limits import MOST_DIGITS
 from hespas.base.units import PS_PER_NS
 from hespas.errors import TraceError
-from hespas.tasks.chakra.format import Node, NodeType
+from hespas.program.collectives import CollectiveKind
+from hespas.tasks.chakra.format import KIND_OF_NUMBER, Node, NodeType
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     MemoryTask,
@@ -223,9 +223,9 @@ def _duration_ps(reader: _Reader) -> int:
 def _collective(reader: _Reader) -> ParsedNode:
     node = reader.node
     number = reader.integer("comm_type")
-    if number not in {kind.value for kind in CommunicationKind}:
+    kind = KIND_OF_NUMBER.get(number)
+    if kind is None:
         reader.fail(f"comm_type {number} is not a collective")
-    kind = CommunicationKind(number)
     group = _group(reader)
     task = CollectiveTask(
         id=node.id,
@@ -235,7 +235,7 @@ def _collective(reader: _Reader) -> ParsedNode:
         size_bytes=reader.amount("comm_size"),
         group_table=None if group == EVERYONE else PENDING_TABLE,
         involved_dimensions=_involved(reader) if group == EVERYONE else None,
-        recorded_ps=_duration_ps(reader) if kind is CommunicationKind.BROADCAST else None,
+        recorded_ps=_duration_ps(reader) if kind is CollectiveKind.BROADCAST else None,
         order_only=_order_only(reader),
     )
     return ParsedNode(task, group=group)
@@ -257,13 +257,13 @@ def _recorded(reader: _Reader) -> ParsedNode:
     if values.get("is_cpu_op", False):
         return _compute(reader)
     number = values.get("comm_type") if node.type == NodeType.COMM_COLL else None
-    kinds: dict[object, CommunicationKind] = {kind.value: kind for kind in CommunicationKind}
+    kind = KIND_OF_NUMBER.get(number) if isinstance(number, int) else None
     size_bytes = values.get("comm_size", values.get("tensor_size", 0))
     task = CollectiveTask(
         id=node.id,
         name=node.name,
         depends_on=_depends_on(node),
-        kind=kinds.get(number, CommunicationKind.BROADCAST),
+        kind=kind or CollectiveKind.BROADCAST,
         size_bytes=size_bytes if isinstance(size_bytes, int) and size_bytes > 0 else 0,
         group_table=None,
         recorded_ps=_duration_ps(reader),

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from hespas.errors import TraceError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.nodes import EVERYONE, ParsedNode
 from hespas.tasks.chakra.reader import node_location, parsed_nodes
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, ComputeTask
+from hespas.tasks.graph import CollectiveTask, ComputeTask
 
 _HINT = "leave --stream out"
 
@@ -30,7 +31,7 @@ class ScannedTrace:
     file: Path
     reach: int
     groups: frozenset[int]
-    kinds: frozenset[CommunicationKind]
+    kinds: frozenset[CollectiveKind]
 
 
 def scan_trace(file: Path) -> ScannedTrace:
@@ -42,7 +43,7 @@ def scan_trace(file: Path) -> ScannedTrace:
     ids = array("Q")
     reach = 0
     groups: set[int] = set()
-    kinds: set[CommunicationKind] = set()
+    kinds: set[CollectiveKind] = set()
     for node in stream_trace(file):
         task = node.task
         if ids and task.id <= ids[-1]:

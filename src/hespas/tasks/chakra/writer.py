@@ -13,6 +13,7 @@ from hespas.base.units import PS_PER_NS
 from hespas.errors import TraceError
 from hespas.tasks.chakra.format import (
     COMM_GROUP_FILE,
+    NUMBER_OF_KIND,
     SCHEMA_VERSION,
     Group,
     NodeType,
@@ -203,7 +204,7 @@ class _NodeWriter:
 
     def _collective(self, task: CollectiveTask, partner: int) -> bytes:
         self._check_size(task)
-        common = self._attributes(comm_type=task.kind.value, comm_size=task.size_bytes)
+        common = self._attributes(comm_type=NUMBER_OF_KIND[task.kind], comm_size=task.size_bytes)
         if task.recorded_ps is not None:
             micros = task.recorded_ps // _PS_PER_MICROSECOND
             common += self._make_node(duration_micros=micros).SerializeToString()

@@ -8,19 +8,12 @@ from hespas.backends.htsim.run import run_htsim
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    Job,
-    Task,
-    TaskGraph,
-    spmd_job,
-)
+from hespas.program.collectives import CollectiveKind
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
 from message_simulators import stand_in_htsim
 
 MIB = 2**20
-ALL_REDUCE, ALL_TO_ALL = CommunicationKind.ALL_REDUCE, CommunicationKind.ALL_TO_ALL
+ALL_REDUCE, ALL_TO_ALL = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 RECORDED_US = [
     ("ring", ALL_REDUCE, 4, 64 * MIB, 2059),
     ("ring", ALL_REDUCE, 8, 64 * MIB, 2424),
@@ -34,7 +27,7 @@ RECORDED_US = [
 """What htsim says of a collective at 50 GB/s through one switch, 500 ns a link (November 2026)."""
 
 
-def collective(number: int, kind: CommunicationKind, size_bytes: int) -> CollectiveTask:
+def collective(number: int, kind: CollectiveKind, size_bytes: int) -> CollectiveTask:
     return CollectiveTask(
         id=number, name="c", depends_on=(), kind=kind, size_bytes=size_bytes, group_table=None
     )
@@ -67,7 +60,7 @@ def played_us(work: Job, system: System, directory: Path, algorithm: str = "ring
 
 @pytest.mark.parametrize("recorded", RECORDED_US)
 def test_messages_take_what_the_real_program_said(
-    recorded: tuple[str, CommunicationKind, int, int, float], tmp_path: Path
+    recorded: tuple[str, CollectiveKind, int, int, float], tmp_path: Path
 ) -> None:
     """Any number of ranks, at the system's rate and latency."""
     algorithm, kind, ranks, size_bytes, recorded_us = recorded

@@ -9,32 +9,25 @@ from hespas.backends.sst.run import run_sst, simulated_ns
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    Job,
-    Task,
-    TaskGraph,
-    spmd_job,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
 from message_simulators import stand_in_sst
 
 MIB = 2**20
-ALL_REDUCE = CommunicationKind.ALL_REDUCE
+ALL_REDUCE = CollectiveKind.ALL_REDUCE
 RECORDED_US = [
     ("ring", ALL_REDUCE, 4, 64 * MIB, 2055),
     ("ring", ALL_REDUCE, 8, 64 * MIB, 2441),
     ("ring", ALL_REDUCE, 16, 64 * MIB, 2706),
     ("direct", ALL_REDUCE, 8, 64 * MIB, 2441),
     ("halving-doubling", ALL_REDUCE, 8, 64 * MIB, 2394),
-    ("direct", CommunicationKind.ALL_TO_ALL, 8, 64 * MIB, 1226),
+    ("direct", CollectiveKind.ALL_TO_ALL, 8, 64 * MIB, 1226),
 ]
 """What SST says of a collective at 50 GB/s through one switch, 500 ns a link (November 2026)."""
 
 
-def collective(number: int, kind: CommunicationKind, size_bytes: int) -> CollectiveTask:
+def collective(number: int, kind: CollectiveKind, size_bytes: int) -> CollectiveTask:
     return CollectiveTask(
         id=number, name=kind.name, depends_on=(), kind=kind, size_bytes=size_bytes,
         group_table=None,
@@ -63,7 +56,7 @@ def played_us(work: Job, system: System, directory: Path, algorithm: str = "ring
 
 @pytest.mark.parametrize("recorded", RECORDED_US)
 def test_its_files_are_read_and_its_answer_too(
-    recorded: tuple[str, CommunicationKind, int, int, float], tmp_path: Path
+    recorded: tuple[str, CollectiveKind, int, int, float], tmp_path: Path
 ) -> None:
     """The real program takes as long as messages at the links' rate, and 8 % more at most."""
     algorithm, kind, ranks, size_bytes, recorded_us = recorded
@@ -102,15 +95,15 @@ def test_presets_are_as_fast_as_their_links(preset: str, tmp_path: Path) -> None
         (ALL_REDUCE, "double-binary-tree", 1.001),
         (ALL_REDUCE, "ring", 1.001),
         (ALL_REDUCE, "direct", 1.001),
-        (CommunicationKind.REDUCE, "binomial-tree", 1.001),
-        (CommunicationKind.REDUCE, "ring", 1.1),
-        (CommunicationKind.BROADCAST, "binomial-tree", 1.001),
-        (CommunicationKind.BROADCAST, "ring", 1.1),
-        (CommunicationKind.BARRIER, "dissemination", 1.001),
+        (CollectiveKind.REDUCE, "binomial-tree", 1.001),
+        (CollectiveKind.REDUCE, "ring", 1.1),
+        (CollectiveKind.BROADCAST, "binomial-tree", 1.001),
+        (CollectiveKind.BROADCAST, "ring", 1.1),
+        (CollectiveKind.BARRIER, "dissemination", 1.001),
     ],
 )
 def test_messages_are_those_of_our_own_model(
-    kind: CommunicationKind, algorithm: str, allowed: float, members: int, tmp_path: Path
+    kind: CollectiveKind, algorithm: str, allowed: float, members: int, tmp_path: Path
 ) -> None:
     """On one switch they take as long as hespas' network model says, chains a bit longer."""
     work = job(members, collective(0, kind, 64 * MIB))
@@ -121,7 +114,7 @@ def test_messages_are_those_of_our_own_model(
 
 def test_a_barrier_takes_its_rounds(tmp_path: Path) -> None:
     """3 rounds of a dissemination barrier among 8, each through two links of 500 ns."""
-    work = job(8, collective(0, CommunicationKind.BARRIER, 0))
+    work = job(8, collective(0, CollectiveKind.BARRIER, 0))
     assert played_us(work, switch(8), tmp_path, "dissemination") == pytest.approx(3, rel=1e-3)
 
 

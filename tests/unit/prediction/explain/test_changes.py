@@ -17,7 +17,7 @@ from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.presets import load_device, load_system
-from hespas.hardware.system import CollectiveKind, NetworkDimension, System, Topology, bare_system
+from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
 from hespas.prediction import composition
 from hespas.prediction.explain.changes import (
     ARITHMETIC_DOUBLED,
@@ -38,6 +38,7 @@ from hespas.prediction.options import (
     PredictOptions,
     ProgramOptions,
 )
+from hespas.program.collectives import CollectiveKind
 from hespas.program.program import SLOP_FLAG
 from hespas.simulate.models import Model
 from programs import vector_main

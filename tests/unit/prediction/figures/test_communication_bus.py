@@ -15,20 +15,21 @@ from hespas.hardware.interconnect import (
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.presets import load_system, system_names
 from hespas.prediction.figures.communication import Bus, bus_of, sent_bytes
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 DIVISIBLE = (
-    CommunicationKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
 )
 GB = 10**9
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL = (
-    CommunicationKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER,
-    CommunicationKind.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.ALL_TO_ALL,
 )
 
 
@@ -56,7 +57,7 @@ NODES = Bus(dimensions=(dimension(8, 450e9), dimension(4, 50e9)))
         (ALL_TO_ALL, range(0, 32, 4), 7 / 6 * 50e9),
         # All of them: what a device has in links decides before what a node has to others.
         (ALL_GATHER, range(32), 450e9 + 50e9),
-        (CommunicationKind.BROADCAST, range(32), 8 * 50e9),
+        (CollectiveKind.BROADCAST, range(32), 8 * 50e9),
         # Not a product of positions along the dimensions.
         (ALL_GATHER, (0, 9), None),
         (ALL_GATHER, (3,), None),
@@ -66,7 +67,7 @@ NODES = Bus(dimensions=(dimension(8, 450e9), dimension(4, 50e9)))
     ],
 )
 def test_the_narrowest_cut_decides(
-    kind: CommunicationKind | None, members: tuple[int, ...], limit: float | None
+    kind: CollectiveKind | None, members: tuple[int, ...], limit: float | None
 ) -> None:
     found = NODES.limit_bytes_per_s(kind, members)
     assert found == (None if limit is None else pytest.approx(limit))

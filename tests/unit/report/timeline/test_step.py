@@ -7,27 +7,20 @@ import pytest
 
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
+from hespas.program.collectives import CollectiveKind
 from hespas.report.timeline.chart import Chart, Slice
 from hespas.report.timeline.step import step_chart
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    ReceiveTask,
-    SendTask,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, TaskGraph
 
 
 def system(devices: int) -> System:
@@ -61,7 +54,7 @@ def timeline() -> Timeline:
             id=2,
             name="ar",
             depends_on=(1,),
-            kind=CommunicationKind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             size_bytes=1 << 20,
             group_table=None,
         ),
@@ -184,7 +177,7 @@ def test_a_device_that_is_late_is_what_the_others_wait_for() -> None:
             id=1,
             name="ar",
             depends_on=(0,),
-            kind=CommunicationKind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             size_bytes=1 << 20,
             group_table=None,
         ),
@@ -215,7 +208,7 @@ def test_every_stream_of_our_own_model_has_a_track() -> None:
             id=number,
             name=f"k{number}",
             depends_on=(),
-            kind=CommunicationKind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             size_bytes=1 << 20,
             group_table=number - 2,
         )

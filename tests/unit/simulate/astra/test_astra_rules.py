@@ -9,12 +9,12 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.events.streams import Queues
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     Job,
     MemoryTask,
@@ -36,7 +36,7 @@ def all_reduce(number: int, *after: int, size: int = 800) -> CollectiveTask:
         id=number,
         name="ar",
         depends_on=after,
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=size,
         group_table=None,
     )

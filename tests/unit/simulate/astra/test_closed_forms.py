@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
-from hespas.collectives.schedule import Collective, Operation, phases
+from hespas.collectives.schedule import Operation, phases
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.closed_forms import (
     AlgorithmName,
     LogicalRing,
@@ -127,12 +128,12 @@ SIZES = (1, 7, 800, 12345)
 @pytest.mark.parametrize("members", [2, 3, 4, 8, 13])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ring_is_that_of_its_schedule(kind: CollectiveKind, members: int) -> None:
-    schedule = ALGORITHMS["ring"].schedule(Collective[kind.name], members)
+    schedule = ALGORITHMS["ring"].schedule(kind, members)
 
     assert ring_steps(kind, members) == sum(rounds.count for rounds in schedule.rounds)
     for size in SIZES:
         for name in ("ring", "direct"):
-            other = ALGORITHMS[name].schedule(Collective[kind.name], members)
+            other = ALGORITHMS[name].schedule(kind, members)
             sizes = {other.message_bytes(rounds, size) for rounds in other.rounds}
             assert sizes == {message_bytes(kind, members, size)}
 
@@ -140,7 +141,7 @@ def test_a_ring_is_that_of_its_schedule(kind: CollectiveKind, members: int) -> N
 @pytest.mark.parametrize("members", [2, 3, 4, 8, 13])
 @pytest.mark.parametrize("kind", KINDS)
 def test_direct_is_that_of_its_schedule(kind: CollectiveKind, members: int) -> None:
-    schedule = ALGORITHMS["direct"].schedule(Collective[kind.name], members)
+    schedule = ALGORITHMS["direct"].schedule(kind, members)
 
     one_by_one = schedule.windowed(1)
     messages = sum(rounds.count for rounds in one_by_one.rounds)
@@ -158,7 +159,7 @@ def test_direct_is_that_of_its_schedule(kind: CollectiveKind, members: int) -> N
 @pytest.mark.parametrize("members", [2, 4, 8, 16])
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_a_tree_is_that_of_its_schedule(members: int, mirrored: bool) -> None:
-    schedule = ALGORITHMS["double-binary-tree"].schedule(Collective.ALL_REDUCE, members)
+    schedule = ALGORITHMS["double-binary-tree"].schedule(CollectiveKind.ALL_REDUCE, members)
     # ASTRA-sim numbers the second tree from the other end: member k of the schedule's stands at
     # k - 1 in the first of ASTRA-sim's trees, and at -k in the second.
     climbing = {
@@ -188,5 +189,5 @@ def test_phases_are_those_of_hierarchical_collectives(
 
     assert planned == [
         (phase.dimension, phase.collective.name, phase.size_bytes)
-        for phase in phases(Collective[kind.name], sizes, 4096)
+        for phase in phases(kind, sizes, 4096)
     ]

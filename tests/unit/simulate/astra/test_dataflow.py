@@ -10,30 +10,23 @@ import pytest
 
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra import simulate as module
 from hespas.simulate.astra.simulate import simulate
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    ComputeTask,
-    GroupTable,
-    Job,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, Job, Task, TaskGraph
 
 MakeSystem = Callable[..., System]
 ROWS: GroupTable = ((0, 1, 2, 3), (4, 5, 6, 7))
 COLUMNS: GroupTable = ((0, 4), (1, 5), (2, 6), (3, 7))
 KINDS = (
-    CommunicationKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
 )
 
 
-def tasks(speed: int, kind: CommunicationKind) -> tuple[Task, ...]:
+def tasks(speed: int, kind: CollectiveKind) -> tuple[Task, ...]:
     """Return computation and collectives of rows, columns and all devices, by turns."""
     found: list[Task] = []
     for number in range(0, 18, 2):
@@ -54,7 +47,7 @@ def tasks(speed: int, kind: CommunicationKind) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def job(kind: CommunicationKind, speeds: tuple[int, ...] = (1, 1, 1, 9, 1, 2, 1, 1)) -> Job:
+def job(kind: CollectiveKind, speeds: tuple[int, ...] = (1, 1, 1, 9, 1, 2, 1, 1)) -> Job:
     graphs = [
         TaskGraph(name="g", device_count=8, tasks=tasks(speed, kind), group_tables=(ROWS, COLUMNS))
         for speed in speeds
@@ -83,7 +76,7 @@ ALGORITHMS = [
 @pytest.mark.parametrize(("algorithm", "kind"), ALGORITHMS)
 @pytest.mark.parametrize("is_row", [True, False])
 def test_devices_that_differ_need_no_events(
-    kind: CommunicationKind,
+    kind: CollectiveKind,
     algorithm: str,
     *,
     is_row: bool,
@@ -111,7 +104,7 @@ def test_devices_that_end_alike_are_reported_together(
     make_system: MakeSystem, without_events: Callable[[], None]
 ) -> None:
     system = make_system(("Switch", 8), algorithms=("direct",))
-    work = job(CommunicationKind.ALL_GATHER, speeds=(1, 2))
+    work = job(CollectiveKind.ALL_GATHER, speeds=(1, 2))
     work = replace(work, graph_of_device=(0, 0, 0, 0, 0, 0, 0, 1))
 
     without_events()
@@ -128,7 +121,7 @@ def test_a_device_that_takes_no_part_goes_on(
         id=2,
         name="k",
         depends_on=(1,),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=800,
         group_table=0,
     )
@@ -162,11 +155,11 @@ def test_devices_that_differ_can_still_not_start_for_free(make_system: MakeSyste
         id=1,
         name="k",
         depends_on=(),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=800,
         group_table=None,
     )
-    work = job(CommunicationKind.ALL_REDUCE)
+    work = job(CollectiveKind.ALL_REDUCE)
     graphs = tuple([replace(graph, tasks=(group,)) for graph in work.graphs])
 
     with pytest.raises(SimulationError, match="takes no time at the very start"):
@@ -183,7 +176,7 @@ def test_parts_of_a_collective_that_spans_some_dimensions_do_not_wait_for_each_o
         id=2,
         name="k",
         depends_on=(1,),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=800,
         group_table=None,
     )

@@ -8,13 +8,10 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.messages import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.tasks.graph import (
-    CommunicationKind,
-    Job,
-    Task,
-)
+from hespas.tasks.graph import Job, Task
 from small_jobs import (
     RING4,
     MakeSystem,
@@ -236,7 +233,7 @@ def test_the_system_must_have_the_jobs_devices(make_system: MakeSystem) -> None:
     [
         ([all_gather_of_nothing()], r"ALL_GATHER 1 \(ar\): 0 bytes can't be cut"),
         ([all_reduce(1, table=0)], r"the group \[0\] has only one member"),
-        ([replace(all_reduce(1), kind=CommunicationKind.BARRIER)], "BARRIER has no model"),
+        ([replace(all_reduce(1), kind=CollectiveKind.BARRIER)], "BARRIER has no model"),
         ([send(1, pairs=((0, 0),))], "device 0 sends to itself"),
         ([send(1, pairs=((0, 1),), size=0)], "has no bytes to send"),
     ],

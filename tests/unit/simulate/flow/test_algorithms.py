@@ -4,8 +4,8 @@ import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.patterns import messages
-from hespas.collectives.schedule import Collective
 from hespas.errors import AlgorithmError
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow import choices
 from hespas.simulate.flow.algorithms import algorithms_for, kinds_of, steps_of
 
@@ -22,7 +22,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "collective", "members"), CASES)
 def test_steps_move_the_bytes_of_their_schedule(
-    name: str, collective: Collective, members: int
+    name: str, collective: CollectiveKind, members: int
 ) -> None:
     schedule = ALGORITHMS[name].schedule(collective, members)
     part_bytes = SIZE // schedule.input_parts if schedule.input_parts else 0

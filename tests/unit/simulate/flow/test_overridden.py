@@ -10,10 +10,11 @@ from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.presets import load_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.overridden import OverriddenTopology
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
 SIZE = 8_000_000
@@ -99,7 +100,7 @@ def reduced_ps(
         name="all_reduce",
         depends_on=(),
         size_bytes=SIZE,
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         group_table=0,
     )
     graph = TaskGraph(

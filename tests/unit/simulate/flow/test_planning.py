@@ -9,8 +9,8 @@ import pytest
 from flow_jobs import MB, MS, collective, graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CommunicationKind
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=0.0)
 RING, LINE = Shape.RING, Shape.LINE
@@ -31,7 +31,7 @@ def time_ms(
     groups: tuple[tuple[int, ...], ...] | None = None,
 ) -> float:
     table = None if groups is None else 0
-    task = collective(1, kind=CommunicationKind[kind], size_bytes=size_bytes, table=table)
+    task = collective(1, kind=CollectiveKind[kind], size_bytes=size_bytes, table=table)
     tables = () if groups is None else (groups,)
     job = graph(task, devices=where.device_count, tables=tables)
     return simulate_flow(job, where, algorithm=algorithm).finish_ps / MS

@@ -9,14 +9,15 @@ import pytest
 from flow_jobs import collective, graph
 from hespas.hardware.links import load_link
 from hespas.hardware.sized import find_system
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind
+from hespas.tasks.graph import CollectiveTask
 
 KIB = 1 << 10
 
 
 def _task(size_bytes: int, kernel: str) -> CollectiveTask:
-    task = collective(1, kind=CommunicationKind.ALL_REDUCE, size_bytes=size_bytes)
+    task = collective(1, kind=CollectiveKind.ALL_REDUCE, size_bytes=size_bytes)
     return replace(task, kernel=kernel)
 
 

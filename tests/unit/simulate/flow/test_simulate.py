@@ -20,26 +20,20 @@ from hespas.hardware.interconnect import (
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol, load_link
 from hespas.hardware.system import (
-    CollectiveKind,
     NetworkDimension,
     RemoteMemory,
     RemoteMemoryKind,
     System,
     Topology,
 )
+from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import (
-    CollectiveTask,
-    CommunicationKind,
-    Job,
-    Task,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, Job, Task, TaskGraph
 
 
 def alone_ps(
-    kind: CommunicationKind, algorithm: str, network: Interconnect, size_bytes: int = 4 * MB
+    kind: CollectiveKind, algorithm: str, network: Interconnect, size_bytes: int = 4 * MB
 ) -> int:
     task = collective(1, kind=kind, size_bytes=size_bytes)
     job = graph(task, devices=network.device_count)
@@ -69,7 +63,7 @@ def alone_ps(
     ],
 )
 def test_algorithms_on_a_switch(kind: str, algorithm: str, expected_ps: int) -> None:
-    assert alone_ps(CommunicationKind[kind], algorithm, SWITCH) == expected_ps
+    assert alone_ps(CollectiveKind[kind], algorithm, SWITCH) == expected_ps
 
 
 @pytest.mark.parametrize(
@@ -83,14 +77,14 @@ def test_algorithms_on_a_switch(kind: str, algorithm: str, expected_ps: int) -> 
 )
 def test_a_ring_goes_both_ways(kind: str, expected_ps: int) -> None:
     network = one_dimension(Shape.RING, 4)
-    assert alone_ps(CommunicationKind[kind], "bidirectional-ring", network) == expected_ps
-    assert alone_ps(CommunicationKind[kind], "auto", network) <= expected_ps
+    assert alone_ps(CollectiveKind[kind], "bidirectional-ring", network) == expected_ps
+    assert alone_ps(CollectiveKind[kind], "auto", network) <= expected_ps
 
 
 def test_two_have_one_way_to_each_other() -> None:
     network = one_dimension(Shape.RING, 2)
-    both = alone_ps(CommunicationKind.ALL_REDUCE, "bidirectional-ring", network)
-    assert both == alone_ps(CommunicationKind.ALL_REDUCE, "ring", network)
+    both = alone_ps(CollectiveKind.ALL_REDUCE, "bidirectional-ring", network)
+    assert both == alone_ps(CollectiveKind.ALL_REDUCE, "ring", network)
 
 
 def test_a_torus_goes_both_ways_along_each_axis() -> None:
@@ -98,7 +92,7 @@ def test_a_torus_goes_both_ways_along_each_axis() -> None:
     network = Interconnect(name="torus", fabric=Dimensions(dimensions=(line, line)))
     one = replace(network, algorithms={"all_gather": ("ring", "ring")})
     both = replace(network, algorithms={"all_gather": ("bidirectional-ring", "bidirectional-ring")})
-    gather = graph(collective(1, kind=CommunicationKind.ALL_GATHER), devices=16)
+    gather = graph(collective(1, kind=CollectiveKind.ALL_GATHER), devices=16)
     times = [simulate_flow(gather, each).finish_ps for each in (one, both, network)]
     assert times[0] == 3 * (US + 4 * MS) + 3 * (US + 16 * MS)
     assert times[1] == 3 * (US + 2 * MS) + 3 * (US + 8 * MS)
@@ -108,10 +102,10 @@ def test_a_torus_goes_both_ways_along_each_axis() -> None:
 def test_a_switch_that_reduces() -> None:
     able = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, reduces_in_switch=True))
 
-    assert alone_ps(CommunicationKind.ALL_REDUCE, "in-switch", able) == 2 * US + 4 * MS
-    assert alone_ps(CommunicationKind.ALL_REDUCE, "auto", able) == 2 * US + 4 * MS
+    assert alone_ps(CollectiveKind.ALL_REDUCE, "in-switch", able) == 2 * US + 4 * MS
+    assert alone_ps(CollectiveKind.ALL_REDUCE, "auto", able) == 2 * US + 4 * MS
     with pytest.raises(SimulationError, match="no switch that reduces"):
-        alone_ps(CommunicationKind.ALL_REDUCE, "in-switch", SWITCH)
+        alone_ps(CollectiveKind.ALL_REDUCE, "in-switch", SWITCH)
 
 
 def test_trees_in_pieces() -> None:
@@ -120,14 +114,14 @@ def test_trees_in_pieces() -> None:
 
     # Two halves of 2 MB in 2 pieces, over a depth of 2, up and down: 5 steps. The member with
     # most to do sends 3 pieces in one tree, and one in the other, at a time.
-    assert alone_ps(CommunicationKind.ALL_REDUCE, "double-binary-tree", network) == 5 * (
+    assert alone_ps(CollectiveKind.ALL_REDUCE, "double-binary-tree", network) == 5 * (
         2 * US + 4 * MS
     )
 
 
 def test_the_cheapest_algorithm_depends_on_the_size() -> None:
     network = one_dimension(Shape.SWITCH, 8)
-    kind = CommunicationKind.ALL_REDUCE
+    kind = CollectiveKind.ALL_REDUCE
 
     for size_bytes in (8, 80_000_000):
         times = {
@@ -226,8 +220,8 @@ def test_protocols_have_costs_and_shares() -> None:
     )
     network = one_dimension(Shape.SWITCH, 4, msgspec.structs.replace(WIRE, protocols=protocols))
 
-    assert alone_ps(CommunicationKind.ALL_TO_ALL, "ring", network, 4 * MB) == 6 * (2 * US + 2 * MS)
-    assert alone_ps(CommunicationKind.ALL_TO_ALL, "ring", network, 8 * MB) == 6 * (9 * US + 2 * MS)
+    assert alone_ps(CollectiveKind.ALL_TO_ALL, "ring", network, 4 * MB) == 6 * (2 * US + 2 * MS)
+    assert alone_ps(CollectiveKind.ALL_TO_ALL, "ring", network, 8 * MB) == 6 * (9 * US + 2 * MS)
 
 
 def test_every_message_of_a_step_has_its_overhead() -> None:
@@ -235,7 +229,7 @@ def test_every_message_of_a_step_has_its_overhead() -> None:
         Shape.FULLY_CONNECTED, 4, msgspec.structs.replace(WIRE, step_overhead_s=5e-6)
     )
 
-    assert alone_ps(CommunicationKind.ALL_TO_ALL, "direct", network) == 15 * US + US + MS
+    assert alone_ps(CollectiveKind.ALL_TO_ALL, "direct", network) == 15 * US + US + MS
 
 
 def table_of(members: int, algorithm: str = "ring", protocol: str = "simple") -> Link:
@@ -408,7 +402,7 @@ def test_what_has_no_algorithm_is_refused() -> None:
     with pytest.raises(
         SimulationError, match=r"among the 4 devices .* no halving-doubling algorithm"
     ):
-        simulate_flow(graph(collective(1, kind=CommunicationKind.ALL_TO_ALL)), network)
+        simulate_flow(graph(collective(1, kind=CollectiveKind.ALL_TO_ALL)), network)
 
 
 def test_a_job_of_another_size_is_refused() -> None:
@@ -438,12 +432,12 @@ def test_a_job_may_do_nothing() -> None:
 
 # On one idle dimension, one collective takes exactly as long as in ASTRA-sim.
 
-Case = tuple[str, str, CommunicationKind]
+Case = tuple[str, str, CollectiveKind]
 KINDS = (
-    CommunicationKind.ALL_REDUCE,
-    CommunicationKind.ALL_GATHER,
-    CommunicationKind.REDUCE_SCATTER,
-    CommunicationKind.ALL_TO_ALL,
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
 )
 # Where no two messages of the algorithm share a link: elsewhere ASTRA-sim's are faster.
 FREE = [
@@ -458,7 +452,7 @@ FREE = [
 CASES: list[Case] = [(algorithm, shape, kind) for algorithm, shape, kinds in FREE for kind in kinds]
 
 
-def _graph(kind: CommunicationKind, devices: int, size_bytes: int) -> TaskGraph:
+def _graph(kind: CollectiveKind, devices: int, size_bytes: int) -> TaskGraph:
     task = CollectiveTask(
         id=1, name="k", depends_on=(), kind=kind, size_bytes=size_bytes, group_table=None
     )
@@ -475,7 +469,7 @@ def _system(shape: str, devices: int, algorithm: str) -> System:
     return System(
         name="test",
         dimensions=(dimension,),
-        implementations=dict.fromkeys(CollectiveKind, (algorithm,)),
+        implementations=dict.fromkeys(COMMON_KINDS, (algorithm,)),
         endpoint_delay_s=7e-9,
         preferred_dataset_splits=1,
         active_chunks_per_dimension=1,
@@ -500,7 +494,7 @@ def test_one_collective_alone(devices: int, size_bytes: int, case: Case) -> None
 
 @pytest.mark.parametrize("shape", ["Ring", "Switch"])
 def test_messages_of_a_direct_collective_share_links(shape: str) -> None:
-    graph = _graph(CommunicationKind.ALL_TO_ALL, 8, 2**24)
+    graph = _graph(CollectiveKind.ALL_TO_ALL, 8, 2**24)
     system = _system(shape, 8, "direct")
 
     # Seven messages at a time leave through one wire, or four go around one side of the ring.

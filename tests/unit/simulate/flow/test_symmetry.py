@@ -8,13 +8,14 @@ import pytest
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow import symmetry
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, GroupTable, Task, TaskGraph
+from hespas.tasks.graph import CollectiveTask, GroupTable, Task, TaskGraph
 
-GATHER, SCATTER = CommunicationKind.ALL_GATHER, CommunicationKind.REDUCE_SCATTER
-EXCHANGE = CommunicationKind.ALL_TO_ALL
-ALL = CommunicationKind.ALL_REDUCE
+GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+EXCHANGE = CollectiveKind.ALL_TO_ALL
+ALL = CollectiveKind.ALL_REDUCE
 WORLD: GroupTable = (tuple(range(8)),)
 NODES: GroupTable = ((0, 1, 2, 3), (4, 5, 6, 7))
 OTHERS: GroupTable = ((0, 2), (1, 3), (4, 6), (5, 7))
@@ -31,7 +32,7 @@ PAIRS = network((Shape.FULLY_CONNECTED, 8))
 TWO_NODES = network((Shape.FULLY_CONNECTED, 4), (Shape.SWITCH, 2))
 
 
-def job(*tasks: tuple[CommunicationKind, GroupTable, int]) -> TaskGraph:
+def job(*tasks: tuple[CollectiveKind, GroupTable, int]) -> TaskGraph:
     """Return collectives that all start at once."""
     tables = list(dict.fromkeys(table for _, table, _ in tasks))
     made: Iterable[Task] = (

@@ -8,8 +8,9 @@ import pytest
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, CommunicationKind, TaskGraph
+from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=0.0)
 SIZE = 64 << 20
@@ -35,7 +36,7 @@ def taken_s(sides: tuple[int, ...]) -> float:
         name="all_to_all",
         depends_on=(),
         size_bytes=SIZE,
-        kind=CommunicationKind.ALL_TO_ALL,
+        kind=CollectiveKind.ALL_TO_ALL,
         group_table=None,
     )
     graph = TaskGraph(name="step", device_count=prod(sides), tasks=(task,), group_tables=())

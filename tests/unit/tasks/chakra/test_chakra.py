@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import TraceError
+from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra import format as et
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     GroupTable,
     Job,
@@ -36,7 +36,7 @@ def all_reduce(number: int, *after: int, table: int | None = None) -> Collective
         id=number,
         name=f"ar{number}",
         depends_on=after,
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=4096,
         group_table=table,
     )

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from hespas.collectives.algorithms import RING
 from hespas.collectives.patterns import Form, tree_parent
-from hespas.collectives.schedule import Collective, Operation
+from hespas.collectives.schedule import Operation
 from hespas.errors import SimulationError
-from hespas.hardware.system import CollectiveKind
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.closed_forms import halving_doubling_schedule, message_bytes
 from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.kernel import Action, ActorQueue
@@ -112,10 +112,7 @@ def _relay_rounds(
 ) -> tuple[_RelayRounds, ...]:
     """Return what each member of a ring or of halving-doubling does, from its schedule."""
     is_ring = algorithm == "ring"
-    if is_ring:
-        schedule = RING.schedule(Collective[kind.name], members)
-    else:
-        schedule = halving_doubling_schedule(kind, members)
+    schedule = RING.schedule(kind, members) if is_ring else halving_doubling_schedule(kind, members)
     result: list[_RelayRounds] = []
     for rounds, following in zip(schedule.rounds, (*schedule.rounds[1:], None), strict=True):
         message = schedule.message_bytes(rounds, size_bytes)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 from hespas.base.config_files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
-from hespas.hardware.system import CollectiveKind, System
+from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.astra.options import PER_NODE, custom_option
 from hespas.simulate.kernel import ActorQueue
@@ -97,14 +98,13 @@ def _read_algorithm(path: str) -> Program:
 
 def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
     """Warn of graphs that don't compute what they are used for."""
-    from hespas.collectives.chakra_graphs import COLLECTIVE_OF  # noqa: PLC0415 (as above)
     from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]
     try:
-        verify_graphs(graphs, COLLECTIVE_OF[kind], name=prefix)
+        verify_graphs(graphs, kind, name=prefix)
     except AlgorithmError as error:
-        log.warning("%s is no %s, and runs as it is: %s", prefix, kind.value, error)
+        log.warning("%s is no %s, and runs as it is: %s", prefix, kind.option, error)
 
 
 def _read_map(given: object) -> Mapping[int, str]:

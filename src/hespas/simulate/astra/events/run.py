@@ -14,6 +14,7 @@ from typing import TypeAlias, assert_never
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState
 from hespas.simulate.astra.events.custom import CustomCollectives, CustomRun
 from hespas.simulate.astra.events.memory import Memory
@@ -34,7 +35,6 @@ from hespas.simulate.memory_guard import check_memory
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     MemoryTask,
@@ -294,7 +294,7 @@ def _source(task: ReceiveTask, device: int) -> int:
 
 def _most_messages(states: Sequence[DeviceState], starter: CollectiveStarter) -> int:
     """Return about how many messages are kept track of at a time: of one collective a device."""
-    peers: dict[tuple[CommunicationKind, int, int], int] = {}
+    peers: dict[tuple[CollectiveKind, int, int], int] = {}
     total = 0
     for state in states:
         most = 0

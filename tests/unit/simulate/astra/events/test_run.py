@@ -8,13 +8,13 @@ import pytest
 
 from hespas.errors import ConfigError, HespasError, SimulationError, TraceError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
+from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.events.algorithms import tree_node
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.kernel import ActorQueue, Kernel
 from hespas.tasks.graph import (
     CollectiveTask,
-    CommunicationKind,
     ComputeTask,
     EmptyTask,
     GroupTable,
@@ -41,7 +41,7 @@ def all_reduce(number: int, table: int | None = None) -> CollectiveTask:
         id=number,
         name="ar",
         depends_on=(),
-        kind=CommunicationKind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         size_bytes=400,
         group_table=table,
     )
