@@ -174,7 +174,7 @@ def _judged(node: str, home: Path) -> dict[str, Any]:
 def _ours(text: str, node: str) -> dict[str, float]:
     from hespas.frontend.load import load_source  # noqa: PLC0415
     from hespas.hardware.presets import load_device  # noqa: PLC0415
-    from hespas.price.mosaic import priced_kernel  # noqa: PLC0415
+    from hespas.price.tpu import priced_kernel  # noqa: PLC0415
     from hespas.program.program import all_ops  # noqa: PLC0415
     from hespas.work.mosaic.kernel import is_mosaic, kernel_load  # noqa: PLC0415
 

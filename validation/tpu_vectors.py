@@ -166,7 +166,7 @@ def _judged(node: str, home: Path) -> Iterator[tuple[str, dict[str, float]]]:
 def _compared(text: str, node: str, home: Path) -> dict[str, float]:
     from hespas.frontend.load import load_source  # noqa: PLC0415
     from hespas.hardware.presets import load_device  # noqa: PLC0415
-    from hespas.price.tpu_vectors import vector_cycles, vector_load  # noqa: PLC0415
+    from hespas.price.tpu import vector_cycles, vector_load  # noqa: PLC0415
     from hespas.program.types import size_bytes  # noqa: PLC0415
     from hespas.work.expand import Leaf, expand  # noqa: PLC0415
 

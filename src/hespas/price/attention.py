@@ -18,8 +18,7 @@ import msgspec
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.hardware.device import Device
-from hespas.price.driver import Timing
-from hespas.price.estimate import Bound, larger_of
+from hespas.price.estimate import Bound, Timing, larger_of
 from hespas.price.gemm import part_of
 from hespas.price.tables import Grid, Part, Reading, completed, load_part, monotone, read
 from hespas.work.attention import Attention

@@ -177,6 +177,51 @@ class OpEstimate:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long something takes, what decides that, and what was assumed for it."""
+
+    time_s: float
+    notes: tuple[str, ...] = ()
+    bound: Bound = UNDIVIDED
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(
+            time_s=self.time_s + other.time_s,
+            notes=self.notes + other.notes,
+            bound=self.bound + other.bound,
+        )
+
+    def __mul__(self, count: float) -> Timing:
+        return Timing(time_s=self.time_s * count, notes=self.notes, bound=self.bound * count)
+
+    def slowed(self, factor: float) -> Timing:
+        """Return the same where arithmetic takes so many times as long.
+
+        >>> Timing(time_s=3.0, bound=Bound(compute_s=2.0, launch_s=1.0)).slowed(1.5).time_s
+        4.0
+        """
+        more_s = self.bound.compute_s * (factor - 1)
+        bound = self.bound + Bound(compute_s=more_s)
+        return Timing(time_s=self.time_s + more_s, notes=self.notes, bound=bound)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one execution of an operation costs, and why.
+
+    ``launch_s`` is what its launch takes beside ``cost``, reported under `LAUNCH`; a method that
+    knows launch and kernel only together has it in ``cost``. ``label`` names the operation in
+    tables where that is not the operation's own name. ``notes`` are assumptions, empty ones none.
+    """
+
+    cost: OpEstimate
+    launch_s: float = 0.0
+    label: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 T = TypeVar("T", TypeTotals, OpEstimate, float)
 
 

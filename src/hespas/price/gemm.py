@@ -20,8 +20,7 @@ import msgspec
 from hespas.errors import HardwareError, MeasurementError, option
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
-from hespas.price.driver import Timing
-from hespas.price.estimate import Bound, larger_of
+from hespas.price.estimate import Bound, Timing, larger_of
 from hespas.price.roofline import Rates, device_at
 from hespas.price.tables import Grid, Part, completed, load_part, monotone, part_names, read
 from hespas.program.types import PRODUCT_TYPES, NumberKind

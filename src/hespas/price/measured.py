@@ -10,8 +10,8 @@ import msgspec
 from hespas.base.units import format_time
 from hespas.hardware.device import Device, table_of
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
-from hespas.price.driver import Price, Timing, estimate_region
-from hespas.price.estimate import Bound, Estimate, larger_of
+from hespas.price.driver import estimate_region
+from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
 from hespas.price.gemm import GemmModel, Product, as_product, convolution_time, gemm_model
 from hespas.price.graph import no_power
 from hespas.price.methods import EstimatorSpec

@@ -145,14 +145,6 @@ def _imported(path: str | Callable[..., object]) -> Callable[..., object]:
     return cast("Callable[..., object]", getattr(import_module(module), name))
 
 
-def _roofline(spec: EstimatorSpec) -> Roofline:
-    return Roofline(
-        device=spec.needed_device("roofline"),
-        options=spec.roofline_options,
-        custom_calls=spec.custom_calls,
-    )
-
-
 def _has_tables(program: Program, device: Device) -> bool:
     is_tpu = device.clock_hz is not None or device.tensor_core is not None
     return program.is_scheduled and (device.measured is not None or not is_tpu)
@@ -174,7 +166,7 @@ _LISTED = (
     Method(
         name="roofline",
         summary="arithmetic and memory traffic at the device's peak rates",
-        factory=_roofline,
+        factory=Roofline.of,
         configuration=RooflineHardware,
         device_use=DeviceUse.NEEDED,
         adds_launches=True,
@@ -201,7 +193,7 @@ _LISTED = (
     Method(
         name="compiler",
         summary="the cycles that a TPU's compiler wrote",
-        factory="hespas.price.tpu:make",
+        factory="hespas.price.tpu:compiler",
         configuration=NodeHardware,
         device_use=DeviceUse.NEEDED,
         is_default=_has_cycles,
@@ -210,7 +202,7 @@ _LISTED = (
     Method(
         name="tensor_core",
         summary="kernels as a TPU's compiler schedules them, at the rates of its units",
-        factory="hespas.price.tensor_core:make",
+        factory="hespas.price.tpu:tensor_core",
         device_use=DeviceUse.NEEDED,
         configuration=NodeHardware,
         is_default=_has_units,

@@ -19,9 +19,17 @@ from hespas.base.units import format_quantity, format_time
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import faster
-from hespas.price.driver import Estimator, OperationMethod, Price, Timing, estimate_region
-from hespas.price.estimate import FROM_TIME, Bound, Estimate, OpEstimate, TypeTotals, larger_of
-from hespas.price.tpu_sorts import sort_timing, vector_operations
+from hespas.price.driver import Estimator, OperationMethod, estimate_region
+from hespas.price.estimate import (
+    FROM_TIME,
+    Bound,
+    Estimate,
+    OpEstimate,
+    Price,
+    Timing,
+    TypeTotals,
+    larger_of,
+)
 from hespas.program.attrs import MOSAIC, CustomCallAttrs
 from hespas.program.program import Op, Program
 from hespas.program.types import ELEMENT_TYPES, NumberKind
@@ -32,7 +40,8 @@ from hespas.work.expand import Leaf
 from hespas.work.fusion import operations_of
 
 if TYPE_CHECKING:
-    from hespas.price.mosaic import PricedKernel
+    from hespas.price.methods import EstimatorSpec
+    from hespas.price.tpu import PricedKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +117,6 @@ _FLOATS = frozenset(
 )
 _BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
 """Types whose products take a unit of their own; `_BYTES` are in kernels without products too."""
-_CONTRACTIONS = frozenset(
-    {"convolution", "custom_call", "dot", "dot_general", "einsum", "ragged_dot", "scaled_dot"}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,15 @@ class Roofline:
     device: Device
     options: RooflineOptions = RooflineOptions()
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
+
+    @staticmethod
+    def of(spec: EstimatorSpec, method: str = "roofline") -> Roofline:
+        """Return the roofline of a device, for a method; `ConfigError` without a device."""
+        return Roofline(
+            device=spec.needed_device(method),
+            options=spec.roofline_options,
+            custom_calls=spec.custom_calls,
+        )
 
     @property
     def method(self) -> str:
@@ -185,9 +200,9 @@ class Roofline:
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one execution costs at the peaks, and its launch."""
-        kernel = self._kernel(leaf)
+        kernel = self.pallas_kernel(leaf)
         if kernel is not None:
-            return self._price_kernel(leaf, kernel.name, kernel.at_peak)
+            return self.price_timed(leaf, kernel.at_peak, name=kernel.name)
         return Price(
             cost=self.at_peaks(leaf.op.name, leaf.work),
             launch_s=(self.device.launch_overhead_s or 0.0) if is_kernel else 0.0,
@@ -195,38 +210,25 @@ class Roofline:
             warnings=self._warnings(leaf.work),
         )
 
-    def price_scheduled(self, leaf: Leaf) -> Price | None:
-        """Return what libtpu's schedules say of kernels that it writes no cycles for.
-
-        Those are kernels of Pallas, sorts and ``TopK``; None for anything else.
-        """
-        kernel = self._kernel(leaf)
-        if kernel is not None:
-            return self._price_kernel(leaf, kernel.name, kernel.scheduled)
-        attrs = leaf.op.attrs
-        if isinstance(attrs, CustomCallAttrs) and attrs.target in self.custom_calls:
-            return None
-        ordering = sort_timing(leaf.op, leaf.work, self.device)
-        return None if ordering is None else self.price_timed(leaf, ordering)
-
-    def _kernel(self, leaf: Leaf) -> PricedKernel | None:
+    def pallas_kernel(self, leaf: Leaf) -> PricedKernel | None:
         """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
-        if not is_kernel_of_author(leaf) or MOSAIC in self.custom_calls:
+        if not _is_of_pallas(leaf.op) or MOSAIC in self.custom_calls:
             return None
-        # numpy and jaxlib, which only such programs need.
-        from hespas.price.mosaic import priced_kernel  # noqa: PLC0415
+        from hespas.price.tpu import priced_kernel  # noqa: PLC0415 - which wraps this one
 
         return priced_kernel(leaf.op, self.device)
 
-    def _price_kernel(self, leaf: Leaf, name: str, timing: Timing) -> Price:
-        """Return what a kernel costs that takes so long, under its author's name for it."""
-        return replace(self.price_timed(leaf, timing), label=f"{leaf.op.name} {name}")
+    def price_timed(self, leaf: Leaf, timing: Timing, *, name: str = "") -> Price:
+        """Return what one execution costs that takes as long as another method says.
 
-    def price_timed(self, leaf: Leaf, timing: Timing) -> Price:
-        """Return what one execution costs that takes as long as another method says."""
-        cost = self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound)
-        notes = (*timing.notes, *self._unrated(leaf))
-        return Price(cost=cost, notes=notes, warnings=self._warnings(leaf.work))
+        ``name`` is its author's for it.
+        """
+        return Price(
+            cost=self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound),
+            label=f"{leaf.op.name} {name}" if name else "",
+            notes=(*timing.notes, *self._unrated(leaf)),
+            warnings=self._warnings(leaf.work),
+        )
 
     def at_peaks(self, kind: str, work: Work) -> OpEstimate:
         """Return what one execution costs at the peak rates; ``kind`` names it in errors."""
@@ -310,21 +312,16 @@ class Roofline:
 
 
 def _multiplies(op: Op) -> bool:
-    return any(each.kind in _CONTRACTIONS for each in operations_of(op))
+    return any(inner.traits.is_of_library for inner in operations_of(op))
 
 
-def is_kernel_of_author(leaf: Leaf) -> bool:
-    """Return whether an operation is a TPU's kernel that its author wrote (Pallas)."""
-    attrs = leaf.op.attrs
-    return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
+def _is_of_pallas(op: Op) -> bool:
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
 
 
 def same_work(leaf: Leaf) -> Hashable:
     """Return what decides the roofline's price: what an operation is called, and its work.
 
-    Of what orders elements, how long the rows are. A TPU's kernel that its author wrote is only
-    equal to itself.
+    A TPU's kernel that its author wrote is only equal to itself.
     """
-    if is_kernel_of_author(leaf):
-        return id(leaf.op)
-    return leaf.op.name, leaf.work, vector_operations(leaf.op)
+    return id(leaf.op) if _is_of_pallas(leaf.op) else (leaf.op.name, leaf.work)

@@ -16,8 +16,8 @@ from hespas.base.figures import Count, Positive, Text, check_rate
 from hespas.errors import ConfigError, HardwareError, UnsupportedError
 from hespas.hardware.device import Device
 from hespas.hardware.estimators import HARDWARE, Hardware
-from hespas.price.driver import Price, estimate_region
-from hespas.price.estimate import FROM_TIME, Estimate, TypeTotals, larger_of
+from hespas.price.driver import estimate_region
+from hespas.price.estimate import FROM_TIME, Estimate, Price, TypeTotals, larger_of
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs

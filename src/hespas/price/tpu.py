@@ -1,23 +1,55 @@
-"""``method: compiler``: cycles as a TPU's compiler wrote them, over the clock of the device."""
+"""TPUs: what kernels take by the cycles of a TPU's compiler, or by the rates of the units.
+
+``method: compiler`` takes the cycles that a TPU's compiler wrote beside operations, over the clock;
+``method: tensor_core`` is for programs that no TPU compiler saw. Kernels without cycles:
+
+* Vector unit. A register holds 8 x 128 numbers of 32 bits. Narrower numbers are widened before
+  arithmetic and packed behind it. A kernel's instructions take as many cycles as the part of the
+  unit that has most to do: arithmetic, functions, loads or stores. Memory works beside it: windows
+  are fetched ahead. Source: the instructions that libtpu 0.0.42 schedules for single operations on
+  v5e and v6e, counted for each part (``validation/tpu_vectors.py``).
+* Sorts. Source: the static profiles that libtpu 0.0.42 writes of such kernels, for v5e and v6e. A
+  sort takes 6.1 to 11.8 cycles for each register of 1,024 elements in each stage of a bitonic
+  network, over rows of 256 to 65,536 elements in f32, bf16 and i32; a ``TopK`` takes 10 to 13 for
+  each register and each element that is kept.
+* Kernels of Pallas. While a step computes, the pipeline fetches the next step's blocks, so that the
+  kernel takes the longer of its arithmetic and its traffic. At peak, the matrix unit and the parts
+  of the vector unit work at the same time, and the busiest decides. As libtpu schedules steps,
+  products wait for what the vector unit makes and it for them: their times add, and each step has a
+  fixed cost.
+
+No TPU was at hand to measure any of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from hespas.errors import ConfigError, CostError, HardwareError, option
+from hespas.hardware.device import Device
 from hespas.hardware.tensor_core import TensorCore
-from hespas.price.driver import Price, estimate_region
-from hespas.price.estimate import UNDIVIDED, Estimate, larger_of
+from hespas.lower.kinds import BROADCASTS, CREATING, IN_PLACE, MOVING
+from hespas.price.driver import estimate_region
+from hespas.price.estimate import UNDIVIDED, Estimate, Price, Timing, larger_of
+from hespas.price.kernel import Kernel, Writer, kernel_of
 from hespas.price.methods import EstimatorSpec
-from hespas.price.roofline import Roofline
-from hespas.price.tpu_vectors import vector_timing
-from hespas.program.program import Op, Program, all_ops
+from hespas.price.roofline import Rates, Roofline, same_work
+from hespas.program.attrs import TOP_K, CustomCallAttrs, DimensionAttrs
+from hespas.program.kernels import KernelType
+from hespas.program.program import Op, Program, Value, all_ops, size_of
+from hespas.program.types import TensorType
+from hespas.program.work import Work
 from hespas.split.regions import Compute
-from hespas.work.convolution import convolutions
 from hespas.work.expand import Leaf
-from hespas.work.gemm import gemms
+from hespas.work.fusion import operations_of
+from hespas.work.mosaic.tally import KernelProduct, Unit, VectorUse, element_bits
+
+if TYPE_CHECKING:
+    from hespas.work.mosaic.kernel import KernelLoad
 
 WITHOUT_CYCLES = "without cycles"
 """Stands behind the names of operations that the compiler wrote no cycles for."""
@@ -32,7 +64,7 @@ _CALIBRATED = (
     "cycles exceed it by, calibrated to published steps on this part: product_cycles of its "
     "node.json"
 )
-_MOVING = (
+_SLOWED = (
     "compiler: kernels without matrix products take the longer of memory and of their "
     "instructions, and {part:.0%} of what the compiler's cycles exceed that by: moving_cycles of "
     "its node.json"
@@ -40,6 +72,11 @@ _MOVING = (
 _OTHERS = (
     "compiler: operations that have no cycles take the roofline's time, and are named "
     f"'{WITHOUT_CYCLES}' among the operations"
+)
+_UNITS = (
+    "tensor_core: every kernel but sorts and those of Pallas runs alone at the rates of the "
+    "device's memory and units, reading what its body needs from device memory and writing its "
+    "results there; nothing launches them one by one"
 )
 
 
@@ -75,82 +112,423 @@ class CompilerEstimator:
         Raises `ConfigError` for a program without any cycles, `CostError` for work that is not
         known.
         """
-        _check(region, program)
+        listed = chain(region.operations, all_ops(program))
+        if all(op.estimated_cycles is None for op in listed):
+            raise ConfigError(
+                "no operation says how many cycles it takes, as only a TPU's compiler writes",
+                location=program.source,
+                hint=f"add {option('fidelity')} compiled with a TPU's node, or use method roofline",
+            )
         return estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs: nothing launches it, the TPU runs its program alone."""
         del is_kernel
-        op = leaf.op
+        op, roofline = leaf.op, self.roofline
         if op.traits.runs_nothing:
-            return Price(cost=self.roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
+            return Price(cost=roofline.timed(op.name, leaf.work, 0.0, UNDIVIDED))
+        peak = roofline.at_peaks(op.name, leaf.work)
         if op.estimated_cycles is None:
-            return self._without_cycles(leaf)
+            without = Price(cost=peak, label=f"{op.name} {WITHOUT_CYCLES}")
+            return scheduled_price(roofline, leaf) or without
         time_s, notes = op.estimated_cycles / self.clock_hz, ()
-        peak = self.roofline.at_peaks(op.name, leaf.work)
-        core = self.roofline.device.tensor_core
+        core = roofline.device.tensor_core
         if core is not None:
             time_s, notes = self._calibrated(leaf, core, time_s, peak.time_s)
         bound = larger_of(
             time_s, compute_s=peak.compute_time_at_peak_s, memory_s=peak.memory_time_at_peak_s
         )
-        return Price(cost=self.roofline.timed(op.name, leaf.work, time_s, bound), notes=notes)
+        return Price(cost=roofline.timed(op.name, leaf.work, time_s, bound), notes=notes)
 
     def _calibrated(
         self, leaf: Leaf, core: TensorCore, cycles_s: float, peak_s: float
     ) -> tuple[float, tuple[str, ...]]:
         """Return the time between two bounds, and what was assumed for it."""
-        if _is_product(leaf.op):
+        kernel = _readable(leaf.op)
+        if kernel is not None and (kernel.products or kernel.convolutions):
             least_s, part, note = peak_s, core.product_cycles, _CALIBRATED
         else:
             timing = vector_timing(leaf, self.roofline.device)
             least_s = peak_s if timing is None else timing.time_s
-            part, note = core.moving_cycles, _MOVING
+            part, note = core.moving_cycles, _SLOWED
         if part == 1 or cycles_s <= least_s:
             return cycles_s, ()
         return least_s + part * (cycles_s - least_s), (note.format(part=part),)
 
-    def _without_cycles(self, leaf: Leaf) -> Price:
-        scheduled = self.roofline.price_scheduled(leaf)
-        if scheduled is not None:
-            return scheduled
-        name = leaf.op.name
-        cost = self.roofline.at_peaks(name, leaf.work)
-        return Price(cost=cost, label=f"{name} {WITHOUT_CYCLES}")
 
-
-def _is_product(op: Op) -> bool:
-    """Return whether an operation, or what it fuses, multiplies matrices."""
-    try:
-        return bool(gemms(op) or convolutions(op))
-    except CostError:
-        return False
-
-
-def _check(region: Compute, program: Program) -> None:
-    """Raise `ConfigError` where no operation of the program has cycles."""
-    if any(op.estimated_cycles is not None for op in chain(region.operations, all_ops(program))):
-        return
-    raise ConfigError(
-        "no operation says how many cycles it takes, as only a TPU's compiler writes",
-        location=program.source,
-        hint=f"add {option('fidelity')} compiled with a TPU's node, or use method roofline",
-    )
-
-
-def make(spec: EstimatorSpec) -> CompilerEstimator:
+def compiler(spec: EstimatorSpec) -> CompilerEstimator:
     """Return the estimator of the method ``compiler``.
 
     Raises `ConfigError` without a device, `HardwareError` for one whose clock is not known.
     """
-    device = spec.needed_device("compiler")
+    roofline = Roofline.of(spec, "compiler")
+    device = roofline.device
     if device.clock_hz is None:
         raise HardwareError(
             f"the clock of {device.name} is not known",
             location=device.name,
             hint="use a TPU's node or put clock_hz into its node.json, or use method roofline",
         )
-    roofline = Roofline(
-        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
-    )
     return CompilerEstimator(clock_hz=device.clock_hz, roofline=roofline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCoreEstimator:
+    """Prices kernels as libtpu schedules them, and what it does not show by the roofline."""
+
+    roofline: Roofline
+
+    @property
+    def method(self) -> str:
+        """Its name in configuration files."""
+        return "tensor_core"
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """Those of the roofline, among which are the device's units."""
+        return self.roofline.parameters
+
+    def at_rates(self, rates: Rates) -> TensorCoreEstimator:
+        """Return the estimator of a device that differs by these factors alone."""
+        return replace(self, roofline=self.roofline.at_rates(rates))
+
+    def assumptions(self, program: Program) -> tuple[str, ...]:
+        """Return what it assumes of every region."""
+        del program
+        return (_UNITS,)
+
+    def estimate(self, region: Compute, program: Program) -> Estimate:
+        """Add up the region's operations; `CostError` for work that is not known."""
+        calls = self.roofline.custom_calls
+        return estimate_region(self, region, program, custom_calls=calls, key=self._same_price)
+
+    def _same_price(self, leaf: Leaf) -> Hashable:
+        """Return what decides an operation's price: its work, and what its units do."""
+        core = self.roofline.device.tensor_core
+        load = None if core is None else vector_load(leaf.op, leaf.work, core)
+        return same_work(leaf), load, ordering_operations(leaf.op)
+
+    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
+        """Return what one execution costs."""
+        device = self.roofline.device
+        core = device.tensor_core
+        shows_schedules = core is not None and core.schedules_kernels
+        if shows_schedules or kernel_of(leaf.op).writer is not Writer.PALLAS:
+            scheduled = scheduled_price(self.roofline, leaf)
+            if scheduled is not None:
+                return scheduled
+        timing = vector_timing(leaf, device) if is_kernel else None
+        if timing is not None:
+            return self.roofline.price_timed(leaf, timing)
+        return self.roofline.price(leaf, is_kernel=is_kernel)
+
+
+def tensor_core(spec: EstimatorSpec) -> TensorCoreEstimator:
+    """Return the estimator of the method ``tensor_core``.
+
+    Raises `ConfigError` without a device, `HardwareError` for one whose units are not described.
+    """
+    roofline = Roofline.of(spec, "tensor_core")
+    device = roofline.device
+    if device.tensor_core is None or device.clock_hz is None:
+        raise HardwareError(
+            f"the units of {device.name}, or their clock, are not described",
+            location=device.name,
+            hint="use a TPU's node, or method roofline",
+        )
+    return TensorCoreEstimator(roofline=roofline)
+
+
+def scheduled_price(roofline: Roofline, leaf: Leaf) -> Price | None:
+    """Return what libtpu's schedules say of kernels that it writes no cycles for.
+
+    Those are kernels of Pallas, sorts and ``TopK``; None for anything else.
+    """
+    kernel = roofline.pallas_kernel(leaf)
+    if kernel is not None:
+        return roofline.price_timed(leaf, kernel.scheduled, name=kernel.name)
+    attrs = leaf.op.attrs
+    if isinstance(attrs, CustomCallAttrs) and attrs.target in roofline.custom_calls:
+        return None
+    ordering = sort_timing(leaf.op, leaf.work, roofline.device)
+    return None if ordering is None else roofline.price_timed(leaf, ordering)
+
+
+def _readable(op: Op) -> Kernel | None:
+    """Return the kernel of an operation; None where its configuration cannot be read."""
+    try:
+        return kernel_of(op)
+    except CostError:
+        return None
+
+
+def _longer(compute_s: float, memory_s: float, *notes: str) -> Timing:
+    time_s = max(compute_s, memory_s)
+    bound = larger_of(time_s, compute_s=compute_s, memory_s=memory_s)
+    return Timing(time_s=time_s, notes=notes, bound=bound)
+
+
+_REGISTER_ELEMENTS, _REGISTER_BYTES, _REGISTER_BITS = 1024, 4096, 32
+_WIDEN, _PACK = 1.0, 0.5
+"""Operations that widen what fills a register, and that pack it."""
+_OVERHEAD = 1.2
+"""Instructions of a schedule for each that its busiest unit needs, of kernels with many of them."""
+_VECTORS = (
+    "kernels without a compiler's cycles take the longest of memory, the matrix unit and the "
+    "vector unit, whose instructions are counted by kind of operation, as libtpu schedules them "
+    "on v5e and v6e"
+)
+_MOVING = MOVING | CREATING | IN_PLACE | {"bitcast", "return", "tuple"}
+_NO_VECTORS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
+"""Asks nothing of the vector unit that other parts of a kernel do not take longer for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorLoad:
+    """What a kernel asks of the parts of the vector unit, in registers that they work on."""
+
+    arithmetic: float = 0.0
+    functions: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+
+
+def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
+    """Return what a kernel asks of the vector unit; None for one that does other things too.
+
+    ``work`` says what it reads and writes.
+    """
+    arithmetic = functions = 0.0
+    roots = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
+    is_exact = core.exact_functions or any(map(_is_narrow, roots))
+    wide, made = set[Value](), dict[Value, str]()
+    for inner in operations_of(op):
+        if inner.traits.is_elementwise:
+            taken = _elementwise(inner, made, is_exact=is_exact)
+            arithmetic += taken[0] + _widening(inner.operands, wide)
+            functions += taken[1]
+        elif inner.kind == "reduce":
+            sources = inner.operands[: len(inner.operands) // 2]
+            arithmetic += _registers(sources) + _widening(sources, wide)
+        elif inner.kind not in _NO_VECTORS:
+            return None
+        if inner.kind not in _MOVING or not wide.isdisjoint(inner.operands):
+            wide.update(inner.results)
+        made.update(dict.fromkeys(inner.results, inner.kind))
+    packed = [value for value in roots if _is_narrow(value) and value in wide]
+    return VectorLoad(
+        arithmetic=arithmetic + _PACK * _registers(packed),
+        functions=functions,
+        loads=work.bytes_read / _REGISTER_BYTES,
+        stores=work.bytes_written / _REGISTER_BYTES,
+    )
+
+
+def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[float, float]:
+    """Return the arithmetic and functions of an operation; ``made`` has the kinds of makers.
+
+    To divide by what is broadcast is to multiply by its reciprocal.
+    """
+    if op.kind == "convert" and any(map(_is_narrow, (*op.operands, *op.results))):
+        return 0.0, 0.0
+    count = _registers(op.results)
+    if op.kind == "divide" and made.get(op.operands[1], "") in BROADCASTS:
+        return count, 0.0
+    traits = op.traits
+    taken = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions
+    return taken.arithmetic * count, taken.functions * count
+
+
+def _widening(operands: Sequence[Value], wide: set[Value]) -> float:
+    """Return what widens narrow operands that nothing has widened yet, and mark them."""
+    widened = [value for value in set(operands) if _is_narrow(value) and value not in wide]
+    wide.update(widened)
+    return _WIDEN * _registers(widened)
+
+
+def _is_narrow(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and 1 < value.type.element.bits < _REGISTER_BITS
+
+
+def _registers(values: Iterable[Value]) -> float:
+    return sum(map(size_of, values)) / _REGISTER_ELEMENTS
+
+
+def vector_cycles(load: VectorLoad, core: TensorCore) -> float:
+    """Return the cycles of one core that a kernel's instructions take."""
+    busiest = max(
+        load.arithmetic / core.arithmetic,
+        load.functions / core.functions,
+        load.loads / core.loads,
+        load.stores / core.stores,
+    )
+    return _OVERHEAD * busiest
+
+
+def vector_timing(leaf: Leaf, device: Device) -> Timing | None:
+    """Return how long a kernel takes by memory, the matrix unit and the vector unit.
+
+    None where the device's units or its clock are not described, and for kernels of other kinds.
+    """
+    core, clock_hz, kernel = device.tensor_core, device.clock_hz, _readable(leaf.op)
+    if core is None or clock_hz is None or kernel is None:
+        return None
+    load = vector_load(leaf.op, leaf.work, core)
+    if load is None:
+        return None
+    vector_s = vector_cycles(load, core) / (core.cores * clock_hz)
+    products = (*kernel.products, *kernel.convolutions)
+    products_s = sum(product.flops / device.rate(product.multiplied) for product in products)
+    # How many times as long as at the peak products take, as those with cycles do.
+    stretch = 1 + core.product_cycles * (1 / core.product_share - 1)
+    memory_s = leaf.work.bytes_moved / device.memory_bandwidth_bytes_per_s
+    return _longer(max(vector_s, products_s * stretch), memory_s, _VECTORS)
+
+
+_STAGE_OPERATIONS, _KEPT_OPERATIONS = 36, 48
+"""Operations of the vector unit, which does 4 in a cycle, for each register."""
+_ORDERING = (
+    "sorts take a bitonic network, and the largest of each row a scan for each that is kept, as "
+    "libtpu schedules them on v5e and v6e, within 50 %"
+)
+
+
+def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
+    """Return how long an operation takes that orders elements; None for anything else.
+
+    None, too, where the device's units or its clock are not described.
+    """
+    core, clock_hz, operations = device.tensor_core, device.clock_hz, ordering_operations(op)
+    if core is None or clock_hz is None or operations is None:
+        return None
+    compute_s = operations / (core.arithmetic * core.cores * clock_hz)
+    return _longer(compute_s, work.bytes_moved / device.memory_bandwidth_bytes_per_s, _ORDERING)
+
+
+def ordering_operations(op: Op) -> int | None:
+    """Return what the vector unit does to order elements; None for an operation that doesn't."""
+    if op.kind not in ("sort", "custom_call"):
+        return None
+    given = op.operands[0].type if op.operands else None
+    if not isinstance(given, TensorType) or not given.shape:
+        return None
+    match op.attrs:
+        case DimensionAttrs(dimension=dimension) if op.kind == "sort":
+            length = max(1, given.shape[dimension])
+            levels = (length - 1).bit_length()
+            rows = prod(given.shape) // length
+            stages = levels * (levels + 1) // 2
+            return _STAGE_OPERATIONS * stages * ceil((rows << levels) / _REGISTER_ELEMENTS)
+        case CustomCallAttrs(target=target) if target == TOP_K:
+            kept = op.results[0].type
+            most = kept.shape[-1] if isinstance(kept, TensorType) and kept.shape else 1
+            return _KEPT_OPERATIONS * most * ceil(given.element_count / _REGISTER_ELEMENTS)
+        case _:
+            return None
+
+
+_SUBLANES, _LANES = 8, 128
+"""Rows and columns of a vector register of 32-bit numbers."""
+_AT_PEAK = (
+    "kernels of Pallas take the longest of the matrix unit, the busiest part of the vector unit "
+    "and memory, each at its peak; steps of the grid cost nothing more"
+)
+_SCHEDULED = (
+    "kernels of Pallas take the longer of memory and of their steps: the matrix unit, then the "
+    "busiest part of the vector unit, then {cycles:g} cycles, as libtpu schedules steps"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKernel:
+    """A kernel of Pallas, by its name, and the two answers to how long it takes."""
+
+    name: str
+    at_peak: Timing
+    scheduled: Timing
+
+
+def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
+    """Return how long a kernel of Pallas takes.
+
+    None where the device's units are not described, or the kernel cannot be read.
+    """
+    # numpy and jaxlib, which only such programs need.
+    from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
+
+    core, clock_hz = device.tensor_core, device.clock_hz
+    if core is None or clock_hz is None:
+        return None
+    try:
+        load = kernel_load(op)
+    except CostError:
+        return None
+    cores = core.cores if load.is_parallel else 1
+    notes: tuple[str, ...] = ()
+    if cores < core.cores:
+        notes = (f"kernel {load.name} has no parallel dimension: it runs on one core",)
+    matrix_s = matrix_unit_s(load, device, core) * core.cores / cores
+    vector_s = max(vector_unit_cycles(load, core).values()) / (clock_hz * cores)
+    steps_s = load.steps * core.step_cycles / (clock_hz * cores)
+    memory_s = (load.bytes_read + load.bytes_written) / device.memory_bandwidth_bytes_per_s
+    scheduled = _SCHEDULED.format(cycles=core.step_cycles)
+    return PricedKernel(
+        name=load.name,
+        at_peak=_longer(max(matrix_s, vector_s), memory_s, _AT_PEAK, *notes),
+        scheduled=_longer(matrix_s + vector_s + steps_s, memory_s, scheduled, *notes),
+    )
+
+
+def matrix_unit_s(load: KernelLoad, device: Device, core: TensorCore) -> float:
+    """Return how long the matrix units of all cores need for a kernel's products."""
+    from hespas.work.mosaic.kernel import multiplied  # noqa: PLC0415 - as above
+
+    return sum(
+        count
+        * _padded_flops(product, core.matrix_unit_size)
+        / device.rate(multiplied(product).type_name)
+        for product, count in load.products
+    )
+
+
+def _padded_flops(product: KernelProduct, unit: int) -> int:
+    """Return the FLOPs of whole tiles: the unit holds tiles of the right side, (k, n)."""
+    m = _whole(product.m, _SUBLANES)
+    return 2 * product.batch * m * _whole(product.k, unit) * _whole(product.n, unit)
+
+
+def _whole(size: int, of: int) -> int:
+    return -(-size // of) * of
+
+
+def vector_unit_cycles(load: KernelLoad, core: TensorCore) -> dict[Unit, float]:
+    """Return the cycles for which each part of one core's vector unit is busy."""
+    rates = {
+        Unit.ARITHMETIC: core.arithmetic,
+        Unit.FUNCTIONS: core.functions,
+        Unit.LANES: core.lanes,
+        Unit.LOADS: core.loads,
+        Unit.STORES: core.stores,
+    }
+    cycles = dict.fromkeys(rates, 0.0)
+    for use, count in load.vectors:
+        cycles[use.unit] += count * registers(use, core) / rates[use.unit]
+    return cycles
+
+
+def registers(use: VectorUse, core: TensorCore) -> int:
+    """Return how many registers a vector fills: narrow types fill fewer, where they stay packed."""
+    bits = element_bits(use.kind)
+    computes = use.unit in (Unit.ARITHMETIC, Unit.FUNCTIONS)
+    stays_packed = bits < _REGISTER_BITS and (not computes or (core.packs_bf16 and bits == 16))
+    return filled(use.kind, _REGISTER_BITS // bits if stays_packed else 1)
+
+
+def filled(kind: KernelType, packed: int) -> int:
+    """Return the registers that a vector fills, ``packed`` numbers in the place of one.
+
+    >>> filled(KernelType(element="bf16", shape=(2, 100, 300), is_vector=True), 2)
+    42
+    """
+    *outer, rows, columns = (1, 1, *kind.shape)
+    return prod(outer) * -(-rows // (_SUBLANES * packed)) * -(-columns // _LANES)

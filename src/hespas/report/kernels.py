@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hespas.base.units import format_time
-from hespas.price.driver import Estimator, OperationMethod, Price, estimate_region
-from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.driver import Estimator, OperationMethod, estimate_region
+from hespas.price.estimate import Estimate, OpEstimate, Price
 from hespas.price.kernel import kernel_of
 from hespas.price.ptx.kernels import KernelPricer, Reading
 from hespas.price.ptx.terms import reasons

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from hespas.hardware.device import Device
-from hespas.price.driver import Price, estimate_region
-from hespas.price.estimate import LAUNCH, Estimate, OpEstimate
+from hespas.price.driver import estimate_region
+from hespas.price.estimate import LAUNCH, Estimate, OpEstimate, Price
 from hespas.price.roofline import Roofline
 from hespas.program.program import Program
 from hespas.split.scheduled import split_scheduled

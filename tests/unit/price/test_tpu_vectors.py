@@ -7,7 +7,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.hardware.tensor_core import TensorCore
-from hespas.price.tpu_vectors import VectorLoad, vector_cycles, vector_load, vector_timing
+from hespas.price.tpu import VectorLoad, vector_cycles, vector_load, vector_timing
 from hespas.work.expand import Leaf, expand
 
 REGISTERS = 4096 * 4096 / 1024

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from hespas.price.driver import OperationMethod, Price
-from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.driver import OperationMethod
+from hespas.price.estimate import Estimate, OpEstimate, Price
 from hespas.price.measured import Measured
 from hespas.price.ptx.kernels import KernelEstimator
 from hespas.price.roofline import Roofline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hespas.price.driver import OperationMethod, Price
-from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.driver import OperationMethod
+from hespas.price.estimate import Estimate, OpEstimate, Price
 from hespas.price.kernel import kernel_of
 from hespas.price.measured import Measured
 from hespas.price.ptx.kernels import KernelEstimator, KernelPricer, Reading

@@ -23,8 +23,8 @@ from hespas.hardware.microarchitecture import (
     load_microarchitecture,
     microarchitecture_at,
 )
-from hespas.price.driver import Price, Timing, estimate_region
-from hespas.price.estimate import Bound, Estimate
+from hespas.price.driver import estimate_region
+from hespas.price.estimate import Bound, Estimate, Price, Timing
 from hespas.price.kernel import COPY, kernel_of
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.categories import indexed_by, terms_by_category

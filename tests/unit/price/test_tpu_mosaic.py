@@ -13,9 +13,8 @@ from hespas.hardware.device import Device
 from hespas.hardware.presets import device_names, load_device
 from hespas.hardware.tensor_core import TensorCore
 from hespas.price.graph import GraphEstimate
-from hespas.price.mosaic import PricedKernel, matrix_unit_s, priced_kernel
 from hespas.price.roofline import Roofline
-from hespas.price.tpu import CompilerEstimator
+from hespas.price.tpu import CompilerEstimator, PricedKernel, matrix_unit_s, priced_kernel
 from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
 from hespas.program.work import Work

@@ -12,9 +12,8 @@ from hespas.errors import HardwareError
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.methods import EstimatorSpec, default_method, estimator
-from hespas.price.mosaic import priced_kernel
 from hespas.price.roofline import Rates
-from hespas.price.tensor_core import TensorCoreEstimator
+from hespas.price.tpu import TensorCoreEstimator, priced_kernel
 from hespas.program.work import Work
 from hespas.work.custom_call import StatedWork
 from mosaic_kernels import kernels, lowered, matmul, shape
