@@ -9,22 +9,22 @@ so it does for output-stationary arrays, unless the C library is told to clear m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from hespas.backends.built_program import (
-    LOCATION,
+from hespas.backends.tool import (
     BuiltProgram,
     Interface,
+    ToolTimer,
     built_program,
     program_path,
+    refusal,
 )
-from hespas.backends.tool import ToolTimer
 from hespas.base.figures import Text
-from hespas.errors import ConfigError, UnsupportedError
+from hespas.errors import UnsupportedError
 from hespas.price.methods import EstimatorSpec
 from hespas.price.systolic import (
     Dataflow,
@@ -70,59 +70,35 @@ _ELEMENT_BYTES = 2
 _INT_BITS = 31
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cocossim:
-    """COCOSSim, as somebody built it."""
+def _prepare(
+    product: Product,
+    element_bytes: int,
+    directory: Path,
+    *,
+    program: BuiltProgram,
+    line: str,
+    array: SystolicArray,
+) -> Sequence[str]:
+    """Write the workload, a line for the product.
 
-    program: BuiltProgram
-    product_line: str
-    array: SystolicArray
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "COCOSSim"
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "cocossim"
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The program with its environment, and how a product is written."""
-        return {
-            "program": dict(self.program.parameters),
-            "product_line": self.product_line,
-            "environment": dict(_ENVIRONMENTS[self.array.dataflow]),
-            "whole_folds": self.array.dataflow is Dataflow.OUTPUT_STATIONARY,
-        }
-
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write the workload, a line for the product.
-
-        Raises `UnsupportedError` for a product that its counters are too small for.
-        """
-        simulated = simulated_product(product, self.array)
-        line = self.product_line.format(m=simulated.m, n=simulated.n, k=simulated.k)
-        (directory / _WORKLOAD).write_text(f"{line}\n")
-        values = {
-            "workload": directory / _WORKLOAD,
-            "rows": self.array.rows,
-            "columns": self.array.columns,
-            "dataflow": _FLAGS[self.array.dataflow],
-            "clock_hz": f"{self.array.clock_hz:.12g}",
-            "clock_ghz": f"{self.array.clock_hz / 1e9:.12g}",
-            "element_bytes": element_bytes,
-        }
-        variables = _ENVIRONMENTS[self.array.dataflow]
-        settings = [f"{name}={value}" for name, value in variables.items()]
-        command = self.program.command(values, directory)
-        return [_ENV, *settings, *command] if settings else command
-
-    def cycles(self, directory: Path) -> float:
-        """Read what the pattern finds."""
-        return self.program.cycles(directory)
+    Raises `UnsupportedError` for a product that its counters are too small for.
+    """
+    simulated = simulated_product(product, array)
+    text = line.format(m=simulated.m, n=simulated.n, k=simulated.k)
+    (directory / _WORKLOAD).write_text(f"{text}\n")
+    values = {
+        "workload": directory / _WORKLOAD,
+        "rows": array.rows,
+        "columns": array.columns,
+        "dataflow": _FLAGS[array.dataflow],
+        "clock_hz": f"{array.clock_hz:.12g}",
+        "clock_ghz": f"{array.clock_hz / 1e9:.12g}",
+        "element_bytes": element_bytes,
+    }
+    variables = _ENVIRONMENTS[array.dataflow]
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    command = program.command(values, directory)
+    return [_ENV, *settings, *command] if settings else command
 
 
 def simulated_product(product: Product, array: SystolicArray) -> Product:
@@ -170,19 +146,24 @@ def make(spec: EstimatorSpec) -> Systolic:
     Raises `ConfigError` for a configuration that lacks a part of how the program is called, and
     `ToolError` where there is no program.
     """
-    hardware = array_hardware(spec, "cocossim")
-    if not isinstance(hardware, CocossimHardware):
-        raise ConfigError(
-            "the configuration is of another method", hint="set perf_estimator.method to cocossim"
-        )
+    hardware = array_hardware(spec, "cocossim", CocossimHardware)
     array = array_of(hardware)
     interface = _interface(array)
     placed = _placed(hardware, array, interface) if hardware.arguments is None else hardware
     program = built_program(placed, interface)
     line = _USUAL_LINE if hardware.product_line is None else _checked_line(hardware.product_line)
     timer = ToolTimer(
-        tool=Cocossim(program=program, product_line=line, array=array),
+        name=interface.name,
+        method=interface.method,
         array=array,
+        settings={
+            "program": program.settings,
+            "product_line": line,
+            "environment": dict(_ENVIRONMENTS[array.dataflow]),
+            "whole_folds": array.dataflow is Dataflow.OUTPUT_STATIONARY,
+        },
+        prepare=partial(_prepare, program=program, line=line, array=array),
+        cycles=program.cycles,
         notes=_notes(line, program, array),
     )
     return with_timer(timer, hardware, spec)
@@ -193,25 +174,20 @@ def _placed(
 ) -> CocossimHardware:
     """Return the configuration for the usual arguments: the program in ``build``, called by env."""
     if array.rows != array.columns:
-        raise ConfigError(
+        raise refusal(
             f"COCOSSim's arrays are square, and this one has {array.rows} rows and "
             f"{array.columns} columns",
-            location=LOCATION,
-            hint="give arguments with {rows} and {columns} where your build takes both",
+            "give arguments with {rows} and {columns} where your build takes both",
         )
     if _PROGRAM in hardware.files and hardware.binary in (None, "env", _ENV):
         return replace(hardware, binary=_ENV)
     if _PROGRAM in hardware.files:
-        raise ConfigError(
-            f"binary is {hardware.binary!r}, and files name {_PROGRAM} as well",
-            location=LOCATION,
-            hint="give one of the two",
-        )
+        message = f"binary is {hardware.binary!r}, and files name {_PROGRAM} as well"
+        raise refusal(message, "give one of the two")
     if hardware.binary in ("env", _ENV):
-        raise ConfigError(
+        raise refusal(
             f"binary is {hardware.binary}, and files name no {_PROGRAM} for it to start",
-            location=LOCATION,
-            hint="give the path of COCOSSim's perf_model as binary",
+            "give the path of COCOSSim's perf_model as binary",
         )
     program = program_path(hardware.binary, interface)
     home = program.resolve().parent.parent
@@ -249,10 +225,9 @@ def _checked_line(line: str) -> str:
     except (ValueError, KeyError, IndexError, AttributeError):
         shown = ""
     if not all(name in shown for name in ("<m>", "<n>", "<k>")):
-        raise ConfigError(
+        raise refusal(
             f"product_line is {line!r}",
-            location=LOCATION,
-            hint="give the line of a product of m x k by k x n, with {m}, {n} and {k}, such as "
+            "give the line of a product of m x k by k x n, with {m}, {n} and {k}, such as "
             f'"{_USUAL_LINE}"',
         )
     return line

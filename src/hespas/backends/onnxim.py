@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from math import ceil, isclose
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from hespas.backends.built_program import (
-    LOCATION,
+from hespas.backends.tool import (
     BuiltProgram,
     Interface,
+    ToolTimer,
     built_program,
     digest,
+    refusal,
 )
-from hespas.backends.tool import ToolTimer
 from hespas.base.config_files import read_json
 from hespas.base.figures import Text
 from hespas.base.files import json_bytes
@@ -43,7 +44,7 @@ from hespas.price.systolic import (
 
 _MODEL = "product"
 _LIST = "models_list.json"
-_USUAL_OPTIONS: Mapping[str, str | float | bool] = {"batch_size": 1}
+_USUAL_OPTIONS: Mapping[str, object] = {"batch_size": 1}
 
 _INTERFACE = Interface(
     method="onnxim",
@@ -65,68 +66,48 @@ operands and results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Onnxim:
-    """ONNXim, as somebody built it, with its own description of the cores.
+class _Cores:
+    """ONNXim's own description of the cores, and the array that they are.
 
     ``precision_bytes`` is the size of an element there, where it says that.
     """
 
-    program: BuiltProgram
-    core_config: Path
-    core_digest: str
+    path: Path
     precision_bytes: int | None
     array: SystolicArray
-    operator: Operator
-    model_options: Mapping[str, str | float | bool]
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "ONNXim"
 
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "onnxim"
+def _prepare(
+    product: Product,
+    element_bytes: int,
+    directory: Path,
+    *,
+    program: BuiltProgram,
+    cores: _Cores,
+    model_options: Mapping[str, object],
+    operator: Operator,
+) -> Sequence[str]:
+    """Write the model and the list that names it; ``directory`` is ONNXim's home.
 
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The program, the cores by their file's content, and how a product is written."""
-        return {
-            "program": dict(self.program.parameters),
-            "core_config": self.core_digest,
-            "operator": self.operator,
-            "model_options": dict(self.model_options),
-            "mapped": self.array.count > 1,
-        }
-
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write the model and the list that names it; ``directory`` is ONNXim's home.
-
-        Raises `UnsupportedError` for elements of another size than the cores'.
-        """
-        if self.precision_bytes not in (None, element_bytes):
-            raise UnsupportedError(
-                f"precision is {self.precision_bytes} bytes, and the elements of a product "
-                f"{product.m} x {product.k} by {product.k} x {product.n} have {element_bytes}",
-                location=str(self.core_config),
-                hint="make the two agree",
-            )
-        model = directory / "models" / _MODEL / f"{_MODEL}.onnx"
-        model.parent.mkdir(parents=True)
-        write_product_model(model, product, element_bytes=element_bytes, operator=self.operator)
-        mapping = product_mapping(product, self.array)
-        if mapping is not None:
-            model.with_suffix(".mapping").write_text(f"{mapping}\n")
-        listed = {"models": [{"name": _MODEL, **self.model_options}]}
-        (directory / _LIST).write_bytes(json_bytes(listed))
-        values = {"config": self.core_config, "workload": directory / _LIST, "model": model}
-        command = self.program.command(values, directory)
-        return ["/usr/bin/env", f"ONNXIM_HOME={directory}", *command]
-
-    def cycles(self, directory: Path) -> float:
-        """Read what the pattern finds."""
-        return self.program.cycles(directory)
+    Raises `UnsupportedError` for elements of another size than the cores'.
+    """
+    if cores.precision_bytes not in (None, element_bytes):
+        raise UnsupportedError(
+            f"precision is {cores.precision_bytes} bytes, and the elements of a product "
+            f"{product.m} x {product.k} by {product.k} x {product.n} have {element_bytes}",
+            location=str(cores.path),
+            hint="make the two agree",
+        )
+    model = directory / "models" / _MODEL / f"{_MODEL}.onnx"
+    model.parent.mkdir(parents=True)
+    write_product_model(model, product, element_bytes=element_bytes, operator=operator)
+    mapping = product_mapping(product, cores.array)
+    if mapping is not None:
+        model.with_suffix(".mapping").write_text(f"{mapping}\n")
+    listed = {"models": [{"name": _MODEL, **model_options}]}
+    (directory / _LIST).write_bytes(json_bytes(listed))
+    values = {"config": cores.path, "workload": directory / _LIST, "model": model}
+    return ["/usr/bin/env", f"ONNXIM_HOME={directory}", *program.command(values, directory)]
 
 
 def product_mapping(product: Product, array: SystolicArray) -> str | None:
@@ -174,38 +155,37 @@ def make(spec: EstimatorSpec) -> Systolic:
     whose array is not the one of ``core_config``, `ToolError` where there is no program, and
     `ExtraMissingError` without the package onnx.
     """
-    hardware = array_hardware(spec, "onnxim")
-    if not isinstance(hardware, OnnximHardware):
-        raise ConfigError(
-            "the configuration is of another method", hint="set perf_estimator.method to onnxim"
-        )
+    hardware = array_hardware(spec, "onnxim", OnnximHardware)
     program = built_program(hardware, _INTERFACE)
     array = array_of(hardware)
     _check_array(array)
     if hardware.core_config is None:
-        raise ConfigError(
-            "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores",
-            location=LOCATION,
-            hint="give one, such as a file of ONNXim's configs/",
-        )
+        message = "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores"
+        raise refusal(message, "give one, such as a file of ONNXim's configs/")
     need_onnx()
-    cores = Path(hardware.core_config).absolute()
-    silent = checked_cores(cores, array)
-    tool = Onnxim(
-        program=program,
-        core_config=cores,
-        core_digest=digest(cores),
-        precision_bytes=_precision_bytes(cores),
-        array=array,
-        operator=hardware.operator or "MatMul",
-        model_options=_options(hardware.model_options, program),
-    )
-    notes = _notes(tool, silent)
+    path = Path(hardware.core_config).absolute()
+    description = _description(path)
+    silent = _unsaid(description, path, array)
+    cores = _Cores(path=path, precision_bytes=_precision_bytes(description, path), array=array)
+    options = _options(hardware.model_options, program)
+    operator = hardware.operator or "MatMul"
     timer = ToolTimer(
-        tool=tool,
+        name=_INTERFACE.name,
+        method=_INTERFACE.method,
         array=array,
+        settings={
+            "program": program.settings,
+            "core_config": digest(path),
+            "operator": operator,
+            "model_options": dict(options),
+            "mapped": array.count > 1,
+        },
+        prepare=partial(
+            _prepare, program=program, cores=cores, model_options=options, operator=operator
+        ),
+        cycles=program.cycles,
         simulates_all=True,
-        notes=notes,
+        notes=_notes(cores, operator, silent),
         simulated_bytes_per_s=_SIMULATED_BYTES_PER_S,
     )
     return with_timer(timer, hardware, spec)
@@ -213,104 +193,92 @@ def make(spec: EstimatorSpec) -> Systolic:
 
 def _check_array(array: SystolicArray) -> None:
     if array.dataflow is Dataflow.OUTPUT_STATIONARY:
-        raise ConfigError(
+        raise refusal(
             "ONNXim never ends for output-stationary cores",
-            location=LOCATION,
-            hint="make the dataflow weight_stationary, or use another method",
+            "make the dataflow weight_stationary, or use another method",
         )
     if array.rows != array.columns:
-        raise ConfigError(
+        raise refusal(
             f"ONNXim's cores are square: it takes their height, array_rows {array.rows}, for their "
             f"width, array_columns {array.columns}",
-            location=LOCATION,
-            hint="make the two equal, or use another method",
+            "make the two equal, or use another method",
         )
 
 
-def _precision_bytes(path: Path) -> int | None:
+def _options(given: Mapping[str, object] | None, program: BuiltProgram) -> Mapping[str, object]:
+    if given is None:
+        return _USUAL_OPTIONS
+    if not any("{workload}" in text for text in program.arguments):
+        message = "model_options has no effect: no argument holds {workload}, the list of models"
+        raise refusal(message, "drop it")
+    if "name" in given:
+        raise refusal("model_options gives a name", "leave it to hespas")
+    return given
+
+
+def _notes(cores: _Cores, operator: Operator, silent: Sequence[str]) -> tuple[str, ...]:
+    """Say what was taken for granted, the interface above all."""
+    notes = [f"a product is an ONNX model of one {operator}"]
+    if cores.array.count > 1:
+        notes.append("a product too thin for its cores is cut into tiles of an array's size")
+    if silent:
+        notes.append(f"core_config has no {', '.join(silent)} to compare with the array")
+    if cores.precision_bytes is None:
+        notes.append("core_config has no precision to compare with the size of elements")
+    return tuple(notes)
+
+
+def _description(path: Path) -> Mapping[str, object]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ConfigError(
+            "is no JSON object", location=str(path), hint="give ONNXim's configuration"
+        )
+    return cast("Mapping[str, object]", value)
+
+
+def _precision_bytes(description: Mapping[str, object], path: Path) -> int | None:
     """Return the size of an element that the file gives; `ConfigError` where that is no number."""
-    stated = list(_stated(cast("Mapping[str, object]", read_json(path)), "precision"))
-    for each in stated:
-        if isinstance(each, bool) or not isinstance(each, int) or each != stated[0]:
+    stated = list(_stated(description, "precision"))
+    for precision in stated:
+        if isinstance(precision, bool) or not isinstance(precision, int) or precision != stated[0]:
             raise ConfigError(
-                f"precision is {_shown(each)}",
+                f"precision is {_shown(precision)}",
                 location=str(path),
                 hint="give one size of an element, in bytes",
             )
     return cast("int", stated[0]) if stated else None
 
 
-def _options(
-    given: Mapping[str, str | float | bool] | None, program: BuiltProgram
-) -> Mapping[str, str | float | bool]:
-    if given is None:
-        return _USUAL_OPTIONS
-    if not any("{workload}" in text for text in program.arguments):
-        raise ConfigError(
-            "model_options has no effect: no argument holds {workload}, the list of models",
-            location=LOCATION,
-            hint="drop it",
-        )
-    if "name" in given:
-        raise ConfigError(
-            "model_options gives a name", location=LOCATION, hint="leave it to hespas"
-        )
-    return given
-
-
-def _notes(tool: Onnxim, silent: Sequence[str]) -> tuple[str, ...]:
-    """Say what was taken for granted, the interface above all."""
-    notes = [f"a product is an ONNX model of one {tool.operator}"]
-    if tool.array.count > 1:
-        notes.append("a product too thin for its cores is cut into tiles of an array's size")
-    if silent:
-        notes.append(f"core_config has no {', '.join(silent)} to compare with the array")
-    if tool.precision_bytes is None:
-        notes.append("core_config has no precision to compare with the size of elements")
-    return tuple(notes)
-
-
-_CORE_TYPE = "systolic_ws"
 _MHZ = 1e6
 
 
-def checked_cores(path: Path, array: SystolicArray) -> tuple[str, ...]:
-    """Return the names of what the file doesn't say, so that it could not be compared.
+def _unsaid(description: Mapping[str, object], path: Path, array: SystolicArray) -> tuple[str, ...]:
+    """Return the keys that the file lacks, so that they could not be compared.
 
-    Raises `ConfigError`, with both figures, where file and array disagree, and for a file that is
-    no JSON object. ``core_height`` is held against the rows, ``core_width`` against the columns,
-    ``core_freq``, in MHz, against the clock, at the top of the file or for each core.
+    Raises `ConfigError`, with both figures, where file and array disagree. A key stands at the top
+    of the file or for each core.
     """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ConfigError(
-            "is no JSON object", location=str(path), hint="give ONNXim's configuration"
-        )
-    top = cast("Mapping[str, object]", value)
+    figures: Mapping[str, tuple[str, float | str]] = {
+        "core_height": ("array_rows", array.rows),
+        "core_width": ("array_columns", array.columns),
+        "core_freq": ("clock_hz, in MHz,", array.clock_hz / _MHZ),
+        "num_cores": ("array_count", array.count),
+        "core_type": ("dataflow", "systolic_ws"),
+    }
     silent: list[str] = []
-    for key, (name, own) in _figures(array).items():
-        stated = list(_stated(top, key))
-        for each in stated:
-            if not _same(each, own):
+    for key, (name, own) in figures.items():
+        stated = list(_stated(description, key))
+        for value in stated:
+            if not _same(value, own):
                 raise ConfigError(
-                    f"{key} is {_shown(each)}, {name} of the array {_shown(own)}",
+                    f"{key} is {_shown(value)}, {name} of the array {_shown(own)}",
                     location=str(path),
                     hint="make the two agree",
                 )
         if not stated:
             silent.append(key)
     return tuple(silent)
-
-
-def _figures(array: SystolicArray) -> dict[str, tuple[str, float | str]]:
-    """Return what the array has of each of ONNXim's keys."""
-    return {
-        "core_height": ("array_rows", array.rows),
-        "core_width": ("array_columns", array.columns),
-        "core_freq": ("clock_hz, in MHz,", array.clock_hz / _MHZ),
-        "num_cores": ("array_count", array.count),
-        "core_type": ("dataflow", _CORE_TYPE),
-    }
 
 
 def _stated(top: Mapping[str, object], key: str) -> Iterator[object]:

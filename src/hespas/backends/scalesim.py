@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hespas.backends.tool import ToolTimer, interpreter, read_text
@@ -15,6 +15,7 @@ from hespas.price.systolic import (
     Product,
     Systolic,
     SystolicArray,
+    SystolicHardware,
     array_hardware,
     array_of,
     with_timer,
@@ -60,55 +61,7 @@ RandomNumberGeneratorSeed = 40
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleSim:
-    """SCALE-Sim 3, run by the Python that has it."""
-
-    python: str
-    array: SystolicArray
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "SCALE-Sim 3"
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "scalesim"
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """Nothing besides the array."""
-        return {}
-
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write configuration, topology and an empty layout; the element's size changes nothing."""
-        del element_bytes
-        text = _CONFIG.format(
-            rows=self.array.rows,
-            columns=self.array.columns,
-            dataflow=_DATAFLOWS[self.array.dataflow],
-        )
-        (directory / "array.cfg").write_text(text)
-        row = f"product, {product.m}, {product.n}, {product.k},\n"
-        (directory / "products.csv").write_text("Layer, M, N, K,\n" + row)
-        (directory / "layout.csv").write_text("Layer,\n")
-        files = ["-c", "array.cfg", "-t", "products.csv", "-l", "layout.csv"]
-        return [self.python, "-m", "scalesim.scale", *files, "-i", "gemm", "-p", "results"]
-
-    def cycles(self, directory: Path) -> float:
-        """Read "Total Cycles" of the report."""
-        text = read_text(directory / _REPORT, name=self.name)
-        try:
-            # A header, and the row of the one layer.
-            header, row = filter(None, csv.reader(text.splitlines(), skipinitialspace=True))
-            return float(row[header.index(_COLUMN)])
-        except (ValueError, IndexError, csv.Error) as error:
-            raise ToolError(
-                f"{self.name}'s report has no {_COLUMN!r} of one layer",
-                location=str(directory / _REPORT),
-            ) from error
+_NAME = "SCALE-Sim 3"
 
 
 def make(spec: EstimatorSpec) -> Systolic:
@@ -116,8 +69,43 @@ def make(spec: EstimatorSpec) -> Systolic:
 
     ``binary`` of the configuration names the Python that has SCALE-Sim, where that is another.
     """
-    hardware = array_hardware(spec, "scalesim")
+    hardware = array_hardware(spec, "scalesim", SystolicHardware)
     python = interpreter(hardware, "scalesim", what="method 'scalesim'", extra="scalesim")
     array = array_of(hardware)
-    timer = ToolTimer(tool=ScaleSim(python=python, array=array), array=array)
+    timer = ToolTimer(
+        name=_NAME,
+        method="scalesim",
+        array=array,
+        prepare=partial(_prepare, python, array),
+        cycles=_cycles,
+    )
     return with_timer(timer, hardware, spec)
+
+
+def _prepare(
+    python: str, array: SystolicArray, product: Product, element_bytes: int, directory: Path
+) -> Sequence[str]:
+    """Write configuration, topology and an empty layout; the element's size changes nothing."""
+    del element_bytes
+    text = _CONFIG.format(
+        rows=array.rows, columns=array.columns, dataflow=_DATAFLOWS[array.dataflow]
+    )
+    (directory / "array.cfg").write_text(text)
+    row = f"product, {product.m}, {product.n}, {product.k},\n"
+    (directory / "products.csv").write_text("Layer, M, N, K,\n" + row)
+    (directory / "layout.csv").write_text("Layer,\n")
+    files = ["-c", "array.cfg", "-t", "products.csv", "-l", "layout.csv"]
+    return [python, "-m", "scalesim.scale", *files, "-i", "gemm", "-p", "results"]
+
+
+def _cycles(directory: Path) -> float:
+    text = read_text(directory / _REPORT, name=_NAME)
+    try:
+        # A header, and the row of the one layer.
+        header, row = filter(None, csv.reader(text.splitlines(), skipinitialspace=True))
+        return float(row[header.index(_COLUMN)])
+    except (ValueError, IndexError, csv.Error) as error:
+        raise ToolError(
+            f"{_NAME}'s report has no {_COLUMN!r} of one layer",
+            location=str(directory / _REPORT),
+        ) from error

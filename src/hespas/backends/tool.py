@@ -1,20 +1,36 @@
-"""Ask another program how many cycles a product takes, each product once."""
+"""Ask another program how many cycles a product takes, each product once.
+
+Some programs are Python packages; others somebody built. Builds differ in their flags and in what
+they print, so that a configuration can say both; what it doesn't say is as in the builds that were
+run.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
+from itertools import permutations
 from math import inf
-from pathlib import Path
-from typing import Protocol
+from pathlib import Path, PurePosixPath
+from string import Formatter
 
-from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.progress import Stage, stage
-from hespas.errors import ExtraMissingError, HespasError, ImpossibleTimeError, ToolError
+from hespas.base.suggest import suggestion
+from hespas.errors import (
+    ConfigError,
+    ExtraMissingError,
+    HespasError,
+    ImpossibleTimeError,
+    ToolError,
+)
 from hespas.price.systolic import (
     Product,
     SimulatorHardware,
@@ -29,36 +45,13 @@ _LONG_S = 10.0
 log = logging.getLogger("hespas")
 
 
-class Tool(Protocol):
-    """A simulator of systolic arrays, by the files that it reads and writes."""
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
-
-    @property
-    def method(self) -> str:
-        """The name that configuration files give it."""
-        ...
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """Everything besides array and product that decides the answer, as JSON values."""
-        ...
-
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write its inputs to ``directory`` and return the command that runs it there."""
-        ...
-
-    def cycles(self, directory: Path) -> float:
-        """Read the cycles that it found; `HespasError` where they aren't there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTimer:
     """Times products by running a tool, in a directory of its own each time.
+
+    ``prepare`` writes the tool's inputs, of a product and the size of an element, to a directory
+    and returns the command that runs it there; ``cycles`` reads its answer. ``settings`` are
+    everything besides array and product that decides the answer, as JSON values.
 
     The directory of a run that failed is kept, with its log; that of one that went well, or that
     was refused before it began, is not. ``simulates_all`` tools are given a product whole; the
@@ -67,8 +60,12 @@ class ToolTimer:
     known: a product that takes long is announced.
     """
 
-    tool: Tool
+    name: str
+    method: str
     array: SystolicArray
+    prepare: Callable[[Product, int, Path], Sequence[str]]
+    cycles: Callable[[Path], float]
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
     simulates_all: bool = False
     notes: tuple[str, ...] = ()
     simulated_bytes_per_s: float = inf
@@ -77,20 +74,15 @@ class ToolTimer:
     )
 
     @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return self.tool.method
-
-    @property
     def parameters(self) -> Mapping[str, object]:
         """The array's, and the tool's own."""
-        return {**array_parameters(self.array), **self.tool.parameters}
+        return {**array_parameters(self.array), **self.settings}
 
     @property
     def assumption(self) -> str:
         """What it assumes."""
         cycles = (
-            f"{self.method}: matrix products take the cycles that {self.tool.name} gives each by "
+            f"{self.method}: matrix products take the cycles that {self.name} gives each by "
             f"itself on {array_text(self.array)}"
         )
         return "; ".join((cycles, *self.notes))
@@ -105,31 +97,32 @@ class ToolTimer:
     def _run(self, product: Product, element_bytes: int) -> float:
         columns = product.n if self.simulates_all else self.array.columns_each(product)
         shared = Product(m=product.m, n=columns, k=product.k)
-        what = f"{_shape(shared)} by {self.tool.name}"
+        subject = f"{_shape(shared)} by {self.name}"
         with scratch_directory(self.method) as directory:
-            command = self._prepared(shared, element_bytes, directory)
-            with stage(Stage.ESTIMATE, what, kind=self.method, size=shared.multiplications):
+            try:
+                command = self.prepare(shared, element_bytes, directory)
+            except HespasError:
+                # Nothing ran, so that there is no log to look at.
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+            with stage(Stage.ESTIMATE, subject, kind=self.method, size=shared.multiplications):
                 self._announce(shared, element_bytes)
-                run_program(command, name=self.tool.name, directory=directory, limits=LIMITS)
-            found = self._cycles(directory)
-            self._check(found, product, directory)
-            return found
-
-    def _cycles(self, directory: Path) -> float:
-        try:
-            return self.tool.cycles(directory)
-        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
-            raise ToolError(
-                f"{self.tool.name}'s answer cannot be read: {error}", location=str(directory)
-            ) from error
-
-    def _prepared(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        try:
-            return self.tool.prepare(product, element_bytes, directory)
-        except HespasError:
-            # Nothing ran, so that there is no log to look at.
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
+                run_program(command, name=self.name, directory=directory, limits=LIMITS)
+            try:
+                cycles = self.cycles(directory)
+            except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+                raise ToolError(
+                    f"{self.name}'s answer cannot be read: {error}", location=str(directory)
+                ) from error
+            # What no array can do is not the product's cycles, whatever was read there.
+            least = product.multiplications / self.array.multipliers
+            if not least <= cycles < inf:
+                raise ImpossibleTimeError(
+                    f"{self.name} gives {cycles:,.10g} cycles for {_shape(product)}, where "
+                    f"{self.array.multipliers:,} multipliers need {least:,.10g} at least",
+                    location=str(directory),
+                )
+            return cycles
 
     def _announce(self, product: Product, element_bytes: int) -> None:
         elements = product.m * product.k + product.k * product.n + product.m * product.n
@@ -137,20 +130,10 @@ class ToolTimer:
         if expected_s >= _LONG_S:
             log.warning(
                 "%s simulates %s, which takes some %.0f s; it is ended after %.0f s",
-                self.tool.name,
+                self.name,
                 _shape(product),
                 expected_s,
                 LIMITS.time_s,
-            )
-
-    def _check(self, found: float, product: Product, directory: Path) -> None:
-        """Refuse what no array can do: whatever was read there, it is not the product's cycles."""
-        least = product.multiplications / self.array.multipliers
-        if not least <= found < inf:
-            raise ImpossibleTimeError(
-                f"{self.tool.name} gives {found:,.10g} cycles for {_shape(product)}, where "
-                f"{self.array.multipliers:,} multipliers need {least:,.10g} at least",
-                location=str(directory),
             )
 
 
@@ -177,3 +160,214 @@ def read_text(path: Path, *, name: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise HespasError(f"{name} wrote no {path.name}", location=str(path.parent)) from error
+
+
+LOCATION = "perf_estimator.hardware"
+
+
+def refusal(message: str, hint: str = "") -> ConfigError:
+    """Return the error for what a simulator's configuration may not say."""
+    return ConfigError(message, location=LOCATION, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """What is known of a simulator, whatever its build.
+
+    ``placeholders`` are those of its arguments, with what they stand for. Of each group of
+    ``needed`` the arguments must hold one. ``usual`` are its arguments, ``pattern`` finds the
+    cycles, and ``answer_file`` is where arguments with ``{output}`` write them, unless the
+    configuration says otherwise.
+    """
+
+    method: str
+    name: str
+    source: str
+    placeholders: Mapping[str, str]
+    needed: Sequence[Sequence[str]]
+    usual: tuple[str, ...]
+    pattern: str
+    answer_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltProgram:
+    """A simulator's program, its arguments, and the pattern that finds the cycles."""
+
+    name: str
+    binary: Path
+    arguments: tuple[str, ...]
+    pattern: re.Pattern[str]
+    answer_file: str | None
+    files: Mapping[str, Path]
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """All of it as JSON values, files by their content."""
+        return {
+            "binary": digest(self.binary),
+            "arguments": list(self.arguments),
+            "cycles_pattern": self.pattern.pattern,
+            "answer_file": self.answer_file,
+            "files": {name: digest(path) for name, path in sorted(self.files.items())},
+        }
+
+    def command(self, values: Mapping[str, object], directory: Path) -> list[str]:
+        """Lay the files into ``directory`` and return the command with ``values`` filled in."""
+        for file, path in self.files.items():
+            name = directory / file
+            try:
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.symlink_to(path)
+            except OSError as error:
+                message = f"files names {name.name!r}, which hespas writes itself"
+                raise refusal(message, "leave it out") from error
+        output = directory / (self.answer_file or LOG_NAME)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        filled = {**values, "output": output}
+        return [str(self.binary), *(text.format_map(filled) for text in self.arguments)]
+
+    def cycles(self, directory: Path) -> float:
+        """Return the one count that the pattern finds; `ToolError` for none, or several."""
+        location = directory / (self.answer_file or LOG_NAME)
+        text = read_text(location, name=self.name)
+        counts = sorted({str(match[1]) for match in self.pattern.finditer(text)})
+        pattern = f"cycles_pattern {self.pattern.pattern!r}"
+        if not counts:
+            raise ToolError(
+                f"nothing in {self.name}'s answer fits {pattern}",
+                location=str(location),
+                hint="compare the two",
+            )
+        if len(counts) > 1:
+            raise ToolError(
+                f"{len(counts)} different counts in {self.name}'s answer fit {pattern}: "
+                f"{', '.join(counts[:4])}",
+                location=str(location),
+                hint="make it fit one of them",
+            )
+        try:
+            return float(counts[0])
+        except ValueError:
+            raise ToolError(
+                f"{pattern} finds {counts[0]!r}, which is no number", location=str(location)
+            ) from None
+
+
+def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltProgram:
+    """Return the program that the configuration names.
+
+    Raises `ConfigError` for what is missing or malformed, saying what it is, and `ToolError` where
+    there is no such program.
+    """
+    if hardware.sram_bandwidth is not None:
+        message = f"sram_bandwidth has no effect on method {interface.method!r}"
+        raise refusal(message, "drop it")
+    binary = program_path(hardware.binary, interface)
+    arguments = interface.usual if hardware.arguments is None else hardware.arguments
+    held = {name for text in arguments for name in _placeholders(text)}
+    answer_file = hardware.answer_file
+    if answer_file is None and "output" in held:
+        answer_file = interface.answer_file
+    _check_arguments(held, answer_file, interface)
+    pattern = _pattern(hardware.cycles_pattern or interface.pattern)
+    _check_files(hardware.files, answer_file)
+    files = {name: Path(path).absolute() for name, path in sorted(hardware.files.items())}
+    return BuiltProgram(
+        name=interface.name,
+        binary=binary,
+        arguments=arguments,
+        pattern=pattern,
+        answer_file=answer_file,
+        files=files,
+    )
+
+
+def digest(path: Path) -> str:
+    """Return a digest of a file's content, or of all files in a folder with their names."""
+    try:
+        if not path.is_dir():
+            return sha256(path.read_bytes()).hexdigest()
+        inside = sorted(each for each in path.rglob("*") if each.is_file())
+        parts = (f"{each.relative_to(path)}\0{digest(each)}\n" for each in inside)
+        return sha256("".join(parts).encode()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
+
+
+def program_path(named: str | None, interface: Interface) -> Path:
+    """Return the program of that name, here or on the PATH.
+
+    Raises `ConfigError` where no name is given, `ToolError` where there is no such program.
+    """
+    if named is None:
+        raise refusal(
+            f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
+            f"build it from {interface.source} and give its path",
+        )
+    here = Path(named).absolute()
+    if here.is_file() and not os.access(here, os.X_OK):
+        raise ToolError(
+            f"{interface.name}'s program is not executable", location=str(here), hint="chmod +x it"
+        )
+    found = str(here) if here.is_file() else shutil.which(named)
+    if found is None:
+        raise ToolError(
+            f"there is no program {named}, neither here nor on the PATH",
+            location=interface.name,
+            hint=f"build it from {interface.source} and give its path as binary",
+        )
+    return Path(found).absolute()
+
+
+def _check_arguments(held: set[str], answer_file: str | None, interface: Interface) -> None:
+    for name in sorted(held - set(interface.placeholders)):
+        doubled = "braces that mean themselves are doubled"
+        hint = f"{suggestion(name, interface.placeholders)}; {doubled}"
+        raise refusal(f"arguments hold {{{name}}}", hint)
+    for group in interface.needed:
+        if not held.intersection(group):
+            lacking = " or ".join(f"{{{name}}}, {interface.placeholders[name]}" for name in group)
+            raise refusal(f"arguments lack {lacking}, for {interface.name}", "add it")
+    if "output" in held and answer_file is None:
+        message = "arguments hold {output}, the path of answer_file, which is not given"
+        raise refusal(message, "name the answer_file")
+
+
+def _placeholders(text: str) -> list[str]:
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        message = f"the argument {text!r} is malformed: {error}"
+        raise refusal(message, "double braces that mean themselves") from None
+    return [
+        name + (f"!{how}" if how else "") + (f":{form}" if form else "")
+        for _, name, form, how in parts
+        if name is not None
+    ]
+
+
+def _pattern(given: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(given, re.MULTILINE)
+    except re.error as error:
+        raise refusal(f"cycles_pattern is {given!r}: {error}") from None
+    if pattern.groups != 1:
+        message = f"cycles_pattern {given!r} has {pattern.groups} groups"
+        raise refusal(message, "put one pair of parentheses, around the number")
+    return pattern
+
+
+def _check_files(files: Mapping[str, str], answer_file: str | None) -> None:
+    names = [*files, *([] if answer_file is None else [answer_file])]
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise refusal(
+                f"{name!r} is no name beneath the directory that the program is started in",
+                "give a relative one without '..'",
+            )
+    for name, other in permutations([*names, LOG_NAME], 2):
+        if PurePosixPath(other).is_relative_to(name):
+            message = f"files or answer_file name {name!r}, and {other!r} is to stand there"
+            raise refusal(message, "give them names apart")

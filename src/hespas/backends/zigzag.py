@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hespas.backends.tool import ToolTimer, interpreter, read_text
@@ -15,6 +15,7 @@ from hespas.price.systolic import (
     Product,
     Systolic,
     SystolicArray,
+    SystolicHardware,
     array_hardware,
     array_of,
     with_timer,
@@ -34,95 +35,111 @@ json.dump({{"cycles": float(latency)}}, open("{_ANSWER}", "w"))
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZigZag:
-    """ZigZag 3.9, run by the Python that has it.
+def make(spec: EstimatorSpec) -> Systolic:
+    """Return the estimator of the method ``zigzag_onnx``.
 
-    ``memory_bandwidth_bytes_per_s`` is the device memory's, which ZigZag models too.
+    ``binary`` of the configuration names the Python that has ZigZag, where that is another.
+    Raises `ConfigError` for output-stationary arrays, which this doesn't describe to ZigZag.
     """
-
-    python: str
-    array: SystolicArray
-    memory_bandwidth_bytes_per_s: float
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "ZigZag"
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "zigzag_onnx"
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The bandwidth, and what is fixed here."""
-        return {
-            "memory_bandwidth": self.memory_bandwidth_bytes_per_s,
+    hardware = array_hardware(spec, "zigzag_onnx", SystolicHardware)
+    array = array_of(hardware)
+    if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
+        raise ConfigError(
+            "method 'zigzag_onnx' maps products weight stationary",
+            hint="drop dataflow, or use the method systolic or scalesim",
+        )
+    python = interpreter(hardware, "zigzag", what="method 'zigzag_onnx'", extra="zigzag")
+    timer = ToolTimer(
+        name="ZigZag",
+        method="zigzag_onnx",
+        array=array,
+        settings={
+            "memory_bandwidth": hardware.memory_bandwidth,
             "sram_bytes": _SRAM_BYTES,
             "loops": _LOOPS,
-        }
+        },
+        prepare=partial(
+            _prepare, python=python, array=array, memory_bandwidth=hardware.memory_bandwidth
+        ),
+        cycles=_cycles,
+    )
+    return with_timer(timer, hardware, spec)
 
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
-        """Write accelerator, mapping, workload and the few lines of Python that call ZigZag."""
-        bits = 8 * element_bytes
-        documents = {
-            "array.yaml": self._accelerator(bits),
-            "mapping.yaml": [_mapping(self.array)],
-            "workload.json": [_layer(product, bits)],
-        }
-        for name, document in documents.items():
-            # JSON is YAML.
-            (directory / name).write_text(json.dumps(document, indent=1))
-        (directory / "driver.py").write_text(_DRIVER)
-        return [self.python, "driver.py"]
 
-    def _accelerator(self, bits: int) -> dict[str, object]:
-        rows, columns = self.array.rows, self.array.columns
-        memory_bits = max(1, int(8 * self.memory_bandwidth_bytes_per_s / self.array.clock_hz))
-        edge_bits = bits * (rows + columns)
-        given = self.array.sram_bandwidth_bytes_per_s
-        sram_bits = edge_bits if given is None else max(1, int(8 * given / self.array.clock_hz))
-        return {
-            "name": "array",
-            "memories": {
-                "weights": _memory(8 * bits, bits, {"I2": ("fh", "tl")}, served=[]),
-                "sums": _registers(bits, "O"),
-                "sram": _memory(
-                    8 * _SRAM_BYTES,
-                    sram_bits,
-                    {"I1": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")},
-                    served=["D1", "D2"],
-                ),
-                "dram": _memory(
-                    10**15,
-                    memory_bits,
-                    {
-                        "I1": ("fh", "tl"),
-                        "I2": ("fh", "tl"),
-                        "O": ("fh", "tl", "fl", "th"),
-                    },
-                    served=["D1", "D2"],
-                ),
-            },
-            "operational_array": {
-                "unit_energy": 0.0,
-                "unit_area": 1.0,
-                "dimensions": ["D1", "D2"],
-                "sizes": [columns, rows],
-            },
-        }
+def _prepare(
+    product: Product,
+    element_bytes: int,
+    directory: Path,
+    *,
+    python: str,
+    array: SystolicArray,
+    memory_bandwidth: float,
+) -> Sequence[str]:
+    """Write accelerator, mapping, workload and the few lines of Python that call ZigZag."""
+    bits = 8 * element_bytes
+    mapping = {
+        "name": "default",
+        "spatial_mapping": {"D1": [f"K, {array.columns}"], "D2": [f"D, {array.rows}"]},
+        "memory_operand_links": {"O": "O", "W": "I2", "I": "I1"},
+    }
+    layer = {
+        "id": 0,
+        "name": "product",
+        "operator_type": "Gemm",
+        "equation": "O[c][k]+=I[c][d]*W[d][k]",
+        "loop_dims": ["C", "D", "K"],
+        "loop_sizes": [product.m, product.k, product.n],
+        "operand_precision": {"O": bits, "O_final": bits, "I": bits, "W": bits},
+        "operand_source": {"I": 0, "W": 0},
+    }
+    documents = {
+        "array.yaml": _accelerator(array, memory_bandwidth, bits),
+        "mapping.yaml": [mapping],
+        "workload.json": [layer],
+    }
+    for name, document in documents.items():
+        # JSON is YAML.
+        (directory / name).write_text(json.dumps(document, indent=1))
+    (directory / "driver.py").write_text(_DRIVER)
+    return [python, "driver.py"]
 
-    def cycles(self, directory: Path) -> float:
-        """Read the latency."""
-        text = read_text(directory / _ANSWER, name=self.name)
-        try:
-            return float(json.loads(text)["cycles"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise ToolError(
-                f"{self.name}'s answer has no cycles", location=str(directory / _ANSWER)
-            ) from error
+
+def _cycles(directory: Path) -> float:
+    text = read_text(directory / _ANSWER, name="ZigZag")
+    try:
+        return float(json.loads(text)["cycles"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ToolError(
+            "ZigZag's answer has no cycles", location=str(directory / _ANSWER)
+        ) from error
+
+
+_EVERY_WAY = {"I1": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")}
+
+
+def _accelerator(array: SystolicArray, memory_bandwidth: float, bits: int) -> dict[str, object]:
+    memory_bits = max(1, int(8 * memory_bandwidth / array.clock_hz))
+    given = array.sram_bandwidth_bytes_per_s
+    sram_bits = bits * (array.rows + array.columns)
+    if given is not None:
+        sram_bits = max(1, int(8 * given / array.clock_hz))
+    both = ["D1", "D2"]
+    device_operands = {"I1": ("fh", "tl"), "I2": ("fh", "tl"), "O": _EVERY_WAY["O"]}
+    return {
+        "name": "array",
+        "memories": {
+            "weights": _memory(8 * bits, bits, {"I2": ("fh", "tl")}, served=[]),
+            "sums": _registers(bits, "O"),
+            "sram": _memory(8 * _SRAM_BYTES, sram_bits, _EVERY_WAY, served=both),
+            "dram": _memory(10**15, memory_bits, device_operands, served=both),
+        },
+        "operational_array": {
+            "unit_energy": 0.0,
+            "unit_area": 1.0,
+            "dimensions": both,
+            "sizes": [array.columns, array.rows],
+        },
+    }
 
 
 def _memory(
@@ -169,44 +186,3 @@ def _port(name: str, kind: str, width_bits: int, allocation: list[str]) -> dict[
         "bandwidth_max": width_bits,
         "allocation": allocation,
     }
-
-
-def _mapping(array: SystolicArray) -> dict[str, object]:
-    return {
-        "name": "default",
-        "spatial_mapping": {"D1": [f"K, {array.columns}"], "D2": [f"D, {array.rows}"]},
-        "memory_operand_links": {"O": "O", "W": "I2", "I": "I1"},
-    }
-
-
-def _layer(product: Product, bits: int) -> dict[str, object]:
-    return {
-        "id": 0,
-        "name": "product",
-        "operator_type": "Gemm",
-        "equation": "O[c][k]+=I[c][d]*W[d][k]",
-        "loop_dims": ["C", "D", "K"],
-        "loop_sizes": [product.m, product.k, product.n],
-        "operand_precision": {"O": bits, "O_final": bits, "I": bits, "W": bits},
-        "operand_source": {"I": 0, "W": 0},
-    }
-
-
-def make(spec: EstimatorSpec) -> Systolic:
-    """Return the estimator of the method ``zigzag_onnx``.
-
-    ``binary`` of the configuration names the Python that has ZigZag, where that is another.
-    Raises `ConfigError` for output-stationary arrays, which this doesn't describe to ZigZag.
-    """
-    hardware = array_hardware(spec, "zigzag_onnx")
-    array = array_of(hardware)
-    if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
-        raise ConfigError(
-            "method 'zigzag_onnx' maps products weight stationary",
-            hint="drop dataflow, or use the method systolic or scalesim",
-        )
-    python = interpreter(hardware, "zigzag", what="method 'zigzag_onnx'", extra="zigzag")
-    tool = ZigZag(
-        python=python, array=array, memory_bandwidth_bytes_per_s=hardware.memory_bandwidth
-    )
-    return with_timer(ToolTimer(tool=tool, array=array), hardware, spec)

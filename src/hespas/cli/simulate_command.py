@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from hespas.backends.astra_sim.run import AstraSimOptions, run_astra_sim
-from hespas.backends.htsim.run import run_htsim
+from hespas.backends.astra_sim import AstraSimOptions, run_astra_sim
+from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
-from hespas.backends.sst.run import run_sst
+from hespas.backends.sst import run_sst
 from hespas.base.groups import Group
 from hespas.base.process import scratch_directory
 from hespas.base.progress import Stage, stage

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil, prod
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from hespas.base.figures import Count, Positive, Text, check_rate
 from hespas.errors import ConfigError, HardwareError, UnsupportedError
@@ -227,7 +227,7 @@ def make(spec: EstimatorSpec) -> Systolic:
 
     Raises `ConfigError` without a description of the array, and for what is for simulators.
     """
-    hardware = array_hardware(spec, "systolic")
+    hardware = array_hardware(spec, "systolic", SystolicHardware)
     if hardware.binary is not None:
         raise ConfigError(
             "hardware.binary has no effect on method 'systolic', which runs no program",
@@ -236,13 +236,21 @@ def make(spec: EstimatorSpec) -> Systolic:
     return with_timer(ClosedForm(array=array_of(hardware)), hardware, spec)
 
 
-def array_hardware(spec: EstimatorSpec, method: str) -> SystolicHardware:
+_Form = TypeVar("_Form", bound=SystolicHardware)
+
+
+def array_hardware(spec: EstimatorSpec, method: str, form: type[_Form]) -> _Form:
     """Return the array that the configuration describes; `ConfigError` where there is none."""
     if not isinstance(spec.hardware, SystolicHardware):
         raise ConfigError(
             f"method {method!r} needs a description of the array",
             hint=f"give a configuration with perf_estimator.method {method!r}, such as "
             "configs/nodes/TPUv3/systolic/config.json",
+        )
+    if not isinstance(spec.hardware, form):
+        raise ConfigError(
+            "the configuration is of another method",
+            hint=f"set perf_estimator.method to {method}",
         )
     return spec.hardware
 

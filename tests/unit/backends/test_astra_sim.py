@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hespas.backends.astra_sim.run import (
+from hespas.backends.astra_sim import (
     BINARY_VARIABLE,
     AstraSimOptions,
     find_binary,
     run_astra_sim,
+    write_system,
 )
-from hespas.backends.astra_sim.system_files import write_system
 from hespas.errors import (
     ConfigError,
     DeviceCountError,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hespas.backends.htsim.topology import switch_of
+from hespas.backends.htsim import switch_of
 from hespas.backends.network_program import check_plays_messages, dimensions_text
-from hespas.backends.sst.network import network_text
+from hespas.backends.sst import network_text
 from hespas.errors import SimulationError
 from hespas.hardware.presets import load_system
 
@@ -22,7 +22,7 @@ SLICES = ["TPUv3_2", "TPUv4_2x2x1", "TPUv5e_4x4", "TPUv5p_2x2x2", "TPUv6e_16x16"
 def test_a_switch_fits_both(name: str) -> None:
     system = load_system(name)
     (dimension,) = [each for each in system.dimensions if each.npus_count > 1]
-    assert "topoSingle" in network_text(system, prefix="rank")
+    assert "topoSingle" in network_text(system)
     switch = switch_of(system)
     assert switch.bytes_per_s == pytest.approx(dimension.bandwidth_bytes_per_s, rel=1e-3)
     assert not switch.notes
@@ -31,7 +31,7 @@ def test_a_switch_fits_both(name: str) -> None:
 @pytest.mark.parametrize("name", SLICES)
 def test_a_torus_fits_sst_alone(name: str) -> None:
     assert name.partition("_")[0] in SECTION
-    assert "topoTorus" in network_text(load_system(name), prefix="rank")
+    assert "topoTorus" in network_text(load_system(name))
     with pytest.raises(SimulationError, match="written for one switch, and the system is"):
         switch_of(load_system(name))
 

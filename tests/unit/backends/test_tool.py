@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -150,29 +149,21 @@ BROKEN_REPORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hasty:
-    """A tool of somebody else's, which does not look at what it reads."""
-
-    error: Exception
-    name: str = "Hasty"
-    method: str = "hasty"
-    parameters: Mapping[str, object] = field(default_factory=dict[str, object])
-
-    def prepare(self, product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
+@pytest.mark.parametrize("error", [ValueError("no float"), KeyError("cycles"), OSError("gone")])
+def test_an_adapter_that_fails_to_read_is_an_error_with_the_programs_name(error: Exception) -> None:
+    def prepare(product: Product, element_bytes: int, directory: Path) -> Sequence[str]:
         del product, element_bytes, directory
         return [sys.executable, "-c", ""]
 
-    def cycles(self, directory: Path) -> float:
+    def cycles(directory: Path) -> float:
         del directory
-        raise self.error
+        raise error
 
-
-@pytest.mark.parametrize("error", [ValueError("no float"), KeyError("cycles"), OSError("gone")])
-def test_an_adapter_that_fails_to_read_is_an_error_with_the_programs_name(error: Exception) -> None:
-    array = made("scalesim", sys.executable).timer
-    assert isinstance(array, ToolTimer)
-    timer = ToolTimer(tool=Hasty(error=error), array=array.array)
+    other = made("scalesim", sys.executable).timer
+    assert isinstance(other, ToolTimer)
+    timer = ToolTimer(
+        name="Hasty", method="hasty", array=other.array, prepare=prepare, cycles=cycles
+    )
     with pytest.raises(ToolError, match="Hasty's answer cannot be read"):
         timer.time_s(PRODUCT, 2)
 

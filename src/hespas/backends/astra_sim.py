@@ -1,22 +1,32 @@
 """Run an installed ASTRA-sim on a job: write what it reads, run it, read what it says.
 
+The system goes into the three files that `hespas.hardware.astra_sim_files.read_system` reads.
 Source of flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from hespas.backends.astra_sim.system_files import write_system
-from hespas.backends.bound import check_answer, least_of_job_ps
-from hespas.backends.network_program import check_size, find_program
-from hespas.base.process import LOG_NAME, Limits, run_program
-from hespas.errors import SimulationError, ToolError
-from hespas.hardware.system import System
+from hespas.backends.network_program import (
+    check_answer,
+    check_size,
+    find_program,
+    least_of_job_ps,
+    run_on_files,
+)
+from hespas.base.files import json_bytes, write_file
+from hespas.base.process import LOG_NAME
+from hespas.base.units import GIB, to_gb_per_s, to_ns
+from hespas.errors import ConfigError, SimulationError, ToolError
+from hespas.hardware.system import RemoteMemory, System
+from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.options import PER_NODE
 from hespas.simulate.external_result import DeviceFigures, ExternalResult
 from hespas.tasks.chakra.format import COMM_GROUP_FILE
 from hespas.tasks.chakra.writer import write_traces
@@ -74,18 +84,19 @@ def run_astra_sim(
     whole = as_job(job)
     check_size(whole, system)
     binary = find_binary(options.network, options.binary)
-    directory.mkdir(parents=True, exist_ok=True)
     directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
     write_traces(whole, directory, prefix=_PREFIX)
     command = _command(binary, write_system(system, directory), directory, options)
     notes = _rounding_notes(whole)
     log = directory / LOG_NAME
     try:
-        run_program(
+        run_on_files(
             command,
+            {},
             name="ASTRA-sim",
             directory=directory,
-            limits=Limits(time_s=options.time_limit_s),
+            time_limit_s=options.time_limit_s,
         )
     except ToolError as error:
         # It sometimes crashes when all has been said.
@@ -171,3 +182,76 @@ def read_log(log: Path) -> Mapping[int, DeviceFigures]:
             overlap_ns=overlap_ns or 0 if has_statistics else None,
         )
     return figures
+
+
+_CUSTOM = "-implementation-custom"
+
+
+def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
+    """Write ``system.json``, ``network.yml`` and ``remote_memory.json``, and return their paths.
+
+    Paths of custom collectives become absolute ones. Raises `ConfigError` for an algorithm in
+    XML, and a network that only hespas' own model can describe: ASTRA-sim doesn't read them.
+    """
+    if not system.dimensions:
+        message = "ASTRA-sim reads no network of hespas' own model"
+        raise ConfigError(message, location=system.name, hint="give a network.yml")
+    system_file = directory / "system.json"
+    network_file = directory / "network.yml"
+    memory_file = directory / "remote_memory.json"
+    write_file(system_file, json_bytes(_system_json(system)))
+    write_file(network_file, _network_yml(system).encode())
+    write_file(memory_file, json_bytes(_remote_memory_json(system.remote_memory)))
+    return system_file, network_file, memory_file
+
+
+def _system_json(system: System) -> dict[str, object]:
+    found: dict[str, object] = {
+        "scheduling-policy": system.scheduling_policy,
+        "endpoint-delay": round(to_ns(system.endpoint_delay_s)),
+        "active-chunks-per-dimension": system.active_chunks_per_dimension,
+        "preferred-dataset-splits": system.preferred_dataset_splits,
+        "collective-optimization": system.collective_optimization,
+    }
+    if system.local_memory_bandwidth_bytes_per_s is not None:
+        found["local-mem-bw"] = to_gb_per_s(system.local_memory_bandwidth_bytes_per_s)
+    for kind in COMMON_KINDS:
+        if kind in system.implementations:
+            found[f"{kind.option}-implementation"] = list(system.implementations[kind])
+    return found | {name: _absolute(name, value) for name, value in system.options.items()}
+
+
+def _absolute(name: str, value: object) -> object:
+    """Return an option, its paths no longer relative to the working directory."""
+    if name == PER_NODE and value:
+        return str(Path(str(value)).absolute())
+    if not name.endswith(_CUSTOM) or not value:
+        return value
+    prefixes = [Path(prefix).absolute() for prefix in cast("Sequence[str]", value)]
+    for prefix in prefixes:
+        if prefix.suffix == ".xml":
+            hint = "write its graphs with hespas algorithm --chakra, and give their prefix"
+            raise ConfigError(f"ASTRA-sim reads no XML: {prefix.name}", location=name, hint=hint)
+    return [str(prefix) for prefix in prefixes]
+
+
+def _network_yml(system: System) -> str:
+    rows = {
+        "topology": [dimension.topology.value for dimension in system.dimensions],
+        "npus_count": [dimension.npus_count for dimension in system.dimensions],
+        "bandwidth": [dimension.bandwidth_bytes_per_s / GIB for dimension in system.dimensions],
+        "latency": [to_ns(dimension.latency_s) for dimension in system.dimensions],
+    }
+    return "".join(f"{key}: [{', '.join(map(str, row))}]\n" for key, row in rows.items())
+
+
+def _remote_memory_json(memory: RemoteMemory) -> dict[str, object]:
+    latency_s, bandwidth = memory.latency_s, memory.bandwidth_bytes_per_s
+    figures: dict[str, object | None] = {
+        "memory-type": memory.kind.value,
+        "remote-mem-latency": None if latency_s is None else to_ns(latency_s),
+        "remote-mem-bw": None if bandwidth is None else to_gb_per_s(bandwidth),
+        "num-nodes": memory.nodes,
+        "num-npus-per-node": memory.npus_per_node,
+    }
+    return {name: value for name, value in figures.items() if value is not None}

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from hespas.backends.bound import LinkRate, check_answer, least_of_job_ps, least_of_ranks_ps
+from hespas.backends.network_program import (
+    LinkRate,
+    check_answer,
+    least_of_job_ps,
+    least_of_ranks_ps,
+)
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.system import NetworkDimension, Topology, bare_system

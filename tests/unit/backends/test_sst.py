@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hespas.backends.network_program import ProgramOptions
-from hespas.backends.sst.run import run_sst, simulated_ns
+from hespas.backends.sst import run_sst, simulated_ns
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system

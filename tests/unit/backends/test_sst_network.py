@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hespas.backends.sst.network import network_text
+from hespas.backends.sst import network_text
 from hespas.errors import HespasError
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
@@ -22,7 +22,7 @@ def system(*dimensions: tuple[Topology, int, float]) -> System:
 
 
 def test_a_switch_is_one_router() -> None:
-    text = network_text(system((Topology.SWITCH, 8, 50e9)), prefix="rank")
+    text = network_text(system((Topology.SWITCH, 8, 50e9)))
     ast.parse(text)
     assert "topology = topoSingle()" in text
     assert "topology.num_ports = 8" in text
@@ -32,7 +32,7 @@ def test_a_switch_is_one_router() -> None:
 
 
 def test_rings_are_a_torus() -> None:
-    text = network_text(system((Topology.RING, 4, 50e9), (Topology.RING, 2, 50e9)), prefix="rank")
+    text = network_text(system((Topology.RING, 4, 50e9), (Topology.RING, 2, 50e9)))
     assert 'topology.shape = "4x2"' in text
     assert 'topology.width = "1x1"' in text
 
@@ -40,7 +40,7 @@ def test_rings_are_a_torus() -> None:
 @pytest.mark.parametrize("preset", ["H100_80GB_8GPU", "A100_SXM_40GB_8GPU", "B200_180GB_8GPU"])
 def test_a_link_is_not_held_back_by_its_buffers(preset: str) -> None:
     """A link carries no more than a buffer in a round trip, the time until a credit is back."""
-    text = network_text(load_system(preset), prefix="rank")
+    text = network_text(load_system(preset))
     (link,) = load_system(preset).dimensions
     sizes = [float(size) for size in re.findall(r'put_buf_size = "(.+)B"', text)]
     assert len(sizes) == 4
@@ -51,12 +51,12 @@ def test_buffers_grow_with_what_a_link_carries_meanwhile() -> None:
     slow = NetworkDimension(
         topology=Topology.SWITCH, npus_count=4, bandwidth_bytes_per_s=100e9, latency_s=1e-3
     )
-    text = network_text(bare_system("far", dimensions=(slow,)), prefix="rank")
+    text = network_text(bare_system("far", dimensions=(slow,)))
     assert min(map(float, re.findall(r'put_buf_size = "(.+)B"', text))) > 100e9 * 2e-3
 
 
 def test_figures_are_those_of_the_dimension_that_has_devices() -> None:
-    text = network_text(system((Topology.RING, 1, 1e9), (Topology.SWITCH, 8, 50e9)), prefix="rank")
+    text = network_text(system((Topology.RING, 1, 1e9), (Topology.SWITCH, 8, 50e9)))
     assert 'router.link_bw = "50000000000B/s"' in text
 
 
@@ -71,4 +71,4 @@ REFUSED = [
 @pytest.mark.parametrize("dimensions", REFUSED)
 def test_other_networks_are_refused(dimensions: tuple[tuple[Topology, int, float], ...]) -> None:
     with pytest.raises(HespasError):
-        network_text(system(*dimensions), prefix="rank")
+        network_text(system(*dimensions))

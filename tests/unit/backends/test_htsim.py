@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.backends.htsim.run import run_htsim
+from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError, ImpossibleTimeError
 from hespas.hardware.system import NetworkDimension, System, Topology, bare_system

@@ -1,0 +1,313 @@
+"""uet-htsim, a simulator of packets, as a judge of how transfers share links: ``--backend htsim``.
+
+It is run on a connection matrix, a flow for each message of a job, with triggers that start flows
+when others end. Formats as met in commit 40ccb05.
+
+A flow waits for at most one trigger, and fires at most one when it has been sent. What a rank does
+next waits for its exchange, so that the flows of all ranks that exchange with each other fire one
+barrier, for which all that these ranks do next waits: rounds of a group start together. htsim
+aborts where a trigger fires for which nothing waits, so that none is written. A trigger fires
+without delay, so that no flow can wait for computation. Where all ranks compute for as long between
+their messages, all flows would start later alike: that time is counted beside the matrix.
+
+The topology's file describes one switch, as a fat tree of two tiers with one leaf switch: htsim's
+own trees exist for few numbers of hosts, and their links have a latency of 1 us.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from hespas.backends.network_program import (
+    LinkRate,
+    ProgramOptions,
+    check_answer,
+    dimensions_text,
+    find_program,
+    least_of_ranks_ps,
+    messages_of,
+    run_on_files,
+)
+from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
+from hespas.errors import SimulationError, ToolError
+from hespas.hardware.system import System, Topology
+from hespas.simulate.external_result import ExternalResult
+from hespas.tasks.graph import Job
+
+PROGRAM, VARIABLE = "htsim_uec", "HTSIM_BINARY"
+_MATRIX, _TOPOLOGY = "connections.cm", "one_switch.topo"
+_FINISHED = re.compile(r"finished at ([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)")
+_PS_PER_US = 1_000_000
+_LAST_US = 2**31 - 1
+"""Where htsim's clock ends: the number after ``-end`` has 31 bits."""
+_SLOWER, _MORE_US = 100, 10**6
+"""How many times longer than their bound, and how much longer, flows may take."""
+
+
+def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
+    """Return what htsim says of a job's messages through the system's switch.
+
+    Its files stay in ``directory``. What all devices compute between messages is added. Raises
+    `ToolError` where the program is missing, fails or takes too long, `ImpossibleTimeError` for an
+    answer that links cannot give, and `SimulationError` for a system that is not one switch, for
+    messages that don't match, for devices that compute at different times, for a job that is longer
+    than htsim's clock, and where flows never ended.
+    """
+    programs = messages_of(job, system, options)
+    program = find_program(PROGRAM, VARIABLE, options.program, what="uet-htsim")
+    switch = switch_of(system)
+    matrix = connection_matrix(programs.ranks)
+    if not matrix.flows:
+        raise SimulationError("the job sends no message", hint="htsim plays messages alone")
+    least_ps = _least_ps(programs.ranks, switch)
+    end_us = min(_LAST_US, round(_SLOWER * least_ps / _PS_PER_US) + _MORE_US)
+    log = run_on_files(
+        [
+            *(str(program), "-tm", _MATRIX, "-topo", _TOPOLOGY),
+            *("-linkspeed", str(1000 * switch.gigabits_per_s), "-end", str(end_us)),
+            *options.arguments,
+        ],
+        {_MATRIX: matrix_text(matrix).encode(), _TOPOLOGY: topology_text(switch).encode()},
+        name="htsim",
+        directory=directory,
+        time_limit_s=options.time_limit_s,
+    )
+    ends = _FINISHED.findall(log.read_text(errors="replace"))
+    if len(ends) < len(matrix.flows):
+        raise ToolError(
+            f"{len(matrix.flows) - len(ends)} of {len(matrix.flows)} flows never ended",
+            location=str(log),
+            hint="give htsim more time: --backend-argument=-end --backend-argument=MICROSECONDS",
+        )
+    result = ExternalResult(
+        engine="htsim",
+        devices={},
+        whole_ns=round(1e3 * max(map(float, ends)) + matrix.computation_ps / PS_PER_NS),
+        notes=(*programs.notes, *_notes(matrix, switch)),
+        log=log,
+    )
+    return check_answer(result, least_ps + matrix.computation_ps)
+
+
+def _least_ps(ranks: Sequence[Sequence[Action]], switch: Switch) -> float:
+    """Return the least time of the messages alone; `SimulationError` where the clock ends before.
+
+    A message passes two links.
+    """
+    messages = [[one for one in actions if isinstance(one, Exchange)] for actions in ranks]
+    rate = LinkRate(bytes_per_s=switch.bytes_per_s, latency_s=2e-9 * switch.latency_ns)
+    least_ps = least_of_ranks_ps(messages, rate)
+    if least_ps / _PS_PER_US >= _LAST_US:
+        raise SimulationError(
+            f"the messages take {format_time(least_ps / PS_PER_S)} at least, and htsim's clock "
+            f"ends after {_LAST_US // 10**6} s",
+            hint="give it fewer steps or less data",
+        )
+    return least_ps
+
+
+def _notes(matrix: Matrix, switch: Switch) -> Iterator[str]:
+    yield "rounds of a group start together"
+    yield "flows end at their senders"
+    yield from switch.notes
+    if matrix.computation_ps:
+        computation = format_time(matrix.computation_ps / PS_PER_S)
+        yield f"computation of {computation}, alike on all devices, is added to the messages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``.
+
+    None stands for no trigger.
+    """
+
+    source: int
+    target: int
+    size_bytes: int
+    waits_for: int | None
+    fires: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """The flows of a job; trigger n, from 1, fires when ``counts[n - 1]`` flows have ended.
+
+    ``computation_ps`` is what every rank computes between its messages.
+    """
+
+    nodes: int
+    flows: tuple[Flow, ...]
+    counts: tuple[int, ...]
+    computation_ps: int
+
+
+def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
+    """Return the matrix of what ranks do.
+
+    Raises `SimulationError` for messages that are sent and never received, or the reverse, and for
+    ranks that compute at different times.
+    """
+    sent = list(matched(ranks))
+    barrier_of = _barriers(sent)
+
+    def before(place: Place) -> Place | None:
+        rank, number = place
+        return barrier_of[rank, number - 1] if number else None
+
+    awaited = dict.fromkeys([before(source) for source, _, _ in sent])
+    order = {barrier: n for n, barrier in enumerate([b for b in awaited if b is not None], 1)}
+    flows = tuple(
+        [
+            Flow(
+                source=source[0],
+                target=target[0],
+                size_bytes=size_bytes,
+                waits_for=order[barrier] if (barrier := before(source)) is not None else None,
+                fires=order.get(barrier_of[source]),
+            )
+            for source, target, size_bytes in sent
+        ]
+    )
+    fired = Counter(flow.fires for flow in flows)
+    return Matrix(
+        nodes=len(ranks),
+        flows=flows,
+        counts=tuple([fired[number] for number in order.values()]),
+        computation_ps=_computation_ps(ranks),
+    )
+
+
+def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
+    """Return what every rank computes; `SimulationError` where they differ."""
+    runs = [_runs_ps(actions) for actions in ranks]
+    other = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
+    if other is not None:
+        raise SimulationError(
+            f"device {other} computes at other times than device 0, which no trigger says",
+            hint="use a back end that plays computation: --backend sst, or hespas",
+        )
+    return sum(runs[0]) if runs else 0
+
+
+def _runs_ps(actions: Sequence[Action]) -> list[int]:
+    """Return what a rank computes before its first messages, between them, and after its last."""
+    runs = [0]
+    for before, action in pairwise([None, *actions]):
+        if isinstance(action, Wait):
+            if isinstance(before, Exchange):
+                runs.append(0)
+            runs[-1] += action.duration_ps
+    return runs
+
+
+def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
+    """Return for each exchange the first one of those that it meets, directly or through others."""
+    parent: dict[Place, Place] = {}
+
+    def first(place: Place) -> Place:
+        parent.setdefault(place, place)
+        while parent[place] != place:
+            parent[place] = parent[parent[place]]
+            place = parent[place]
+        return place
+
+    for source, target, _ in sent:
+        low, high = sorted((first(source), first(target)))
+        parent[high] = low
+    return {place: first(place) for place in parent}
+
+
+def matrix_text(matrix: Matrix) -> str:
+    """Return the file that htsim reads."""
+    lines = [f"Nodes {matrix.nodes}", f"Connections {len(matrix.flows)}"]
+    if matrix.counts:
+        lines.append(f"Triggers {len(matrix.counts)}")
+    for number, flow in enumerate(matrix.flows, start=1):
+        start = "start 0" if flow.waits_for is None else f"trigger {flow.waits_for}"
+        fires = "" if flow.fires is None else f" send_done_trigger {flow.fires}"
+        message = f"{flow.source}->{flow.target} id {number}"
+        lines.append(f"{message} {start} size {flow.size_bytes}{fires}")
+    for number, count in enumerate(matrix.counts, start=1):
+        lines.append(f"trigger id {number} barrier count {count}")
+    return "\n".join(lines) + "\n"
+
+
+_ROUGH = 0.01
+"""A rate that differs more from whole Gb/s than so is refused."""
+_EXACT = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch in the whole figures of htsim's files; ``notes`` are what was rounded."""
+
+    hosts: int
+    gigabits_per_s: int
+    latency_ns: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate of a link."""
+        return self.gigabits_per_s * 1e9 / 8
+
+
+def switch_of(system: System) -> Switch:
+    """Return the switch that a system is.
+
+    Raises `SimulationError` for a system that is not one dimension with a switch, and for a rate
+    that is not near whole Gb/s.
+    """
+    used = [each for each in system.dimensions if each.npus_count > 1]
+    if len(used) != 1 or used[0].topology is not Topology.SWITCH:
+        raise SimulationError(
+            f"htsim's file is written for one switch, and the system is {dimensions_text(system)}",
+            location=system.name,
+            hint="simulate it by hespas: --backend hespas",
+        )
+    rate, latency_ns = used[0].bandwidth_bytes_per_s * 8e-9, used[0].latency_s * 1e9
+    error = abs(round(rate) - rate) / rate
+    if error > _ROUGH:
+        raise SimulationError(
+            f"links have {rate:.6g} Gb/s, and htsim's files have whole Gb/s",
+            location=system.name,
+            hint=f"give the dimension a bandwidth of {max(1, round(rate)) / 8:g} GB/s",
+        )
+    notes: list[str] = []
+    if error > _EXACT:
+        notes.append(f"links have {round(rate)} Gb/s for {rate:.6g}: htsim's files have whole Gb/s")
+    if abs(round(latency_ns) - latency_ns) > _EXACT * latency_ns:
+        notes.append(
+            f"links have a latency of {round(latency_ns)} ns for {latency_ns:.6g}: htsim's files "
+            "have whole ns"
+        )
+    return Switch(
+        hosts=used[0].npus_count,
+        gigabits_per_s=round(rate),
+        latency_ns=round(latency_ns),
+        notes=tuple(notes),
+    )
+
+
+def topology_text(switch: Switch) -> str:
+    """Return the file: hosts on one leaf switch, whose one uplink none of their messages takes.
+
+    >>> print(topology_text(Switch(hosts=8, gigabits_per_s=400, latency_ns=500)).splitlines()[1])
+    Tiers 2
+    """
+    links = f"Downlink_speed_Gbps {switch.gigabits_per_s}"
+    latencies = ["Switch_Latency_ns 0", f"Downlink_Latency_ns {switch.latency_ns}"]
+    lines = [
+        *(f"Nodes {switch.hosts}", "Tiers 2", f"Podsize {switch.hosts}"),
+        *("Tier 0", links, "Radix_Up 1", f"Radix_Down {switch.hosts}"),
+        *(f"Oversubscribed {switch.hosts}", *latencies),
+        *("Tier 1", links, "Radix_Down 1", *latencies),
+    ]
+    return "\n".join(lines) + "\n"

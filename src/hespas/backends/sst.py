@@ -1,0 +1,267 @@
+"""SST: the Structural Simulation Toolkit, with its elements merlin, firefly and ember.
+
+SST runs a Python file, which makes a network of merlin's and the job that plays what each rank does
+as SIRIUS traces. Formats as met in SST 16.0.0.
+
+One dimension with a switch is merlin's single router, rings are a torus. Registration and matching
+delays of firefly's are 0: they are of the host's processor. A link carries no more than a buffer in
+the time in which a credit comes back, so that buffers hold more than it carries meanwhile.
+
+A trace is one binary file for each rank, as ember's motif ``SIRIUSTrace`` reads it. A record is
+little-endian: ``uint32`` kind, ``double`` start in seconds, the call's arguments, ``double`` end,
+``int32`` result. Computation is the time from the end of a record to the start of the next. Each
+exchange is IRECV for all that comes, SEND for all that goes, WAIT for the former. FINI does not
+wait for the computation before it. Where a rank computes last, all have a BARRIER, which does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import count
+from math import ceil
+from pathlib import Path
+from struct import Struct
+
+from hespas.backends.network_program import (
+    LinkRate,
+    ProgramOptions,
+    check_answer,
+    dimensions_text,
+    find_program,
+    least_of_ranks_ps,
+    messages_of,
+    run_on_files,
+)
+from hespas.backends.rank_programs import Action, Exchange, Wait
+from hespas.base.units import PS_PER_S
+from hespas.errors import SimulationError, ToolError
+from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.simulate.external_result import ExternalResult
+from hespas.tasks.graph import Job
+
+PROGRAM, VARIABLE = "sst", "SST_BINARY"
+_PREFIX, _NETWORK = "rank", "network.py"
+_TIME = re.compile(
+    r"simulated time:\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(ps|ns|us|ms|s|[kK]s|Ms)\b"
+)
+_NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "ks": 1e12, "Ks": 1e12, "Ms": 1e15}
+_CLOCK_ENDS_NS = 0.99 * 2**64 / 1e3
+"""SST counts ps in 64 bits: that is what it says where a packet never leaves."""
+
+
+def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
+    """Return what SST says of a job on a system; its files stay in ``directory``.
+
+    SST says how long the job takes, and nothing of single ranks. Raises `ToolError` where it is
+    missing, fails, takes too long or doesn't say a time, `ImpossibleTimeError` for one in which the
+    job cannot be done, and `SimulationError` for what its traces and networks can't say.
+    """
+    programs = messages_of(job, system, options)
+    program = find_program(PROGRAM, VARIABLE, options.program, what="SST with its elements")
+    network = network_text(system)
+    link = link_of(system)
+    rate = LinkRate(bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
+    least_ps = least_of_ranks_ps(programs.ranks, rate)
+    log = run_on_files(
+        [str(program), *options.arguments, _NETWORK],
+        {**traces(programs.ranks), _NETWORK: network.encode()},
+        name="SST",
+        directory=directory,
+        time_limit_s=options.time_limit_s,
+    )
+    result = ExternalResult(
+        engine=PROGRAM,
+        devices={},
+        whole_ns=simulated_ns(log.read_text(errors="replace"), str(log)),
+        notes=(*programs.notes, "SST does not say when single devices end"),
+        log=log,
+    )
+    return check_answer(result, least_ps)
+
+
+def simulated_ns(text: str, location: str) -> int:
+    """Return the time that SST's last line says.
+
+    >>> simulated_ns("Simulation is complete, simulated time: 2.055 ms", "log.txt")
+    2055000
+    """
+    found = _TIME.findall(text)
+    if not found:
+        raise ToolError("SST said no simulated time", location=location, hint="read its log")
+    number, unit = found[-1]
+    time_ns = float(number) * _NS[unit]
+    if not time_ns < _CLOCK_ENDS_NS:
+        raise ToolError("SST's clock ran to its end", location=location, hint="read its log")
+    return round(time_ns)
+
+
+_ROUND_TRIPS, _LEAST_BUFFER_BYTES = 2, 16_000_000
+"""How many round trips of a link a buffer holds at least, and the size that was tried."""
+_HINT = "simulate it by hespas: --backend hespas"
+
+
+def network_text(system: System) -> str:
+    """Return the file for a system whose ranks' traces are ``rank.RANK``.
+
+    Raises `SimulationError` for a network that merlin's single router or torus is not.
+    """
+    link = link_of(system)
+    bandwidth, latency = f"{link.bandwidth_bytes_per_s:.12g}B/s", f"{link.latency_s * 1e9:.12g}ns"
+    round_trip_bytes = link.bandwidth_bytes_per_s * 2 * link.latency_s
+    buffer = f"{max(_LEAST_BUFFER_BYTES, ceil(_ROUND_TRIPS * round_trip_bytes))}B"
+    lines = [
+        "# Written by hespas. Run it with: sst network.py",
+        "import sst",
+        "from sst.merlin.base import *",
+        "from sst.merlin.endpoint import *",
+        "from sst.merlin.interface import *",
+        "from sst.merlin.topology import *",
+        "from sst.ember import *",
+        "",
+        'PlatformDefinition.setCurrentPlatform("firefly-defaults")',
+        "",
+        *_topology(system),
+        f'topology.link_latency = "{latency}"',
+        "",
+        "router = hr_router()",
+        f'router.link_bw = "{bandwidth}"',
+        f'router.xbar_bw = "{bandwidth}"',
+        'router.flit_size = "64B"',
+        'router.input_latency = "0ns"',
+        'router.output_latency = "0ns"',
+        f'router.input_buf_size = "{buffer}"',
+        f'router.output_buf_size = "{buffer}"',
+        "router.num_vns = 2",
+        'router.xbar_arb = "merlin.xbar_arb_lru"',
+        "topology.router = router",
+        "",
+        "interface = ReorderLinkControl()",
+        f'interface.link_bw = "{bandwidth}"',
+        f'interface.input_buf_size = "{buffer}"',
+        f'interface.output_buf_size = "{buffer}"',
+        "",
+        f"job = EmberMPIJob(0, {system.device_count})",
+        "job.network_interface = interface",
+        "job.os.ctrl.regRegionBaseDelay_ns = 0",
+        "job.os.ctrl.regRegionPerPageDelay_ns = 0",
+        "job.os.ctrl.matchDelay_ns = 0",
+        'job.addMotif("Init")',
+        f'job.addMotif("SIRIUSTrace traceprefix={_PREFIX}")',
+        'job.addMotif("Fini")',
+        "",
+        "system = System()",
+        "system.setTopology(topology)",
+        'system.allocateNodes(job, "linear")',
+        "system.build()",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def link_of(system: System) -> NetworkDimension:
+    """Return a dimension of the network; `SimulationError` where there is none."""
+    used = next((each for each in system.dimensions if each.npus_count > 1), None)
+    if used is None:
+        raise SimulationError("there is no network to simulate", location=system.name, hint=_HINT)
+    return used
+
+
+def _topology(system: System) -> list[str]:
+    """Return the lines that make the topology."""
+    first = link_of(system)
+    dimensions = [each for each in system.dimensions if each.npus_count > 1]
+    if len(dimensions) == 1 and first.topology is Topology.SWITCH:
+        return ["topology = topoSingle()", f"topology.num_ports = {first.npus_count}"]
+    kinds = {each.topology for each in dimensions}
+    rates = {(each.bandwidth_bytes_per_s, each.latency_s) for each in dimensions}
+    if kinds != {Topology.RING} or len(rates) > 1:
+        raise SimulationError(
+            "SST's network is written for one switch, or for rings of equal links, and the system "
+            f"is {dimensions_text(system)}",
+            location=system.name,
+            hint=_HINT,
+        )
+    shape = "x".join(str(each.npus_count) for each in dimensions)
+    width = "x".join("1" for _ in dimensions)
+    return [
+        "topology = topoTorus()",
+        f'topology.shape = "{shape}"',
+        f'topology.width = "{width}"',
+        "topology.local_ports = 1",
+    ]
+
+
+_INIT, _FINI, _SEND, _IRECV, _BARRIER, _WAIT = 1, 2, 4, 17, 64, 128
+_CHAR, _WORLD, _NO_BUFFER = 4, 0, 0
+_HEAD, _TAIL = Struct("<Id"), Struct("<di")
+_ARGUMENTS = {
+    _INIT: Struct("<"),
+    _FINI: Struct("<"),
+    # Buffer, count, datatype, the other rank, tag, communicator.
+    _SEND: Struct("<QIIiiI"),
+    # The same, and the request that WAIT names.
+    _IRECV: Struct("<QIIiiIQ"),
+    # Communicator.
+    _BARRIER: Struct("<I"),
+    # Request, status.
+    _WAIT: Struct("<QQ"),
+}
+_MOST_BYTES = 2**32 - 1
+
+
+def traces(ranks: Sequence[Sequence[Action]]) -> dict[str, bytes]:
+    """Return the file ``rank.RANK`` of every rank; `SimulationError` for a message of 4 GiB."""
+    computes_last = any(isinstance(action, Wait) for actions in ranks for action in actions[-1:])
+    return {
+        f"{_PREFIX}.{rank}": trace_bytes(actions, ends_with_barrier=computes_last)
+        for rank, actions in enumerate(ranks)
+    }
+
+
+def trace_bytes(actions: Sequence[Action], *, ends_with_barrier: bool = False) -> bytes:
+    """Return the trace of a rank.
+
+    >>> len(trace_bytes(())) == 2 * (4 + 8 + 8 + 4)
+    True
+    """
+    return b"".join(_records(actions, ends_with_barrier=ends_with_barrier))
+
+
+def _records(actions: Sequence[Action], *, ends_with_barrier: bool) -> Iterator[bytes]:
+    now_ps = 0
+    requests = count(1)
+    yield _record(_INIT, now_ps)
+    for action in actions:
+        match action:
+            case Wait(duration_ps=duration_ps):
+                now_ps += duration_ps
+            case Exchange(sends=sends, receives=receives):
+                pending: list[int] = []
+                for each in receives:
+                    pending.append(next(requests))
+                    size = _checked(each.size_bytes)
+                    given = (_NO_BUFFER, size, _CHAR, each.peer, each.tag, _WORLD, pending[-1])
+                    yield _record(_IRECV, now_ps, *given)
+                for each in sends:
+                    size = _checked(each.size_bytes)
+                    given = (_NO_BUFFER, size, _CHAR, each.peer, each.tag, _WORLD)
+                    yield _record(_SEND, now_ps, *given)
+                for request in pending:
+                    yield _record(_WAIT, now_ps, request, 0)
+    if ends_with_barrier:
+        yield _record(_BARRIER, now_ps, _WORLD)
+    yield _record(_FINI, now_ps)
+
+
+def _record(kind: int, now_ps: int, *arguments: int) -> bytes:
+    now_s = now_ps / PS_PER_S
+    return _HEAD.pack(kind, now_s) + _ARGUMENTS[kind].pack(*arguments) + _TAIL.pack(now_s, 0)
+
+
+def _checked(size_bytes: int) -> int:
+    if size_bytes > _MOST_BYTES:
+        raise SimulationError(
+            f"a message has {size_bytes} bytes, and SST's traces count to {_MOST_BYTES}",
+            hint="simulate it by hespas: --backend hespas",
+        )
+    return size_bytes
