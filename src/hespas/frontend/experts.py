@@ -16,7 +16,8 @@ from hespas.errors import ConfigError, option
 from hespas.program.attrs import CollectiveAttrs, CustomCallAttrs, DotAttrs
 from hespas.program.experts import UNIFORM, ExpertLoad
 from hespas.program.grouped import GroupedProduct, grouped_product
-from hespas.program.program import Block, Op, Program, all_ops
+from hespas.program.program import Op, Program, all_ops
+from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import TensorType
 
 
@@ -45,11 +46,7 @@ def with_expert_load(
     notes: list[str] = []
     if found.exchanges or found.products:
         filler = _Filler.of(found, given, program)
-        functions = {
-            name: msgspec.structs.replace(function, body=filler.block(function.body))
-            for name, function in program.functions.items()
-        }
-        program = msgspec.structs.replace(program, functions=functions)
+        program = with_bodies(program, lambda body: each_op(body, filler.filled))
         notes += filler.notes(is_given=load is not None)
     elif capacity is None:
         raise ConfigError(
@@ -158,16 +155,8 @@ class _Filler:
             )
         return cls(found=found, load=load, experts=experts, program=program)
 
-    def block(self, block: Block) -> Block:
-        """Return a block with the rows of its products and exchanges."""
-        return msgspec.structs.replace(
-            block, operations=tuple([self._op(op) for op in block.operations])
-        )
-
-    def _op(self, op: Op) -> Op:
-        if op.regions:
-            regions = tuple([self.block(region) for region in op.regions])
-            return msgspec.structs.replace(op, regions=regions)
+    def filled(self, op: Op) -> Op:
+        """Return a product or an exchange with its rows; any other operation as it is."""
         exchange, product = _exchange(op, self.program), grouped_product(op)
         if exchange is not None and isinstance(op.attrs, CollectiveAttrs):
             times = self._times(exchange)

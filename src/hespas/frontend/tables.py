@@ -25,6 +25,7 @@ from hespas.program.attrs import (
     WhileAttrs,
 )
 from hespas.program.program import Block, Op, Program, Value, all_ops
+from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import ElementType, NumberKind, TensorType
 from hespas.xla.mlir.text import read_dense_numbers, read_integers
 
@@ -195,11 +196,7 @@ def with_tables(program: Program) -> Program:
         return program
     finder = _Finder(program)
     finder.block(program.main.body)
-    functions = {
-        name: msgspec.structs.replace(function, body=finder.filled(function.body))
-        for name, function in program.functions.items()
-    }
-    return msgspec.structs.replace(program, functions=functions)
+    return with_bodies(program, lambda body: each_op(body, finder.filled))
 
 
 def _is_kernel(op: Op) -> bool:
@@ -265,18 +262,8 @@ class _Finder:
         for op in block.operations:
             self._op(op)
 
-    def filled(self, block: Block) -> Block:
-        """Return a block whose calls of kernels have their tables."""
-        return Block(
-            arguments=block.arguments,
-            operations=tuple([self._filled(op) for op in block.operations]),
-        )
-
-    def _filled(self, op: Op) -> Op:
-        if op.regions:
-            return msgspec.structs.replace(
-                op, regions=tuple([self.filled(region) for region in op.regions])
-            )
+    def filled(self, op: Op) -> Op:
+        """Return a call of a kernel with its tables; any other operation as it is."""
         if not _is_kernel(op) or not isinstance(op.attrs, CustomCallAttrs):
             return op
         texts = dict(op.attributes)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
-import msgspec
-
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.program.collectives import CollectiveKind
 from hespas.program.devices import device_group_table
 from hespas.program.groups import groups_along
-from hespas.program.program import Function, Op, Program
-from hespas.program.rewrite import without_identities
+from hespas.program.program import Op, Program
+from hespas.program.rewrite import with_bodies, without_identities
 from hespas.tasks.graph import CollectiveTask, GroupTable, ReceiveTask, SendTask, Task, TaskGraph
 
 Groups = frozenset[frozenset[int]]
@@ -32,11 +30,7 @@ def without_sums(program: Program, part: Part) -> Program:
     def is_sum(op: Op) -> bool:
         return op.kind == "all_reduce" and _groups(device_group_table(op, program)) in dropped
 
-    functions = {
-        name: Function(name=function.name, body=without_identities(function.body, is_sum))
-        for name, function in program.functions.items()
-    }
-    return msgspec.structs.replace(program, functions=functions)
+    return with_bodies(program, lambda body: without_identities(body, is_sum))
 
 
 def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -173,6 +174,31 @@ def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
         for op in block.operations
     ]
     return change(Block(arguments=block.arguments, operations=tuple(operations)))
+
+
+def each_op(block: Block, change: Callable[[Op], Op]) -> Block:
+    """Return a block with every operation changed, those in regions first; itself if none is."""
+    operations = tuple([_each_op(op, change) for op in block.operations])
+    if all(map(operator.is_, operations, block.operations)):
+        return block
+    return Block(arguments=block.arguments, operations=operations)
+
+
+def _each_op(op: Op, change: Callable[[Op], Op]) -> Op:
+    if op.regions:
+        regions = tuple([each_op(region, change) for region in op.regions])
+        if not all(map(operator.is_, regions, op.regions)):
+            op = replace(op, regions=regions)
+    return change(op)
+
+
+def with_bodies(program: Program, change: Callable[[Block], Block]) -> Program:
+    """Return a program with the body of every function changed."""
+    functions = {
+        name: Function(name=name, body=change(function.body))
+        for name, function in program.functions.items()
+    }
+    return replace(program, functions=functions)
 
 
 def without_identities(

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
-from hespas.program.program import Block, Function, Op, Program, Whole
+from hespas.program.program import Op, Program, Whole
+from hespas.program.rewrite import each_op, with_bodies
 
 COMPILED_SLICES = 2
 """For how many slices the program is that `with_slices` takes."""
@@ -26,31 +27,18 @@ def with_slices(program: Program, slices: int) -> Program:
     """
     devices = (program.replicas or 1) * (program.partitions or 1) // COMPILED_SLICES
 
-    def of_block(block: Block) -> Block:
-        operations = [_of_op(op) for op in block.operations]
-        same = all(old is new for old, new in zip(block.operations, operations, strict=True))
-        return block if same else Block(arguments=block.arguments, operations=tuple(operations))
-
-    def _of_op(op: Op) -> Op:
+    def of_all(op: Op) -> Op:
         match op.attrs:
             case CollectiveAttrs(groups=groups):
-                attrs = replace(op.attrs, groups=_groups(groups, devices, slices, op))
-                return replace(op, attrs=attrs)
+                changed = replace(op.attrs, groups=_groups(groups, devices, slices, op))
             case PermuteAttrs(pairs=pairs):
-                attrs = replace(op.attrs, pairs=_pairs(pairs, devices, slices, op))
-                return replace(op, attrs=attrs)
+                changed = replace(op.attrs, pairs=_pairs(pairs, devices, slices, op))
             case _:
-                regions = tuple([of_block(region) for region in op.regions])
-                same = all(old is new for old, new in zip(op.regions, regions, strict=True))
-                return op if same else replace(op, regions=regions)
+                return op
+        return replace(op, attrs=changed)
 
-    functions = {
-        name: Function(name=each.name, body=of_block(each.body))
-        for name, each in program.functions.items()
-    }
-    return replace(
-        program, functions=functions, replicas=1, partitions=devices * slices, whole=Whole()
-    )
+    whole = with_bodies(program, lambda body: each_op(body, of_all))
+    return replace(whole, replicas=1, partitions=devices * slices, whole=Whole())
 
 
 def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:

@@ -18,9 +18,8 @@ from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo import config
-from hespas.frontend.hlo.collectives import collective_of, group_size, replica_groups
+from hespas.frontend.hlo.attributes import OPCODES, collective_of, group_size, replica_groups
 from hespas.frontend.hlo.instructions import fusion
-from hespas.frontend.hlo.opcodes import OPCODES
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
 from hespas.frontend.hlo.types import Tree, flat, fresh_tree, leaves
 from hespas.program.attrs import NO_ATTRS, FusionAttrs
@@ -64,7 +63,7 @@ def _start_collective(reader: ModuleReader, instruction: Any, scope: Scope) -> N
         scope.synchronous.add(instruction.id)
     else:
         started = returning(arguments, inner.operations, op.results, "stablehlo")
-        _start_block(reader, instruction, scope, started)
+        start_block(reader, instruction, scope, started)
 
 
 def _member(instruction: Any, at: int) -> Any:
@@ -74,8 +73,17 @@ def _member(instruction: Any, at: int) -> Any:
     return members[at]
 
 
-def _start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: Block) -> None:
-    """Append an ``async_start`` of a block; its result is a bundle of the block's results."""
+def start_block(
+    reader: ModuleReader,
+    instruction: Any,
+    scope: Scope,
+    started: Block,
+    operands: tuple[Value, ...] | None = None,
+) -> None:
+    """Append an ``async_start`` of a block, whose result is a bundle of the block's.
+
+    Operands are the instruction's by default.
+    """
     members = tuple([value.type for value in started.operations[-1].operands])
     spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
     thread: str = instruction.async_execution_thread
@@ -86,6 +94,7 @@ def _start_block(reader: ModuleReader, instruction: Any, scope: Scope, started: 
         name=("mhlo", "async_start"),
         attributes=(("execution_thread", f'"{thread}"'),) if named else (),
         regions=(started,),
+        operands=operands,
         results=Value(type=AsyncType(spelling=spelling, members=members)),
     )
 
@@ -98,7 +107,7 @@ def _start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         scope.trees[instruction.id] = reader.inlined(called, operands, scope.inner())
         scope.synchronous.add(instruction.id)
     else:
-        _start_block(reader, instruction, scope, reader.block(called))
+        start_block(reader, instruction, scope, reader.block(called))
 
 
 def _update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
@@ -168,7 +177,7 @@ def _start_fused(reader: ModuleReader, instruction: Any, scope: Scope, collectiv
     inner = Scope()
     before = reader.until(body, collective.id, parameters, inner)
     started = returning(flat(parameters), inner.operations, flat([before]), "stablehlo")
-    _start_block(reader, instruction, scope, started)
+    start_block(reader, instruction, scope, started)
     (bundle,) = leaves(scope.tree(instruction.id))
     members = len(instruction.shape.tuple_shapes)
     operand = scope.tree(instruction.operand_ids[0])

@@ -1,460 +1,567 @@
-"""What HLO instructions carry beyond their types, one reader for each family of operations."""
+"""What HLO instructions carry beyond their types: attributes as MLIR prints StableHLO's.
+
+A table says which fields of an instruction an opcode's attributes are printed from; what the stages
+read of them, `hespas.frontend.attributes` reads from the texts, as it does for StableHLO.
+
+Source of the names: openxla/xla, ``xla/hlo/ir/hlo_opcode.h``; of the spellings of groups:
+``xla/hlo/ir/replica_group.h``.
+"""
 
 from __future__ import annotations
 
-import struct
-from array import array
-from collections.abc import Callable
-from functools import lru_cache
-from hashlib import sha256
-from math import isfinite, prod
-from sys import byteorder
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.frontend.hlo import mlir
-from hespas.frontend.tables import is_table
-from hespas.program.attrs import (
-    NO_ATTRS,
-    Attrs,
-    CompareAttrs,
-    ConstantAttrs,
-    ConvolutionAttrs,
-    DimensionAttrs,
-    DimensionsAttrs,
-    DotAttrs,
-    FftAttrs,
-    GatherAttrs,
-    SliceAttrs,
-    WindowAttrs,
-    dot_algorithm_text,
-)
-from hespas.program.types import TensorType, Type, plain_text
+from hespas.frontend.attributes import attrs_of
+from hespas.frontend.hlo.config import collective_kernel
+from hespas.frontend.meshes import AxisPart, Mesh, axis_groups
+from hespas.program.attrs import Attrs, CollectiveAttrs, PermuteAttrs, dot_algorithm_text
+from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, ReplicaGroups
 from hespas.xla.hlo.schema import enum_names
 
-Reading = tuple[Attrs, mlir.Attributes]
+Attributes = tuple[tuple[str, str], ...]
+"""Names and MLIR texts, sorted by name."""
+Text = Callable[[Any], str]
+"""Prints an attribute of an ``xla.HloInstructionProto``; empty where it has none."""
+Reading = tuple[Attrs, Attributes]
 Reader = Callable[[Any], Reading]
-"""From an ``xla.HloInstructionProto`` to attributes."""
 
 
-def dimensions(name: str) -> Reader:
-    """Return a reader of a list of dimensions, which StableHLO calls ``name``."""
+@lru_cache(maxsize=4096)
+def array_text(numbers: tuple[int, ...]) -> str:
+    """Print ``array<i64: 0, 1>``.
 
-    @lru_cache(maxsize=1024)
-    def reading(numbers: tuple[int, ...]) -> Reading:
-        return DimensionsAttrs(dimensions=numbers), ((name, mlir.array(numbers)),)
-
-    def read(instruction: Any) -> Reading:
-        return reading(tuple(instruction.dimensions))
-
-    return read
+    >>> array_text((0, 1)), array_text(())
+    ('array<i64: 0, 1>', 'array<i64>')
+    """
+    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"
 
 
-def dimension(name: str) -> Reader:
-    """Return a reader of a single dimension."""
-
-    def read(instruction: Any) -> Reading:
-        if len(instruction.dimensions) != 1:
-            raise ProgramError(f"{instruction.opcode} has {len(instruction.dimensions)} dimensions")
-        number = instruction.dimensions[0]
-        return DimensionAttrs(dimension=number), ((name, mlir.integer(number)),)
-
-    return read
+def integer_text(number: int) -> str:
+    """Print a number of 64 bits."""
+    return f"{number} : i64"
 
 
-def numbers(*fields: str) -> Reader:
-    """Return a reader of integers that no stage needs, but that distinguish operations."""
+def rows_text(rows: Sequence[tuple[int, ...]], width: int = 2) -> str:
+    """Print rows of numbers as a dense tensor.
 
-    def read(instruction: Any) -> Reading:
-        texts = {field: mlir.integer(getattr(instruction, field)) for field in fields}
-        return NO_ATTRS, mlir.listed(texts)
-
-    return read
-
-
-def slice_bounds(instruction: Any) -> Reading:
-    """Read the bounds of a slice."""
-    sides = instruction.slice_dimensions
-    attrs = SliceAttrs(
-        start=tuple([side.start for side in sides]),
-        limit=tuple([side.limit for side in sides]),
-        strides=tuple([side.stride or 1 for side in sides]),
-    )
-    return attrs, (
-        ("limit_indices", mlir.array(attrs.limit)),
-        ("start_indices", mlir.array(attrs.start)),
-        ("strides", mlir.array(attrs.strides)),
-    )
+    >>> rows_text(((0, 1), (2, 3)))
+    'dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>'
+    """
+    listed = str([list(row) for row in rows]) if rows else ""
+    return f"dense<{listed}> : tensor<{len(rows)}x{width}xi64>"
 
 
-def dynamic_slice(instruction: Any) -> Reading:
-    """Read the size of a slice at a computed offset."""
-    sizes = tuple(instruction.dynamic_slice_sizes)
-    return GatherAttrs(slice_sizes=sizes), (("slice_sizes", mlir.array(sizes)),)
+@lru_cache(maxsize=256)
+def string_text(text: str) -> str:
+    r"""Print a string, as ASCII on one line.
+
+    >>> print(string_text('{"n":"32"}'))
+    "{\22n\22:\2232\22}"
+    """
+    plain = "".join([char if _is_plain(char) else _escaped(char) for char in text])
+    return f'"{plain}"'
 
 
-def gather(instruction: Any) -> Reading:
-    """Read the size and the dimensions of gathered slices."""
-    sizes = tuple(instruction.gather_slice_sizes)
-    numbered = instruction.gather_dimension_numbers
-    texts = {
-        "dimension_numbers": _numbered(
-            "gather",
-            offset_dims=numbered.offset_dims,
-            collapsed_slice_dims=numbered.collapsed_slice_dims,
-            operand_batching_dims=numbered.operand_batching_dims,
-            start_indices_batching_dims=numbered.start_indices_batching_dims,
-            start_index_map=numbered.start_index_map,
-            index_vector_dim=numbered.index_vector_dim,
-        ),
-        "indices_are_sorted": str(instruction.indices_are_sorted).lower(),
-        "slice_sizes": mlir.array(sizes),
-    }
-    return GatherAttrs(slice_sizes=sizes), mlir.listed(texts)
+def _is_plain(char: str) -> bool:
+    return " " <= char <= "~" and char not in '"\\'
 
 
-def scatter(instruction: Any) -> Reading:
-    """Read where scattered updates go."""
-    numbered = instruction.scatter_dimension_numbers
-    texts = {
-        "indices_are_sorted": str(instruction.indices_are_sorted).lower(),
-        "scatter_dimension_numbers": _numbered(
-            "scatter",
-            update_window_dims=numbered.update_window_dims,
-            inserted_window_dims=numbered.inserted_window_dims,
-            input_batching_dims=numbered.input_batching_dims,
-            scatter_indices_batching_dims=numbered.scatter_indices_batching_dims,
-            scatter_dims_to_operand_dims=numbered.scatter_dims_to_operand_dims,
-            index_vector_dim=numbered.index_vector_dim,
-        ),
-        "unique_indices": str(instruction.unique_indices).lower(),
-    }
-    return NO_ATTRS, mlir.listed(texts)
+def _escaped(char: str) -> str:
+    return "".join([f"\\{byte:02X}" for byte in char.encode()])
 
 
-def _numbered(name: str, *, index_vector_dim: int, **lists: Any) -> str:
-    parts = [f"{key} = {list(value)}" for key, value in lists.items() if value]
-    return f"#stablehlo.{name}<{', '.join([*parts, f'index_vector_dim = {index_vector_dim}'])}>"
+def listed(named: dict[str, str]) -> Attributes:
+    """Return attributes sorted by name."""
+    return tuple(sorted(named.items()))
 
 
-def window(instruction: Any) -> Reading:
-    """Read the window of a reduction, one entry for each dimension."""
-    sides = instruction.window.dimensions
-    attrs = WindowAttrs(
-        size=tuple([side.size for side in sides]),
-        strides=tuple([side.stride or 1 for side in sides]),
-        base_dilation=tuple([side.base_dilation or 1 for side in sides]),
-        window_dilation=tuple([side.window_dilation or 1 for side in sides]),
-        padding=tuple([(side.padding_low, side.padding_high) for side in sides]),
-    )
-    texts = {
-        "base_dilations": mlir.array(attrs.base_dilation),
-        "padding": mlir.rows(attrs.padding),
-        "window_dilations": mlir.array(attrs.window_dilation),
-        "window_dimensions": mlir.array(attrs.size),
-        "window_strides": mlir.array(attrs.strides),
-    }
-    return attrs, mlir.listed(texts)
+# Printers of fields, which are named as in `operator.attrgetter`.
 
 
-def pad(instruction: Any) -> Reading:
-    """Read how far each dimension is padded."""
-    sides = instruction.padding_config.dimensions
-    return NO_ATTRS, (
-        ("edge_padding_high", mlir.array(tuple([side.edge_padding_high for side in sides]))),
-        ("edge_padding_low", mlir.array(tuple([side.edge_padding_low for side in sides]))),
-        ("interior_padding", mlir.array(tuple([side.interior_padding for side in sides]))),
-    )
+def _array(path: str) -> Text:
+    return lambda instruction: array_text(tuple(attrgetter(path)(instruction)))
 
 
-def compare(instruction: Any) -> Reading:
-    """Read the direction of a comparison."""
-    direction, kind = instruction.comparison_direction, instruction.comparison_type
-    texts = [("comparison_direction", mlir.stablehlo("comparison_direction", direction))]
-    if kind:
-        texts.insert(0, ("compare_type", mlir.stablehlo("comparison_type", kind)))
-    return CompareAttrs(direction=direction), tuple(texts)
+def _of_each(path: str, field: str, default: int = 0) -> Text:
+    """Print a field of each member of a list; ``default`` stands for 0."""
+
+    def text(instruction: Any) -> str:
+        members = attrgetter(path)(instruction)
+        return array_text(tuple([getattr(member, field) or default for member in members]))
+
+    return text
 
 
-def sort(instruction: Any) -> Reading:
-    """Read the sorted dimension."""
-    attrs, texts = dimension("dimension")(instruction)
-    return attrs, (*texts, ("is_stable", str(instruction.is_stable).lower()))
+def _number(path: str) -> Text:
+    return lambda instruction: integer_text(attrgetter(path)(instruction))
 
 
-def fft(instruction: Any) -> Reading:
-    """Read the kind and the lengths of a Fourier transform."""
-    kind = enum_names("xla.FftType")[instruction.fft_type]
-    lengths = tuple(instruction.fft_length)
-    texts = (("fft_length", mlir.array(lengths)), ("fft_type", mlir.stablehlo("fft_type", kind)))
-    return FftAttrs(kind=kind, lengths=lengths), texts
+def _flag(path: str) -> Text:
+    return lambda instruction: str(attrgetter(path)(instruction)).lower()
 
 
-def rng(instruction: Any) -> Reading:
-    """Read the distribution of random numbers."""
-    name = enum_names("xla.RandomDistribution")[instruction.distribution].removeprefix("RNG_")
-    return NO_ATTRS, (("rng_distribution", mlir.stablehlo("rng_distribution", name)),)
+def _name(path: str, printed: str) -> Text:
+    """Print an enumeration's value that is text; empty where it is."""
+
+    def text(instruction: Any) -> str:
+        value = attrgetter(path)(instruction)
+        return f"#stablehlo<{printed} {value}>" if value else ""
+
+    return text
 
 
-def rng_bit_generator(instruction: Any) -> Reading:
-    """Read the algorithm of a random number generator."""
-    name = enum_names("xla.RandomAlgorithm")[instruction.rng_algorithm].removeprefix("RNG_")
-    return NO_ATTRS, (("rng_algorithm", mlir.stablehlo("rng_algorithm", name)),)
+def _enum(path: str, enum: str, printed: str, prefix: str = "") -> Text:
+    def text(instruction: Any) -> str:
+        value = enum_names(enum)[attrgetter(path)(instruction)]
+        return f"#stablehlo<{printed} {value.removeprefix(prefix)}>"
+
+    return text
 
 
-def triangular_solve(instruction: Any) -> Reading:
-    """Read which triangle is solved, and on which side."""
-    options = instruction.triangular_solve_options
-    kinds = enum_names("xla.TriangularSolveOptions.Transpose")
-    return NO_ATTRS, (
-        ("left_side", str(options.left_side).lower()),
-        ("lower", str(options.lower).lower()),
-        ("transpose_a", mlir.stablehlo("transpose", kinds[options.transpose_a])),
-        ("unit_diagonal", str(options.unit_diagonal).lower()),
-    )
+def _single_dimension(instruction: Any) -> str:
+    if len(instruction.dimensions) != 1:
+        raise ProgramError(f"{instruction.opcode} has {len(instruction.dimensions)} dimensions")
+    return integer_text(instruction.dimensions[0])
 
 
-def cholesky(instruction: Any) -> Reading:
-    """Read which triangle is factorised."""
-    return NO_ATTRS, (("lower", str(instruction.cholesky_options.lower).lower()),)
+def _places(path: str, printed: str, *fields: str) -> Text:
+    """Print the dimension numbers of a gather or scatter; empty lists are left out."""
+
+    def text(instruction: Any) -> str:
+        numbered = attrgetter(path)(instruction)
+        parts = [f"{name} = {list(getattr(numbered, name))}" for name in fields]
+        parts = [part for part in parts if not part.endswith("[]")]
+        parts.append(f"index_vector_dim = {numbered.index_vector_dim}")
+        return f"#stablehlo.{printed}<{', '.join(parts)}>"
+
+    return text
 
 
-_FORWARD = ("CONVOLUTION_KIND_UNSET", "CONVOLUTION_KIND_FPROP")
+_DOT_DIMENSIONS = {
+    "lhs_batching_dimensions": "lhs_batch_dimensions",
+    "rhs_batching_dimensions": "rhs_batch_dimensions",
+    "lhs_contracting_dimensions": "lhs_contracting_dimensions",
+    "rhs_contracting_dimensions": "rhs_contracting_dimensions",
+}
 
 
-def precisions(config: Any) -> tuple[str, ...]:
+def _dot_dimensions(path: str) -> Text:
+    def text(instruction: Any) -> str:
+        numbered = attrgetter(path)(instruction)
+        lists = {name: list(getattr(numbered, field)) for name, field in _DOT_DIMENSIONS.items()}
+        parts = [f"{name} = {numbers}" for name, numbers in lists.items() if numbers]
+        return f"#stablehlo.dot<{', '.join(parts)}>"
+
+    return text
+
+
+def precisions(instruction: Any) -> tuple[str, ...]:
     """Return a precision for each operand; empty where all are the default."""
     names = enum_names("xla.PrecisionConfig.Precision")
-    precision = tuple([names[number] for number in config.operand_precision])
+    precision = tuple([names[at] for at in instruction.precision_config.operand_precision])
     return precision if set(precision) - {"DEFAULT"} else ()
 
 
-def precision_text(precision: tuple[str, ...]) -> str:
-    """Print a precision for each operand."""
-    return f"[{', '.join([mlir.stablehlo('precision', name) for name in precision])}]"
+def _precision_config(instruction: Any) -> str:
+    names = [f"#stablehlo<precision {name}>" for name in precisions(instruction)]
+    return f"[{', '.join(names)}]" if names else ""
 
 
-def dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
-    """Read which dimensions a dot contracts."""
-    return dot_of(instruction.dot_dimension_numbers, instruction.precision_config)
-
-
-def ragged_dot(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
-    """Read a dot whose groups of rows are multiplied by different matrices."""
-    numbered = instruction.ragged_dot_dimension_numbers
-    attrs, texts = dot_of(numbered.dot_dimension_numbers, instruction.precision_config)
-    divided = set(numbered.lhs_ragged_dimensions) <= set(attrs.lhs_contracting)
-    ragged = {
-        "lhs_ragged_dimensions": mlir.array(tuple(numbered.lhs_ragged_dimensions)),
-        "rhs_group_dimensions": mlir.array(tuple(numbered.rhs_group_dimensions)),
-    }
-    (dimension,) = numbered.lhs_ragged_dimensions
-    return replace(attrs, is_divided=divided, ragged=dimension), mlir.listed(dict(texts) | ragged)
-
-
-def dot_of(numbered: Any, precision: Any) -> tuple[DotAttrs, mlir.Attributes]:
-    """Read an ``xla.DotDimensionNumbers`` and an ``xla.PrecisionConfig``."""
+def _algorithm(instruction: Any) -> str:
     algorithms = enum_names("xla.PrecisionConfig.Algorithm")
-    attrs = DotAttrs(
-        lhs_batching=tuple(numbered.lhs_batch_dimensions),
-        rhs_batching=tuple(numbered.rhs_batch_dimensions),
-        lhs_contracting=tuple(numbered.lhs_contracting_dimensions),
-        rhs_contracting=tuple(numbered.rhs_contracting_dimensions),
-        precision=precisions(precision),
-        algorithm=dot_algorithm_text(algorithms[precision.algorithm]),
-    )
-    named = {
-        "lhs_batching_dimensions": attrs.lhs_batching,
-        "rhs_batching_dimensions": attrs.rhs_batching,
-        "lhs_contracting_dimensions": attrs.lhs_contracting,
-        "rhs_contracting_dimensions": attrs.rhs_contracting,
-    }
-    parts = ", ".join(f"{name} = {list(numbers)}" for name, numbers in named.items() if numbers)
-    texts = {"dot_dimension_numbers": f"#stablehlo.dot<{parts}>"}
-    if attrs.precision:
-        texts["precision_config"] = precision_text(attrs.precision)
-    if attrs.algorithm:
-        texts["algorithm"] = attrs.algorithm
-    return attrs, mlir.listed(texts)
+    return dot_algorithm_text(algorithms[instruction.precision_config.algorithm])
 
 
-def convolution_attrs(instruction: Any) -> ConvolutionAttrs:
-    """Read where a convolution's dimensions lie, and its window.
+def _convolution_places(instruction: Any) -> str:
+    """Print ``[b, 0, f]x[0, i, o]->[b, 0, f]``.
 
     Raises `ProgramError` where two of an operand's dimensions lie at one place.
     """
-    places, sides = instruction.convolution_dimension_numbers, instruction.window.dimensions
-    attrs = ConvolutionAttrs(
-        input_batch=places.input_batch_dimension,
-        input_feature=places.input_feature_dimension,
-        input_spatial=tuple(places.input_spatial_dimensions),
-        kernel_input_feature=places.kernel_input_feature_dimension,
-        kernel_output_feature=places.kernel_output_feature_dimension,
-        kernel_spatial=tuple(places.kernel_spatial_dimensions),
-        output_batch=places.output_batch_dimension,
-        output_feature=places.output_feature_dimension,
-        output_spatial=tuple(places.output_spatial_dimensions),
-        strides=tuple([side.stride or 1 for side in sides]),
-        padding=tuple([(side.padding_low, side.padding_high) for side in sides]),
-        lhs_dilation=tuple([side.base_dilation or 1 for side in sides]),
-        rhs_dilation=tuple([side.window_dilation or 1 for side in sides]),
-        feature_group_count=instruction.feature_group_count or 1,
-        batch_group_count=instruction.batch_group_count or 1,
-        precision=precisions(instruction.precision_config),
-    )
-    _check_places("input", (attrs.input_batch, attrs.input_feature, *attrs.input_spatial))
-    _check_places(
-        "kernel",
-        (attrs.kernel_input_feature, attrs.kernel_output_feature, *attrs.kernel_spatial),
-    )
-    _check_places("output", (attrs.output_batch, attrs.output_feature, *attrs.output_spatial))
-    return attrs
+    places = instruction.convolution_dimension_numbers
+    sides = [
+        _letters(side, getattr(places, f"{side}_spatial_dimensions"), named)
+        for side, named in (
+            ("input", {"b": places.input_batch_dimension, "f": places.input_feature_dimension}),
+            (
+                "kernel",
+                {
+                    "i": places.kernel_input_feature_dimension,
+                    "o": places.kernel_output_feature_dimension,
+                },
+            ),
+            ("output", {"b": places.output_batch_dimension, "f": places.output_feature_dimension}),
+        )
+    ]
+    return "#stablehlo.conv<[{}]x[{}]->[{}]>".format(*sides)
 
 
-def _check_places(which: str, places: tuple[int, ...]) -> None:
-    if sorted(places) != list(range(len(places))):
-        raise ProgramError(f"dimensions of a convolution's {which} lie at {places}")
+def _letters(side: str, spatial: Sequence[int], named: dict[str, int]) -> str:
+    lying = (*named.values(), *spatial)
+    if sorted(lying) != list(range(len(lying))):
+        raise ProgramError(f"dimensions of a convolution's {side} lie at {lying}")
+    letters = dict(zip(lying, (*named, *map(str, range(len(spatial)))), strict=True))
+    return ", ".join(letters[at] for at in sorted(letters))
 
 
-def convolution(instruction: Any) -> tuple[Attrs, mlir.Attributes]:
+def _padding(instruction: Any) -> str:
+    sides = instruction.window.dimensions
+    return rows_text([(side.padding_low, side.padding_high) for side in sides])
+
+
+def _group_count(path: str) -> Text:
+    return lambda instruction: integer_text(attrgetter(path)(instruction) or 1)
+
+
+def _reversal(instruction: Any) -> str:
+    turned = [side.window_reversal for side in instruction.window.dimensions]
+    values = ", ".join([str(value).lower() for value in turned])
+    return f"array<i1: {values}>" if any(turned) else ""
+
+
+_WINDOW_TEXTS: dict[str, Text] = {
+    "base_dilations": _of_each("window.dimensions", "base_dilation", 1),
+    "padding": _padding,
+    "window_dilations": _of_each("window.dimensions", "window_dilation", 1),
+    "window_dimensions": _of_each("window.dimensions", "size"),
+    "window_strides": _of_each("window.dimensions", "stride", 1),
+}
+_CONVOLUTION_TEXTS: dict[str, Text] = {
+    "batch_group_count": _group_count("batch_group_count"),
+    "dimension_numbers": _convolution_places,
+    "feature_group_count": _group_count("feature_group_count"),
+    "lhs_dilation": _of_each("window.dimensions", "base_dilation", 1),
+    "padding": _padding,
+    "precision_config": _precision_config,
+    "rhs_dilation": _of_each("window.dimensions", "window_dilation", 1),
+    "window_strides": _of_each("window.dimensions", "stride", 1),
+}
+_DOT_TEXTS: dict[str, Text] = {
+    "algorithm": _algorithm,
+    "dot_dimension_numbers": _dot_dimensions("dot_dimension_numbers"),
+    "precision_config": _precision_config,
+}
+_FORWARD = ("CONVOLUTION_KIND_UNSET", "CONVOLUTION_KIND_FPROP")
+
+
+def convolution_reading(instruction: Any) -> Reading:
+    """Read a convolution, of cuDNN too."""
+    return _reading(instruction, kind="convolution", texts=_CONVOLUTION_TEXTS)
+
+
+def _convolution(instruction: Any) -> Reading:
     """Read a convolution; `UnsupportedError` for a gradient written in its forward form."""
     kind = enum_names("xla.ConvolutionKind")[instruction.conv_kind]
     if kind not in _FORWARD:
         raise UnsupportedError(f"a convolution of the kind {kind.lower()} is not known")
-    attrs = convolution_attrs(instruction)
-    return attrs, mlir.listed(convolution_texts(attrs, _reversed(instruction)))
+    attrs, texts = convolution_reading(instruction)
+    turned = _reversal(instruction)
+    return attrs, listed({**dict(texts), "window_reversal": turned}) if turned else texts
 
 
-def _reversed(instruction: Any) -> tuple[bool, ...]:
-    return tuple([side.window_reversal for side in instruction.window.dimensions])
+def _reading(instruction: Any, *, kind: str, texts: dict[str, Text]) -> Reading:
+    printed = [(name, text(instruction)) for name, text in texts.items()]
+    attributes = tuple([each for each in printed if each[1]])
+    return attrs_of(kind, attributes), attributes
 
 
-def convolution_texts(attrs: ConvolutionAttrs, turned: tuple[bool, ...] = ()) -> dict[str, str]:
-    """Print a convolution's attributes; ``turned`` says which window dimensions run backwards."""
-    texts = {
-        "batch_group_count": mlir.integer(attrs.batch_group_count),
-        "dimension_numbers": _convolution_places(attrs),
-        "feature_group_count": mlir.integer(attrs.feature_group_count),
-        "lhs_dilation": mlir.array(attrs.lhs_dilation),
-        "padding": mlir.rows(attrs.padding),
-        "rhs_dilation": mlir.array(attrs.rhs_dilation),
-        "window_strides": mlir.array(attrs.strides),
-    }
-    if any(turned):
-        texts["window_reversal"] = mlir.flags(turned)
-    if attrs.precision:
-        texts["precision_config"] = precision_text(attrs.precision)
-    return texts
+# Collectives.
+
+_BOTH_WITH_CHANNEL = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
+"""For these a channel means groups of replicas and partitions, for the others of partitions."""
 
 
-def _convolution_places(attrs: ConvolutionAttrs) -> str:
-    input_ = _letters(attrs.input_spatial, b=attrs.input_batch, f=attrs.input_feature)
-    kernel = _letters(
-        attrs.kernel_spatial, i=attrs.kernel_input_feature, o=attrs.kernel_output_feature
+def replica_groups(instruction: Any) -> ReplicaGroups:
+    """Read the groups of a collective: listed, an iota folded and transposed, or mesh axes."""
+    if instruction.HasField("mesh_axes_replica_group_list"):
+        return _mesh_axes(instruction.mesh_axes_replica_group_list)
+    if instruction.HasField("iota_collective_device_list"):
+        folded = instruction.iota_collective_device_list
+        size = folded.num_devices_per_group
+        dimensions = tuple(folded.iota_reshape_dims) or (folded.num_replica_groups, size)
+        return _folded(dimensions, folded.iota_transpose_perm, size)
+    listed_ = instruction.collective_device_list.replica_groups or instruction.replica_groups
+    return ListedGroups(groups=tuple([tuple(group.replica_ids) for group in listed_]))
+
+
+def _folded(dimensions: tuple[int, ...], permutation: Sequence[int], size: int) -> FoldedGroups:
+    order = tuple(permutation) or tuple(range(len(dimensions)))
+    return FoldedGroups(dimensions=dimensions, permutation=order, group_size=size)
+
+
+def _mesh_axes(described: Any) -> ReplicaGroups:
+    axes: tuple[tuple[str, int], ...] = tuple(
+        [(axis.name, axis.size) for axis in described.mesh.axes]
     )
-    output = _letters(attrs.output_spatial, b=attrs.output_batch, f=attrs.output_feature)
-    return f"#stablehlo.conv<[{input_}]x[{kernel}]->[{output}]>"
+    mesh = Mesh(axes=axes, device_ids=_device_ids(described.mesh))
+    used: list[AxisPart] = []
+    for reference in described.axes:
+        index: int = reference.mesh_axis_index
+        if not 0 <= index < len(axes):
+            raise ProgramError(f"mesh axis {index} is not defined")
+        name, whole = axes[index]
+        part = reference.sub_axis_info
+        divided = reference.HasField("sub_axis_info")
+        before, size = (part.pre_size, part.size) if divided else (1, whole)
+        used.append(AxisPart(name=name, before=before, size=size))
+    return axis_groups(mesh, used)
 
 
-def _letters(spatial: tuple[int, ...], **named: int) -> str:
-    places = {location: str(at) for at, location in enumerate(spatial)}
-    places |= {location: letter for letter, location in named.items()}
-    return ", ".join(places[at] for at in sorted(places))
+def _device_ids(mesh: Any) -> tuple[int, ...] | None:
+    if mesh.device_ids:
+        return tuple(mesh.device_ids)
+    if not mesh.HasField("iota_transform"):
+        return None
+    transform = mesh.iota_transform
+    folded = _folded(tuple(transform.reshape_dims), transform.transpose_perm, 1)
+    return tuple([row[0] for row in folded.listed()])
 
 
-_LISTS = ("preds", "s32s", "s64s", "u32s", "u64s", "f32s", "f64s")
-# Numbers of one or two bytes, least significant byte first.
-_PACKED = {"f16s": "e", "s16s": "h", "u16s": "H", "s8s": "b", "u8s": "B"}
-# How infinities and NaNs are packed; bf16 is the upper half of an f32.
-_BITS = {"f64": (">d", 8), "f32": (">f", 4), "f16": (">e", 2), "bf16": (">f", 2)}
-_MOST_PRINTED = 64
+def _group_mode(instruction: Any, opcode: str) -> GroupMode:
+    """Return what the numbers in the groups mean.
 
-Number = int | float | bool
-
-
-def read_constant(literal: Any, kind: Type) -> tuple[Attrs, mlir.Attributes]:
-    """Read a literal; its value is None unless it is one number, alone or everywhere.
-
-    Literals of more than 64 elements, and those of types that Python has no numbers for, print
-    as the SHA-256 of their bytes; tables of integers print as their bytes.
+    Source: openxla/xla, ``GetCollectiveOpGroupMode``, and the StableHLO specification, section
+    "Process groups".
     """
-    numbers = _numbers(literal, kind)
-    single = len(set(map(repr, numbers))) == 1
-    if not isinstance(kind, TensorType) or not numbers:
-        text = (_hexadecimal(literal) if is_table(kind) else "") or _digest(literal)
-    elif single:
-        text = _text(numbers[0], kind)
-    else:
-        text = _nested([_text(number, kind) for number in numbers], kind.shape)
-    value = numbers[0] if single else None
-    return ConstantAttrs(value=value), (("value", f"dense<{text}> : {plain_text(kind)}"),)
+    if instruction.use_global_device_ids:
+        return GroupMode.FLATTENED_IDS
+    if instruction.channel_id <= 0:
+        return GroupMode.CROSS_REPLICA
+    if opcode in _BOTH_WITH_CHANNEL:
+        return GroupMode.CROSS_REPLICA_AND_PARTITION
+    return GroupMode.CROSS_PARTITION
 
 
-def _numbers(literal: Any, kind: Type) -> tuple[Number, ...]:
-    """Return the elements of a small literal, nothing for any other."""
-    if not isinstance(kind, TensorType) or kind.element_count > _MOST_PRINTED:
-        return ()
-    for name in _LISTS:
-        values = getattr(literal, name)
-        if values:
-            return tuple(values)
-    for name, form in _PACKED.items():
-        packed: bytes = getattr(literal, name)
-        if packed:
-            return struct.unpack(f"<{len(packed) // struct.calcsize(form)}{form}", packed)
-    halves: bytes = literal.bf16s
-    whole = b"".join([b"\0\0" + halves[at : at + 2] for at in range(0, len(halves), 2)])
-    return struct.unpack(f"<{len(halves) // 2}f", whole)
+def channel_of(instruction: Any) -> int | None:
+    """Return a collective's channel; None where it has none."""
+    return instruction.channel_id if instruction.channel_id > 0 else None
 
 
-def _text(value: Number, kind: TensorType) -> str:
-    """Print a number as MLIR does.
-
-    >>> from hespas.program.types import tensor_type
-    >>> _text(True, tensor_type("i1")), _text(1e-05, tensor_type("f32"))
-    ('true', '1.0e-05')
-    >>> _text(float("inf"), tensor_type("bf16"))
-    '0x7F80'
-    """
-    if isinstance(value, bool | int):
-        return str(value).lower()
-    if not isfinite(value):
-        form, size = _BITS[kind.element.name]
-        return f"0x{struct.pack(form, value)[:size].hex().upper()}"
-    text = repr(value)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+_DIMENSION_NAMES = {
+    "all-gather": "all_gather_dim",
+    "all-to-all": "split_dimension",
+    "reduce-scatter": "scatter_dimension",
+}
 
 
-def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
-    """Print elements in brackets, one pair for each dimension."""
-    if not shape:
-        return texts[0]
-    inner = prod(shape[1:])
-    rows = [texts[at : at + inner] for at in range(0, len(texts), inner)]
-    return f"[{', '.join([_nested(row, shape[1:]) for row in rows])}]"
+def _collective(instruction: Any, opcode: str) -> Reading:
+    named = instruction.dimensions if opcode in _DIMENSION_NAMES else ()
+    return collective_of(instruction, opcode, named[0] if named else None)
 
 
-_INTEGER_LISTS = {"s32s": "i", "s64s": "q", "u32s": "I", "u64s": "Q"}
+def collective_of(
+    instruction: Any, opcode: str, dimension: int | None
+) -> tuple[CollectiveAttrs, Attributes]:
+    """Read a collective with an instruction's groups; ``opcode`` is without ``-start``."""
+    groups, mode = replica_groups(instruction), _group_mode(instruction, opcode)
+    attrs = CollectiveAttrs(
+        groups=groups,
+        mode=mode,
+        channel=channel_of(instruction),
+        dimension=dimension,
+        kernel=collective_kernel(instruction.backend_config) if opcode == "all-reduce" else "",
+    )
+    texts = {"replica_groups": _groups_text(groups)}
+    if dimension is not None:
+        texts[_DIMENSION_NAMES[opcode]] = integer_text(dimension)
+    if opcode == "all-to-all" and dimension is not None:
+        texts["concat_dimension"] = integer_text(dimension)
+        texts["split_count"] = integer_text(group_size(groups))
+    if mode is GroupMode.FLATTENED_IDS:
+        texts["use_global_device_ids"] = "unit"
+    return attrs, listed(texts)
 
 
-def _hexadecimal(literal: Any) -> str:
-    """Print the bytes of integers as MLIR does; empty for a literal of other numbers."""
-    for name, code in _INTEGER_LISTS.items():
-        values = getattr(literal, name)
-        if values:
-            packed = array(code, values)
-            if byteorder == "big":
-                packed.byteswap()
-            return f'"0x{packed.tobytes().hex().upper()}"'
-    for name in ("s8s", "u8s", "s16s", "u16s"):
-        found: bytes = getattr(literal, name)
-        if found:
-            return f'"0x{found.hex().upper()}"'
-    return ""
+def group_size(groups: ReplicaGroups) -> int:
+    """Return the size of the largest group; 0 if one group holds all devices."""
+    if isinstance(groups, FoldedGroups):
+        return groups.group_size
+    return max(map(len, groups.groups), default=0)
 
 
-def _digest(literal: Any) -> str:
-    digest = sha256(literal.SerializeToString(deterministic=True)).hexdigest()
-    return f'"sha256:{digest}"'
+def _groups_text(groups: ReplicaGroups) -> str:
+    """Print groups; folded ones stay folded, so that a million devices are not listed."""
+    if isinstance(groups, FoldedGroups):
+        dimensions, permutation = list(groups.dimensions), list(groups.permutation)
+        return f'"{dimensions}T{permutation} in {groups.group_size}"'
+    width = group_size(groups)
+    padded = [(*group, *(-1,) * (width - len(group))) for group in groups.groups]
+    return rows_text(padded, width)
+
+
+def _permute(instruction: Any) -> Reading:
+    pairs = tuple([(pair.source, pair.target) for pair in instruction.source_target_pairs])
+    mode = _group_mode(instruction, "collective-permute")
+    attrs = PermuteAttrs(pairs=pairs, mode=mode, channel=channel_of(instruction))
+    return attrs, (("source_target_pairs", rows_text(pairs)),)
+
+
+# Opcodes.
+
+
+class Opcode(msgspec.Struct, frozen=True, kw_only=True):
+    """The operation that an opcode stands for; ``read`` is None where it has no attributes."""
+
+    dialect: str
+    kind: str
+    read: Reader | None = None
+
+
+# Spelled as in StableHLO, but for hyphens.
+_ALIKE = (
+    "abs add after-all and atan2 batch-norm-grad batch-norm-inference batch-norm-training "
+    "bitcast-convert cbrt ceil clamp complex convert cosine count-leading-zeros divide "
+    "dynamic-update-slice exponential exponential-minus-one floor imag infeed is-finite log "
+    "log-plus-one logistic maximum minimum multiply negate not or outfeed partition-id popcnt "
+    "power real remainder replica-id reshape round-nearest-afz round-nearest-even rsqrt select "
+    "shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan tanh xor"
+)
+# XLA has them, StableHLO has not.
+_XLA_ONLY = (
+    "acos acosh add-dependency asin asinh atanh copy cosh dynamic-reshape erf recv-done send-done "
+    "sinh stochastic-convert"
+)
+_MHLO = frozenset(_XLA_ONLY.split()) | {
+    "ragged-all-to-all",
+    "ragged-dot",
+    "rng-get-and-update-state",
+    "scaled-dot",
+}
+_OTHER_KINDS = {
+    "broadcast": "broadcast_in_dim",
+    "dot": "dot_general",
+    "opt-barrier": "optimization_barrier",
+    "rng-get-and-update-state": "xla.rng_get_and_update_state",
+}
+
+_DIMENSIONS = _array("dimensions")
+# The attributes of each opcode, sorted by name.
+_TEXTS: dict[str, dict[str, Text]] = {
+    "broadcast": {"broadcast_dimensions": _DIMENSIONS},
+    "cholesky": {"lower": _flag("cholesky_options.lower")},
+    "compare": {
+        "compare_type": _name("comparison_type", "comparison_type"),
+        "comparison_direction": _name("comparison_direction", "comparison_direction"),
+    },
+    "concatenate": {"dimension": _single_dimension},
+    "dot": _DOT_TEXTS,
+    "dynamic-slice": {"slice_sizes": _array("dynamic_slice_sizes")},
+    "fft": {
+        "fft_length": _array("fft_length"),
+        "fft_type": _enum("fft_type", "xla.FftType", "fft_type"),
+    },
+    "gather": {
+        "dimension_numbers": _places(
+            "gather_dimension_numbers",
+            "gather",
+            "offset_dims",
+            "collapsed_slice_dims",
+            "operand_batching_dims",
+            "start_indices_batching_dims",
+            "start_index_map",
+        ),
+        "indices_are_sorted": _flag("indices_are_sorted"),
+        "slice_sizes": _array("gather_slice_sizes"),
+    },
+    "get-dimension-size": {"dimension": _single_dimension},
+    "iota": {"iota_dimension": _single_dimension},
+    "map": {"dimensions": _DIMENSIONS},
+    "opt-barrier": {},
+    "pad": {
+        f"{side}_padding{end}": _of_each("padding_config.dimensions", f"{side}_padding{end}")
+        for side, end in (("edge", "_high"), ("edge", "_low"), ("interior", ""))
+    },
+    "ragged-dot": {
+        "algorithm": _algorithm,
+        "dot_dimension_numbers": _dot_dimensions(
+            "ragged_dot_dimension_numbers.dot_dimension_numbers"
+        ),
+        "lhs_ragged_dimensions": _array("ragged_dot_dimension_numbers.lhs_ragged_dimensions"),
+        "precision_config": _precision_config,
+        "rhs_group_dimensions": _array("ragged_dot_dimension_numbers.rhs_group_dimensions"),
+    },
+    "recv": {"channel_id": _number("channel_id")},
+    "reduce": {"dimensions": _DIMENSIONS},
+    "reduce-precision": {
+        "exponent_bits": _number("exponent_bits"),
+        "mantissa_bits": _number("mantissa_bits"),
+    },
+    "reduce-window": _WINDOW_TEXTS,
+    "reverse": {"dimensions": _DIMENSIONS},
+    "rng": {
+        "rng_distribution": _enum(
+            "distribution", "xla.RandomDistribution", "rng_distribution", "RNG_"
+        )
+    },
+    "rng-bit-generator": {
+        "rng_algorithm": _enum("rng_algorithm", "xla.RandomAlgorithm", "rng_algorithm", "RNG_")
+    },
+    "rng-get-and-update-state": {"delta": _number("delta")},
+    "scaled-dot": _DOT_TEXTS,
+    "scatter": {
+        "indices_are_sorted": _flag("indices_are_sorted"),
+        "scatter_dimension_numbers": _places(
+            "scatter_dimension_numbers",
+            "scatter",
+            "update_window_dims",
+            "inserted_window_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+            "scatter_dims_to_operand_dims",
+        ),
+        "unique_indices": _flag("unique_indices"),
+    },
+    "select-and-scatter": _WINDOW_TEXTS,
+    "send": {"channel_id": _number("channel_id")},
+    "set-dimension-size": {"dimension": _single_dimension},
+    "slice": {
+        "limit_indices": _of_each("slice_dimensions", "limit"),
+        "start_indices": _of_each("slice_dimensions", "start"),
+        "strides": _of_each("slice_dimensions", "stride", 1),
+    },
+    "sort": {"dimension": _single_dimension, "is_stable": _flag("is_stable")},
+    "transpose": {"permutation": _DIMENSIONS},
+    "triangular-solve": {
+        "left_side": _flag("triangular_solve_options.left_side"),
+        "lower": _flag("triangular_solve_options.lower"),
+        "transpose_a": _enum(
+            "triangular_solve_options.transpose_a",
+            "xla.TriangularSolveOptions.Transpose",
+            "transpose",
+        ),
+        "unit_diagonal": _flag("triangular_solve_options.unit_diagonal"),
+    },
+}
+_COLLECTIVES = (
+    "all-gather all-reduce all-to-all collective-broadcast ragged-all-to-all reduce-scatter"
+)
+_READERS: dict[str, Reader] = {
+    **{opcode: partial(_collective, opcode=opcode) for opcode in _COLLECTIVES.split()},
+    "collective-permute": _permute,
+    "convolution": _convolution,
+}
+
+
+def _opcode(opcode: str) -> Opcode:
+    kind, texts = _OTHER_KINDS.get(opcode, opcode.replace("-", "_")), _TEXTS.get(opcode)
+    read = _READERS.get(opcode)
+    if read is None and texts:
+        read = partial(_reading, kind=kind, texts=texts)
+    return Opcode(dialect="mhlo" if opcode in _MHLO else "stablehlo", kind=kind, read=read)
+
+
+OPCODES = {
+    opcode: _opcode(opcode) for opcode in (*f"{_ALIKE} {_XLA_ONLY}".split(), *_TEXTS, *_READERS)
+}
+"""The opcodes that are one operation, which differs in name and attributes alone."""
+
+GAPS = {
+    "domain": "it is a note of the partitioner, which is gone in a program for one device",
+    "scan": "it is a loop that compilers replace before they schedule",
+}
+"""Opcodes that a `Program` cannot hold, and why."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.frontend.hlo import config, mlir
+from hespas.frontend.hlo import config
 from hespas.frontend.hlo.attributes import (
-    convolution_attrs,
-    convolution_texts,
+    OPCODES,
+    convolution_reading,
+    integer_text,
+    listed,
     precisions,
-    read_constant,
+    string_text,
 )
-from hespas.frontend.hlo.opcodes import OPCODES
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
-from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number_in
+from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number_in, read_constant
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
     NO_ATTRS,
     TOP_K,
     BitcastAttrs,
     CallAttrs,
+    ConvolutionAttrs,
     CustomCallAttrs,
     FusionAttrs,
     InPlace,
@@ -98,7 +100,7 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     aliases = _in_place_text(attrs.in_place, results)
     texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | aliases
     if attrs.backend_config:
-        texts["backend_config"] = mlir.string(attrs.backend_config)
+        texts["backend_config"] = string_text(attrs.backend_config)
     body = reader.body(_called(instruction), "mhlo")
     operands = scope.operands(instruction)
     if len(operands) != len(body.arguments):
@@ -110,7 +112,7 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         scope,
         name=("mhlo", "fusion"),
         attrs=attrs,
-        attributes=mlir.listed(texts),
+        attributes=listed(texts),
         regions=(body,),
         operands=operands,
     )
@@ -169,42 +171,41 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read a call of a library or of a kernel written by hand."""
     target: str = instruction.custom_call_target
     described = target.startswith(_CONVOLUTION_PREFIX)
-    convolution = convolution_attrs(instruction) if described else None
+    convolution, texts = convolution_reading(instruction) if described else (None, ())
     called = tuple(map(reader.function, instruction.called_computation_ids))
     attrs = CustomCallAttrs(
         target=target,
         backend_config=config.kernel_config(instruction.backend_config),
         called_functions=called,
-        convolution=convolution,
-        precision=precisions(instruction.precision_config),
+        convolution=convolution if isinstance(convolution, ConvolutionAttrs) else None,
+        precision=precisions(instruction),
         in_place=_in_place(reader, instruction, scope),
     )
     results = leaf_count(reader.types.read(instruction.shape))
-    texts = {"call_target_name": mlir.string(target)} | _in_place_text(attrs.in_place, results)
+    texts = {"call_target_name": string_text(target), **dict(texts)}
+    texts |= _in_place_text(attrs.in_place, results)
     placement = instruction.frontend_attributes.map.get(_PLACEMENT, "")
     if placement:
-        texts["mhlo.frontend_attributes"] = f"{{{_PLACEMENT} = {mlir.string(placement)}}}"
+        texts["mhlo.frontend_attributes"] = f"{{{_PLACEMENT} = {string_text(placement)}}}"
     if attrs.backend_config:
-        texts["backend_config"] = mlir.string(attrs.backend_config)
-    if convolution is not None:
-        texts |= convolution_texts(convolution)
+        texts["backend_config"] = string_text(attrs.backend_config)
     if called:
         names = ", ".join(f"@{quoted_symbol(name)}" for name in called)
         texts["called_computations"] = f"[{names}]"
     name = ("stablehlo", "custom_call")
-    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=mlir.listed(texts))
+    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=listed(texts))
 
 
 def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read ``topk``, which GPUs run as a library's kernel of the same meaning."""
     attrs = CustomCallAttrs(target=TOP_K, backend_config="", called_functions=())
     texts = {
-        "call_target_name": mlir.string(TOP_K),
-        "k": mlir.integer(instruction.k),
+        "call_target_name": string_text(TOP_K),
+        "k": integer_text(instruction.k),
         "largest": str(instruction.largest).lower(),
     }
     name = ("stablehlo", "custom_call")
-    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=mlir.listed(texts))
+    reader.emit(instruction, scope, name=name, attrs=attrs, attributes=listed(texts))
 
 
 def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.hlo.attributes import GAPS, Attributes
 from hespas.frontend.hlo.config import estimated_cycles
-from hespas.frontend.hlo.mlir import Attributes
-from hespas.frontend.hlo.opcodes import GAPS
 from hespas.frontend.hlo.types import Tree, TypeReader, flat, fresh_tree, leaves
 from hespas.frontend.overrides import OverrideRecorder
 from hespas.program.attrs import NO_ATTRS, Attrs

@@ -19,11 +19,11 @@ from math import prod
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.frontend.hlo import mlir
-from hespas.frontend.hlo.collectives import replica_groups
+from hespas.frontend.hlo.asynchronous import start_block
+from hespas.frontend.hlo.attributes import channel_of, replica_groups
 from hespas.frontend.hlo.instructions import plain
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
-from hespas.frontend.hlo.types import fresh_tree
+from hespas.frontend.hlo.types import fresh_tree, leaves
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups
 from hespas.program.program import Block, Op, Value
@@ -140,7 +140,7 @@ def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     attrs = CollectiveAttrs(
         groups=_across(said[_TARGET], reader.slices),
         mode=GroupMode.FLATTENED_IDS,
-        channel=instruction.channel_id if instruction.channel_id > 0 else None,
+        channel=channel_of(instruction),
     )
     inner = Scope()
     op = reader.emit(
@@ -148,23 +148,14 @@ def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
         inner,
         name=("stablehlo", "all_reduce"),
         attrs=attrs,
-        attributes=mlir.listed({"use_global_device_ids": "unit"}),
+        attributes=(("use_global_device_ids", "unit"),),
         regions=(_reducer(_REDUCERS[reduction], kind_sent),),
         operands=(copy,),
         results=fresh_tree(kind_sent),
     )
     started = returning((copy,), inner.operations, op.results, "stablehlo")
-    members = tuple([each.type for each in op.results])
-    spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
-    (bundle,) = reader.emit(
-        instruction,
-        scope,
-        name=("mhlo", "async_start"),
-        regions=(started,),
-        operands=(value,),
-        results=Value(type=AsyncType(spelling=spelling, members=members)),
-    ).results
-    scope.sent[said[_RENDEZVOUS]] = bundle
+    start_block(reader, instruction, scope, started, (value,))
+    (scope.sent[said[_RENDEZVOUS]],) = leaves(scope.tree(instruction.id))
     scope.trees[instruction.id] = scope.tree(token)
 
 

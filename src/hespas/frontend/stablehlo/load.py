@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.attributes import Reader, attribute_readers
 from hespas.frontend.host_memory import is_on_host, with_host_memory
 from hespas.frontend.loops import trip_count
 from hespas.frontend.meshes import Mesh, read_mesh
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
-from hespas.frontend.stablehlo.attributes import Reader, attribute_readers
-from hespas.frontend.stablehlo.ragged import with_ragged_exchanges
 from hespas.frontend.stablehlo.sharding import per_device
-from hespas.program.attrs import CaseAttrs, WhileAttrs
-from hespas.program.program import Alias, Function, Program, called_functions, nested_ops
+from hespas.program.attrs import CaseAttrs, CollectiveAttrs, WhileAttrs
+from hespas.program.program import Alias, Function, Op, Program, called_functions, nested_ops
+from hespas.program.rewrite import each_op
 from hespas.xla.mlir.functions import FunctionReader, OpRecord
 from hespas.xla.mlir.module import (
     RAGGED_DOT,
@@ -124,9 +126,17 @@ def _read_functions(
         if name in functions:
             continue
         symbol = _function_symbol(symbols, name, module.source)
-        functions[name] = with_ragged_exchanges(walker.function(symbol))
+        function = walker.function(symbol)
+        body = each_op(function.body, _as_exchange)
+        functions[name] = Function(name=name, body=body)
         pending.extend(called_functions(nested_ops(functions[name].body)))
     return functions
+
+
+def _as_exchange(op: Op) -> Op:
+    """Return XLA's operation for JAX's call of ``ragged_all_to_all``, read as a collective."""
+    is_call = op.kind == "custom_call" and isinstance(op.attrs, CollectiveAttrs)
+    return msgspec.structs.replace(op, dialect="mhlo", kind="ragged_all_to_all") if is_call else op
 
 
 def _function_symbol(symbols: Mapping[str, Symbol], name: str, source: str) -> Symbol:

@@ -26,7 +26,13 @@ from hespas.program.program import (
     is_communication_op,
     nested_ops,
 )
-from hespas.program.rewrite import Renaming, copied_op, with_calls_opened, without_identities
+from hespas.program.rewrite import (
+    Renaming,
+    copied_op,
+    with_bodies,
+    with_calls_opened,
+    without_identities,
+)
 from hespas.xla.mlir.text import read_symbols, split_list
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
@@ -84,11 +90,7 @@ def _without_idle_constraints(program: Program) -> Program:
 
     if not any(map(idle, all_ops(program))):
         return program
-    rebuilt = {
-        name: Function(name=name, body=without_identities(function.body, idle))
-        for name, function in program.functions.items()
-    }
-    return replace(program, functions=rebuilt)
+    return with_bodies(program, lambda body: without_identities(body, idle))
 
 
 def _sharded_reason(

@@ -94,10 +94,10 @@ class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     attributes: Mapping[str, str]
-    operands: tuple[Value, ...]
-    regions: tuple[Block, ...]
-    location: str
-    producer: Mapping[Value, Op]
+    operands: tuple[Value, ...] = ()
+    regions: tuple[Block, ...] = ()
+    location: str = ""
+    producer: Mapping[Value, Op] = {}
 
 
 @dataclass(slots=True, kw_only=True)

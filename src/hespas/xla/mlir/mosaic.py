@@ -15,7 +15,6 @@ from typing import Any
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.kernels import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
 from hespas.xla.mlir.functions import source_line
-from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.module import (
     BYTECODE_MAGIC,
     attribute_texts,
@@ -24,6 +23,7 @@ from hespas.xla.mlir.module import (
     one_line,
 )
 from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, split_list
+from hespas.xla.mlir.trial import check_kernel
 
 _DYNAMIC = -(1 << 63)
 """Stands for a length of the grid, or of a dimension, that is known only as the program runs."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from hespas.errors import ProgramError
 from hespas.program.kernels import TritonKernel, TritonOp, TritonType
-from hespas.xla.mlir.kernel_trial import check_kernel
 from hespas.xla.mlir.module import attribute_texts, new_context, one_line
 from hespas.xla.mlir.text import read_integer
+from hespas.xla.mlir.trial import check_kernel
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>")
 _POINTER = re.compile(r"!tt\.ptr<([^,>]*)(?:, \d+)?>")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.frontend.hlo.collectives import replica_groups
+from hespas.frontend.hlo.attributes import replica_groups
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, GroupMode
 from hespas.program.program import Op

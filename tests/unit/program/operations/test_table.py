@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from hespas.frontend.hlo.opcodes import OPCODES
+from hespas.frontend.hlo.attributes import OPCODES
 from hespas.program.operations.table import TRAITS, joined, kinds_of
 from hespas.program.operations.traits import Category, Traits
 

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.xla.mlir.kernel_trial import check_kernel
+from hespas.xla.mlir.trial import check_kernel
 from hespas.xla.mlir.triton import parse_triton, triton_context
 
 TEXT = b"""
@@ -44,7 +44,7 @@ def test_a_kernel_that_ends_its_reader_is_an_error_and_the_next_is_read() -> Non
 
 def test_names_that_are_no_text_are_an_error() -> None:
     damaged = bytecode().replace(b"test.hint", b"test.hin\xff")
-    with pytest.raises(ProgramError, match=r"no text|damaged"):
+    with pytest.raises(ProgramError, match="damaged"):
         check_kernel(damaged, "triton")
 
 
