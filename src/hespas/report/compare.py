@@ -279,10 +279,7 @@ def _missing(
 
 
 def _rows(
-    one: Mapping[str, float],
-    other: Mapping[str, float],
-    step_s: float,
-    whole: tuple[float, float],
+    one: Mapping[str, float], other: Mapping[str, float], step_s: float, whole: tuple[float, float]
 ) -> list[TimeRow]:
     """Return a row for each name in either, and one for what the tables leave out of the whole."""
     rows = [

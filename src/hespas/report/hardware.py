@@ -151,8 +151,7 @@ def _node(name: str) -> tuple[str, NodeInfo, Device]:
         if Path(name).exists():
             raise
         raise HardwareError(
-            f"no preset is named {name!r}",
-            hint=_meant(name, (*device_names(), *system_names())),
+            f"no preset is named {name!r}", hint=_meant(name, (*device_names(), *system_names()))
         ) from error
     if info.target is not None:
         find_target(name)

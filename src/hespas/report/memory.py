@@ -48,10 +48,7 @@ def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, show
 
     ``source`` names the program, and is left out of the places in it.
     """
-    rows = [
-        ("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)),
-        *_parts(use, source),
-    ]
+    rows = [("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)), *_parts(use, source)]
     lines = [*_lines(rows), *_held(use, source, shown)]
     if use.host is not None:
         lines += ["", *_lines([("Host memory", use.host.peak_bytes, "for one device")])]

@@ -38,10 +38,7 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
     if len(described) <= MOST_DESCRIPTION_FILES:
         for number, description in described.items():
             (directory / f"mini_module_{number}.json").write_bytes(json_bytes(description))
-    listed = {
-        "modules": list(described.values()),
-        "regions": region_descriptions(graph, modules),
-    }
+    listed = {"modules": list(described.values()), "regions": region_descriptions(graph, modules)}
     (directory / "regions.json").write_text(_one_line_each(listed))
     (directory / "private_functions.mlir").write_text(_private_functions(graph))
     (directory / "dependency_graph.dot").write_text(_dot(graph))

@@ -171,10 +171,7 @@ def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
             continue
         for name, start_ps, end_ps in _merged(track.slices, finest_ps):
             yield TimelineRow(
-                track=track.name,
-                name=name,
-                start_s=start_ps / PS_PER_S,
-                end_s=end_ps / PS_PER_S,
+                track=track.name, name=name, start_s=start_ps / PS_PER_S, end_s=end_ps / PS_PER_S
             )
 
 

@@ -226,12 +226,7 @@ class Study:
 
 
 CLUSTER_FIELDS = ("cluster.devices", "cluster.part")
-RESULT_FIELDS = (
-    "memory.fits",
-    "memory.peak_bytes",
-    "memory.capacity_bytes",
-    "memory.free_bytes",
-)
+RESULT_FIELDS = ("memory.fits", "memory.peak_bytes", "memory.capacity_bytes", "memory.free_bytes")
 
 
 def _check_values(key: str, values: tuple[Scalar, ...], location: str) -> None:

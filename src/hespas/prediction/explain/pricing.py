@@ -92,11 +92,7 @@ def priced_at_rates(
 
 
 def _keys_at(
-    rates: Rates,
-    graph: RegionGraph,
-    modules: RegionModules,
-    before: Prices,
-    estimator: Scalable,
+    rates: Rates, graph: RegionGraph, modules: RegionModules, before: Prices, estimator: Scalable
 ) -> dict[int, str]:
     """Return the key of each module that computes."""
     numbers = zip(modules.module_of_region, before, strict=True)

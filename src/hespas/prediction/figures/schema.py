@@ -335,8 +335,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: Annotated[int, Meta(description="sequences of one, of a data-parallel part")]
     chunks: Annotated[int, Meta(description="of a stage")]
     bubble: Annotated[
-        float,
-        Meta(description="share of the time up to the last pass in which stages run no pass"),
+        float, Meta(description="share of the time up to the last pass in which stages run no pass")
     ]
     ideal_bubble: Annotated[
         float | None,
@@ -398,8 +397,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="the part of it in which that device does not compute")
     ]
     host_transfer_s: Annotated[
-        Seconds,
-        Meta(description="while data moves between that device and its host, either way"),
+        Seconds, Meta(description="while data moves between that device and its host, either way")
     ]
     exposed_host_transfer_s: Annotated[
         Seconds,

@@ -83,10 +83,7 @@ def icicle_chart(report: RunReport) -> Chart:
     )
     place = quantitative("x0", f"time ({unit.name})", scale=span)
     down = nominal("level", None, axis=None, scale={"paddingInner": 0.04})
-    middle = {
-        "calculate": "(max(datum.x0, low) + min(datum.x1, high)) / 2",
-        "as": "middle",
-    }
+    middle = {"calculate": "(max(datum.x0, low) + min(datum.x1, high)) / 2", "as": "middle"}
     layers = [
         {
             "mark": {

@@ -16,12 +16,7 @@ from hespas.report.page.specs import (
     tooltips,
 )
 
-_LIMITS = {
-    "compute": PALETTE[0],
-    "memory": PALETTE[2],
-    "launch": PALETTE[6],
-    "other": PALETTE[7],
-}
+_LIMITS = {"compute": PALETTE[0], "memory": PALETTE[2], "launch": PALETTE[6], "other": PALETTE[7]}
 _LEAST_INTENSITY = 0.01
 """FLOPs a byte, below which a kernel only moves data."""
 

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hespas.simulate.timeline import ClassTimeline, Timeline
-from hespas.tasks.graph import (
-    CollectiveTask,
-    ReceiveTask,
-    SendTask,
-    Task,
-)
+from hespas.tasks.graph import CollectiveTask, ReceiveTask, SendTask, Task
 
 TaskOfClass = tuple[int, int]
 """The number of a class, and the id of one of its tasks."""

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from hespas.report.timeline.partners import Partners
 from hespas.simulate.timeline import ClassTimeline
-from hespas.tasks.graph import (
-    CollectiveTask,
-    ComputeTask,
-    ReceiveTask,
-    Task,
-    short_devices_text,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, Task, short_devices_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
