@@ -10,7 +10,6 @@ import msgspec
 import hespas
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.goodput.options import GoodputOptions
-from hespas.report.compare import RunResult
 
 
 @cache
@@ -44,8 +43,3 @@ def pipeline_json() -> dict[str, Any]:
 def pipeline_step(**changed: Any) -> RunReport:
     """Return it as a value, with what is changed."""
     return msgspec.convert({**pipeline_json(), **changed}, RunReport)
-
-
-def step_result(**changed: Any) -> RunResult:
-    """Return what comparisons read of it."""
-    return msgspec.convert({**step_json(), **changed}, RunResult)

@@ -16,7 +16,7 @@ from hespas.report.page.document import page_html
 from hespas.report.page.step import step_page
 from hespas.report.page.study import study_page
 from small_studies import small_study
-from step_reports import step_report, step_result
+from step_reports import step_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
@@ -207,7 +207,7 @@ def test_five_hundred_candidates_fit_into_a_page(browser: Browser, tmp_path: Pat
 
 def test_a_comparison_is_drawn(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    runs = [Named(name=name, report=step_report(), result=step_result()) for name in "abc"]
+    runs = [Named(name=name, report=step_report()) for name in "abc"]
     file.write_text(page_html(comparison_page(runs)))
     opened = Opened(browser, file)
     assert opened.said == []

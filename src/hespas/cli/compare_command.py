@@ -10,7 +10,7 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.report.compare import compared, comparison_text, read_result, with_limit
+from hespas.report.compare import compared, comparison_text, read_report, with_limit
 
 ABOVE_CODE = 3
 """The exit code where the second step takes longer than the first by more than is allowed."""
@@ -50,7 +50,7 @@ def command(
     check_targets(json_file, None)
     limit = None if fail_above is None else _share(fail_above)
     names = (str(first), str(second))
-    comparison = compared(read_result(first), read_result(second), names=names)
+    comparison = compared(read_report(first), read_report(second), names=names)
     if limit is not None:
         comparison = with_limit(comparison, limit)
     if json_file is not None:

@@ -12,10 +12,9 @@ from hespas.base.files import write_file
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets
 from hespas.errors import ConfigError
-from hespas.report.compare import read_report, read_result
+from hespas.report.compare import read_report
 from hespas.report.page.comparison import Named, comparison_page
-from hespas.report.page.document import Page, page_html
-from hespas.report.page.images import FORMATS, renderer, write_charts
+from hespas.report.page.document import FORMATS, Page, page_html, renderer, write_charts
 from hespas.report.page.step import step_page
 from hespas.report.page.study import study_page
 from hespas.study.run import table_of
@@ -84,7 +83,7 @@ def _page(results: Sequence[Path]) -> Page:
         return step_page(read_report(results[0]))
     return comparison_page(
         [
-            Named(name=name, report=read_report(each), result=read_result(each))
+            Named(name=name, report=read_report(each))
             for name, each in zip(_names(results), results, strict=True)
         ]
     )

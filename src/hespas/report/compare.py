@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -18,85 +18,26 @@ from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport
 
-T = TypeVar("T")
 _REST = "not in the table"
 _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
 """Half a picosecond, below which two times are the same."""
-
-
-class OpTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a kind of operation."""
-
-    time_s: float
-
-
-class KindTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a kind of kernel."""
-
-    kind: str
-    time_s: float
-
-
-class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a phase."""
-
-    phase: str
-    time_s: float
-
-
-class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a module."""
-
-    path: str
-    time_s: float
-
-
-class ExposedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of communication of one kind along one axis."""
-
-    kind: str
-    axis: str = ""
-    dimension: str = ""
-    exposed_s: float
-
-
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison reads of a result; a table that is empty or absent is not compared."""
-
-    schema_version: int
-    step_time_s: float
-    compute_s: float
-    exposed_communication_s: float
-    communication_s: float = 0.0
-    straggler_s: float = 0.0
-    exposed_host_transfer_s: float = 0.0
-    program: str = ""
-    node: str = ""
-    system: str | None = None
-    method: str = ""
-    fidelity: str = ""
-    devices: int = 0
-    tokens_per_s: float | None = None
-    mfu: float | None = None
-    hardware_utilisation: float | None = None
-    model_flops: float | None = None
-    peak_type: str | None = None
-    peak_flops_per_s: float | None = None
-    energy_j: float | None = None
-    flops: float | None = None
-    memory_traffic_bytes: float | None = None
-    peak_memory_bytes: int | None = None
-    memory_capacity_bytes: int | None = None
-    bound: BoundShares | None = None
-    per_op: dict[str, OpTime] = {}
-    kinds: list[KindTime] = []
-    phases: list[PhaseTime] = []
-    layers: list[LayerTime] = []
-    communication: list[ExposedTime] = []
-    options: dict[str, Any] = {}
-    versions: dict[str, str] = {}
+_ABSENT: Mapping[str, object] = {
+    **dict.fromkeys(("program", "node", "method", "samples"), ""),
+    "fidelity": "exported",
+    **dict.fromkeys(("devices", "communication_s", "host_transfer_s", "straggler_s"), 0),
+    **dict.fromkeys(("exposed_host_transfer_s", "flops", "memory_traffic_bytes"), 0),
+    **dict.fromkeys(("peak_memory_bytes", "host_memory_bytes", "host_transfer_bytes"), 0),
+    **dict.fromkeys(("system", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s"), None),
+    **dict.fromkeys(("mfu", "hardware_utilisation", "flops_utilisation"), None),
+    **dict.fromkeys(("memory_utilisation", "energy_j", "energy", "memory_capacity_bytes"), None),
+    **dict.fromkeys(("kinds", "phases", "layers", "communication", "explain"), ()),
+    **dict.fromkeys(("assumptions", "assumption_groups", "warnings"), ()),
+    "bound": dict.fromkeys(BoundShares.__struct_fields__, 0.0),
+    **{name: {} for name in ("per_op", "options", "versions")},
+}
+"""What stands for keys that a result lacks."""
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,20 +100,12 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
     return msgspec.structs.replace(comparison, fail_above=limit, fails=fails)
 
 
-def read_result(path: Path) -> RunResult:
+def read_report(path: Path) -> RunReport:
     """Return the result that ``hespas run --json`` wrote to a file, or to run.json of a directory.
 
-    Raises `ConfigError` for a file that is no such result, and for one of another schema version.
+    Keys that it lacks are empty. Raises `ConfigError` for a file that is no such result, and for
+    one of another schema version.
     """
-    return _converted(path, RunResult)
-
-
-def read_report(path: Path) -> RunReport:
-    """Return all of such a result; it raises what `read_result` does."""
-    return _converted(path, RunReport)
-
-
-def _converted(path: Path, kind: type[T]) -> T:
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise ConfigError(
@@ -187,23 +120,29 @@ def _converted(path: Path, kind: type[T]) -> T:
             location=str(file),
             hint="give a file of hespas run --json",
         )
-    version = cast("dict[str, object]", data).get("schema_version")
+    given = cast("dict[str, object]", data)
+    version = given.get("schema_version")
     if version != SCHEMA_VERSION:
-        found = "no schema version" if version is None else f"schema version {version}"
+        present = "no schema version" if version is None else f"schema version {version}"
         raise ConfigError(
-            f"the result has {found}, this hespas reads {SCHEMA_VERSION}",
+            f"the result has {present}, this hespas reads {SCHEMA_VERSION}",
             location=str(file),
             hint=_RUN_AGAIN,
         )
     try:
-        return msgspec.convert(data, kind)
+        return report_of(given)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
         ) from None
 
 
-def compared(a: RunResult, b: RunResult, *, names: tuple[str, str]) -> Comparison:
+def report_of(data: Mapping[str, object]) -> RunReport:
+    """Return a result from some of its keys; tables that it lacks are empty."""
+    return msgspec.convert({**_ABSENT, **data}, RunReport)
+
+
+def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Comparison:
     """Return what differs between two results."""
     step_s = a.step_time_s
     parts = {
@@ -246,22 +185,22 @@ def compared(a: RunResult, b: RunResult, *, names: tuple[str, str]) -> Compariso
     )
 
 
-def _phases(result: RunResult) -> dict[str, float]:
-    return {each.phase: each.time_s for each in result.phases}
+def _phases(result: RunReport) -> dict[str, float]:
+    return {row.phase: row.time_s for row in result.phases}
 
 
-def _layers(result: RunResult) -> dict[str, float]:
-    return {each.path: each.time_s for each in result.layers}
+def _layers(result: RunReport) -> dict[str, float]:
+    return {row.path: row.time_s for row in result.layers}
 
 
-def _kinds(result: RunResult) -> dict[str, float]:
+def _kinds(result: RunReport) -> dict[str, float]:
     """Return the time by kind of kernel, or of operation where that is all there is."""
     if result.kinds:
-        return {each.kind: each.time_s for each in result.kinds}
+        return {row.kind: row.time_s for row in result.kinds}
     return {kind: row.time_s for kind, row in result.per_op.items()}
 
 
-def _communication(result: RunResult) -> dict[str, float]:
+def _communication(result: RunReport) -> dict[str, float]:
     exposed: dict[str, float] = {}
     for each in result.communication:
         name = " ".join(text for text in (each.kind, each.axis, each.dimension) if text)
@@ -322,19 +261,18 @@ _UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP", "flops_per_s": "FLOP/s"}
 _SETTINGS = ("program", "node", "system", "method", "fidelity")
 
 
-def _figures(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
+def _figures(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
     for name in _FIGURES:
         one, other = getattr(a, name), getattr(b, name)
         if one != other:
             yield FigureRow(name=name, a=one, b=other)
-    if a.bound is not None and b.bound is not None:
-        for name in a.bound.__struct_fields__:
-            one, other = getattr(a.bound, name), getattr(b.bound, name)
-            if one != other:
-                yield FigureRow(name=f"bound.{name}", a=one, b=other)
+    for name in a.bound.__struct_fields__:
+        one, other = getattr(a.bound, name), getattr(b.bound, name)
+        if one != other:
+            yield FigureRow(name=f"bound.{name}", a=one, b=other)
 
 
-def _settings(a: RunResult, b: RunResult) -> Iterable[FigureRow]:
+def _settings(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
     """Return what differs; an option that says the same as what came of it is left out."""
     named = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
     said = {f"option {name}": (one, other) for name, one, other in named}

@@ -11,48 +11,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.prediction.figures.schema import SCHEMA_VERSION
+from hespas.prediction.figures.schema import SCHEMA_VERSION, RunReport
 from hespas.report.compare import (
     Comparison,
-    ExposedTime,
-    LayerTime,
-    OpTime,
-    PhaseTime,
-    RunResult,
     TimeRow,
     compared,
     comparison_text,
-    read_result,
+    read_report,
+    report_of,
 )
 
 _TIMES = st.floats(min_value=0, max_value=1e3)
 
 
-def op(time_s: float) -> OpTime:
-    return OpTime(time_s=time_s)
+def op(time_s: float) -> dict[str, Any]:
+    return {"count": 1, "time_s": time_s, "flops": 0, "bytes": 0}
 
 
-def layer(path: str, time_s: float) -> LayerTime:
-    return LayerTime(path=path, time_s=time_s)
+def layer(path: str, time_s: float) -> dict[str, Any]:
+    return {**phase("", time_s), "path": path, "depth": 1, "phases": {}}
+
+
+def phase(name: str, time_s: float) -> dict[str, Any]:
+    return {**op(time_s), "phase": name, "share": 0, "exposed_s": 0}
+
+
+def communication(axis: str, exposed_s: float) -> dict[str, Any]:
+    unknown = dict.fromkeys(("bytes_per_s", "limit_bytes_per_s", "waiting_s", "waits"))
+    times = {"time_s": exposed_s, "exposed_s": exposed_s, "hidden_s": 0}
+    return {
+        **unknown,
+        **times,
+        "kind": "all-reduce",
+        "axis": axis,
+        "dimension": "",
+        "devices": 2,
+        "count": 1,
+        "bytes": 0,
+    }
 
 
 def result(
-    compute_s: float = 1.0,
-    exposed_s: float = 0.0,
-    straggler_s: float = 0.0,
-    **more: Any,
-) -> RunResult:
-    return RunResult(
-        schema_version=SCHEMA_VERSION,
-        step_time_s=compute_s + exposed_s + straggler_s,
-        compute_s=compute_s,
-        exposed_communication_s=exposed_s,
-        straggler_s=straggler_s,
-        **more,
+    compute_s: float = 1.0, exposed_s: float = 0.0, straggler_s: float = 0.0, **more: Any
+) -> RunReport:
+    return report_of(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "step_time_s": compute_s + exposed_s + straggler_s,
+            "compute_s": compute_s,
+            "exposed_communication_s": exposed_s,
+            "straggler_s": straggler_s,
+            **more,
+        }
     )
 
 
-def comparison(a: RunResult, b: RunResult) -> Comparison:
+def comparison(a: RunReport, b: RunReport) -> Comparison:
     return compared(a, b, names=("a.json", "b.json"))
 
 
@@ -62,27 +76,24 @@ def differences(rows: list[TimeRow]) -> dict[str, float]:
 
 _RESULTS = st.builds(
     result,
-    compute_s=_TIMES,
+    compute_s=st.floats(min_value=10, max_value=1e3),
     exposed_s=_TIMES,
     straggler_s=st.floats(min_value=-10, max_value=10),
     per_op=st.dictionaries(st.sampled_from("abc"), st.builds(op, _TIMES)),
     phases=st.dictionaries(st.sampled_from("fb"), _TIMES).map(
-        lambda times: [PhaseTime(phase=name, time_s=t) for name, t in times.items()]
+        lambda times: [phase(name, t) for name, t in times.items()]
     ),
     layers=st.dictionaries(st.sampled_from(["m", "m/x", "m/x/y", "n"]), _TIMES).map(
         lambda times: [layer(path, t) for path, t in sorted(times.items())]
     ),
     communication=st.dictionaries(st.sampled_from(["data", "model"]), _TIMES).map(
-        lambda times: [
-            ExposedTime(kind="all-reduce", axis=axis, exposed_s=t)
-            for axis, t in times.items()
-        ]
+        lambda times: [communication(axis, t) for axis, t in times.items()]
     ),
 )  # fmt: skip
 
 
 @given(_RESULTS, _RESULTS)
-def test_every_table_adds_up(a: RunResult, b: RunResult) -> None:
+def test_every_table_adds_up(a: RunReport, b: RunReport) -> None:
     found = comparison(a, b)
     step_s, parts = found.step.difference_s, differences(found.parts)
     assert sum(parts.values()) == pytest.approx(step_s, abs=1e-9)
@@ -95,7 +106,7 @@ def test_every_table_adds_up(a: RunResult, b: RunResult) -> None:
 
 
 @given(_RESULTS)
-def test_nothing_differs_from_itself(a: RunResult) -> None:
+def test_nothing_differs_from_itself(a: RunReport) -> None:
     found = comparison(a, a)
     tables = (found.parts, found.phases, found.layers, found.kinds, found.communication)
     assert not any(row.difference_s for rows in tables for row in rows)
@@ -104,7 +115,7 @@ def test_nothing_differs_from_itself(a: RunResult) -> None:
 
 
 @given(_RESULTS, _RESULTS)
-def test_the_other_way_round_the_signs_change(a: RunResult, b: RunResult) -> None:
+def test_the_other_way_round_the_signs_change(a: RunReport, b: RunReport) -> None:
     there, back = comparison(a, b), comparison(b, a)
     assert differences(there.kinds) == {
         name: -difference for name, difference in differences(back.kinds).items()
@@ -135,7 +146,7 @@ def test_what_a_table_leaves_out_has_a_row() -> None:
 
 
 def test_a_table_that_one_lacks_is_named() -> None:
-    a, b = result(phases=[PhaseTime(phase="forward", time_s=1.0)]), result()
+    a, b = result(phases=[phase("forward", 1.0)]), result()
     assert comparison(a, b).missing == ["phases: not compared, b.json has none"]
 
 
@@ -181,12 +192,12 @@ PLAIN = {
 
 
 def test_keys_that_are_not_known_are_left_aside(tmp_path: Path) -> None:
-    assert read_result(written(tmp_path, PLAIN | {"new": 1})).step_time_s == 1.0
+    assert read_report(written(tmp_path, PLAIN | {"new": 1})).step_time_s == 1.0
 
 
 def test_a_directory_has_its_result_in_run_json(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(PLAIN))
-    assert read_result(tmp_path).compute_s == 1.0
+    assert read_report(tmp_path).compute_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -201,10 +212,10 @@ def test_a_directory_has_its_result_in_run_json(tmp_path: Path) -> None:
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        read_result(written(tmp_path, value))
+        read_report(written(tmp_path, value))
     assert "hespas run" in (caught.value.hint or "")
 
 
 def test_a_directory_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the directory has no run\.json"):
-        read_result(tmp_path)
+        read_report(tmp_path)

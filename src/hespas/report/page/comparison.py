@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
-from hespas.report.compare import Comparison, RunResult, TimeRow, compared, signed_time
+from hespas.report.compare import Comparison, TimeRow, compared, signed_time
 from hespas.report.headline import peak_text
-from hespas.report.page.document import Cell, Chart, Page, Part, Section, Table
+from hespas.report.page.document import Cell, Chart, Page, Part, Section, Table, time_cell
 from hespas.report.page.specs import (
     OF_PARTS,
     PALETTE,
     Unit,
     across,
+    bar_chart,
     coloured,
     nominal,
     quantitative,
-    specification,
     time_unit,
-    tooltips,
 )
 from hespas.report.page.step import part_rows
 
@@ -35,7 +34,6 @@ class Named:
 
     name: str
     report: RunReport
-    result: RunResult
 
 
 def comparison_page(runs: Sequence[Named]) -> Page:
@@ -43,7 +41,7 @@ def comparison_page(runs: Sequence[Named]) -> Page:
     first, *others = runs
     sections = [
         Section(title="Side by side", parts=(_bars(runs), _figures(runs))),
-        *(_difference(first, each) for each in others),
+        *(_difference(first, other) for other in others),
     ]
     return Page(
         title=f"{len(runs)} predictions compared",
@@ -59,60 +57,47 @@ def _bars(runs: Sequence[Named]) -> Chart:
         for run in runs
         for row in part_rows(run.report)
     ]
-    named = {str(row["part"]) for row in rows}
-    hues = {name: colour for name, colour in OF_PARTS.items() if name in named}
+    shown = {str(row["part"]) for row in rows}
+    hues = {name: hue for name, hue in OF_PARTS.items() if name in shown}
     steps = "; ".join(f"{run.name} {format_time(run.report.step_time_s)}" for run in runs)
-    return Chart(
-        title=f"What bounds the steps, in {unit.name}",
-        description=f"{steps}.",
-        specification=specification(
-            rows,
-            height=40 * len(runs),
-            mark="bar",
-            encoding={
-                "x": across("time", unit, stack="zero"),
-                "y": nominal("run", None),
-                "color": coloured("part", None, hues),
-                "order": {"field": "order"},
-                "tooltip": tooltips(run="of", part="part", text="time"),
-            },
-        ),
+    return bar_chart(
+        f"What bounds the steps, in {unit.name}",
+        f"{steps}.",
+        rows,
+        x=across("time", unit, stack="zero"),
+        y=nominal("run", None),
+        color=coloured("part", None, hues),
+        tooltip={"run": "of", "part": "part", "text": "time"},
+        height=40 * len(runs),
     )
 
 
 def _figures(runs: Sequence[Named]) -> Table:
-    rows = (
-        ("Program", [run.report.program for run in runs]),
-        ("System", [run.report.system or run.report.node for run in runs]),
-        ("Fidelity", [run.report.fidelity for run in runs]),
-        ("Devices", [f"{run.report.devices}" for run in runs]),
-        ("Step time", [format_time(run.report.step_time_s) for run in runs]),
-        ("Tokens/s a device", [_amount(run.report.tokens_per_s_per_device) for run in runs]),
-        ("Model FLOPs utilisation (MFU)", [_share(run.report.mfu) for run in runs]),
-        ("Hardware utilisation", [_share(run.report.hardware_utilisation) for run in runs]),
-        ("Peak that they divide by", [peak_text(run.report) for run in runs]),
-        ("Memory a device", [format_quantity(run.report.peak_memory_bytes, "B") for run in runs]),
-        ("Computation", [format_time(run.report.compute_s) for run in runs]),
-        ("Exposed communication", [format_time(_exposed_s(run)) for run in runs]),
-    )
+    reports = [run.report for run in runs]
+    rates = [report.tokens_per_s_per_device for report in reports]
+    rows = {
+        "Program": [report.program for report in reports],
+        "System": [report.system or report.node for report in reports],
+        "Fidelity": [report.fidelity for report in reports],
+        "Devices": [f"{report.devices}" for report in reports],
+        "Step time": [format_time(report.step_time_s) for report in reports],
+        "Tokens/s a device": ["" if rate is None else format_amount(rate) for rate in rates],
+        "Model FLOPs utilisation (MFU)": [_share(report.mfu) for report in reports],
+        "Hardware utilisation": [_share(report.hardware_utilisation) for report in reports],
+        "Peak that they divide by": [peak_text(report) for report in reports],
+        "Memory a device": [format_quantity(report.peak_memory_bytes, "B") for report in reports],
+        "Computation": [format_time(report.compute_s) for report in reports],
+        "Exposed communication": [
+            format_time(report.exposed_communication_s) for report in reports
+        ],
+    }
+    names = [run.name for run in runs]
     return Table(
         caption="Figures",
-        columns=("", *(run.name for run in runs)),
-        rows=tuple(
-            (Cell(text=name), *(Cell(text=text) for text in texts))
-            for name, texts in rows
-            if any(texts)
-        ),
-        numbers=frozenset(run.name for run in runs),
+        columns=("", *names),
+        rows=[(name, *texts) for name, texts in rows.items() if any(texts)],
+        numbers=names,
     )
-
-
-def _exposed_s(run: Named) -> float:
-    return run.report.exposed_communication_s
-
-
-def _amount(value: float | None) -> str:
-    return "" if value is None else format_amount(value)
 
 
 def _share(value: float | None) -> str:
@@ -120,12 +105,12 @@ def _share(value: float | None) -> str:
 
 
 def _difference(first: Named, other: Named) -> Section:
-    comparison = compared(first.result, other.result, names=(first.name, other.name))
+    comparison = compared(first.report, other.report, names=(first.name, other.name))
+    step = comparison.step
     return Section(
         title=f"{first.name} to {other.name}",
         text=(
-            f"{format_time(comparison.step.a_s)} to {format_time(comparison.step.b_s)}, "
-            f"{signed_time(comparison.step.difference_s)}."
+            f"{format_time(step.a_s)} to {format_time(step.b_s)}, {signed_time(step.difference_s)}."
         ),
         parts=tuple(_parts(comparison)),
     )
@@ -138,21 +123,32 @@ def _parts(comparison: Comparison) -> Iterator[Part]:
     for title, rows in (("by module", comparison.layers), ("by kind of kernel", comparison.kinds)):
         if rows and compute is not None:
             yield _waterfall(f"The computation, {title}", compute, rows, comparison, unit)
+    names = (comparison.a, comparison.b)
     if comparison.communication:
-        yield _table("Exposed communication", comparison.communication, comparison)
+        yield Table(
+            caption="Exposed communication",
+            columns=("", *names, "Difference"),
+            rows=[
+                (
+                    row.name,
+                    time_cell(row.a_s),
+                    time_cell(row.b_s),
+                    Cell(text=signed_time(row.difference_s), sort_by=row.difference_s),
+                )
+                for row in comparison.communication
+            ],
+            numbers=(*names, "Difference"),
+            has_filter=len(comparison.communication) > 12,
+        )
     if comparison.settings:
         yield Table(
             caption="What was asked for differently",
-            columns=("Name", comparison.a, comparison.b),
-            rows=tuple(
-                (Cell(text=row.name), Cell(text=_text(row.a)), Cell(text=_text(row.b)))
+            columns=("Name", *names),
+            rows=[
+                (row.name, *("" if value is None else f"{value}" for value in (row.a, row.b)))
                 for row in comparison.settings
-            ),
+            ],
         )
-
-
-def _text(value: object) -> str:
-    return "" if value is None else f"{value}"
 
 
 def _waterfall(
@@ -165,57 +161,27 @@ def _waterfall(
     if rest:
         steps.append((f"{len(rest)} others", sum(row.difference_s for row in rest)))
     bars = [_bar(f"{comparison.a} (all)", 0.0, whole.a_s, "total", unit)]
-    at = whole.a_s
+    reached_s = whole.a_s
     for name, difference_s in steps:
         kind = "longer" if difference_s > 0 else "shorter"
-        bars.append(_bar(name, at, at + difference_s, kind, unit))
-        at += difference_s
+        bars.append(_bar(name, reached_s, reached_s + difference_s, kind, unit))
+        reached_s += difference_s
     bars.append(_bar(f"{comparison.b} (all)", 0.0, whole.b_s, "total", unit))
     listed = "; ".join(f"{name} {signed_time(difference_s)}" for name, difference_s in steps)
-    return Chart(
-        title=f"{title}, in {unit.name}",
-        description=f"{listed}." if listed else "Nothing differs.",
-        specification=specification(
-            bars,
-            height=28 * len(bars),
-            mark="bar",
-            encoding={
-                "y": nominal("name", None),
-                "x": quantitative("start", f"time ({unit.name})", scale={"nice": False}),
-                "x2": {"field": "end"},
-                "color": coloured("kind", None, _PALETTE),
-                "tooltip": tooltips(name="what", text="time"),
-            },
-        ),
+    return bar_chart(
+        f"{title}, in {unit.name}",
+        f"{listed}." if listed else "Nothing differs.",
+        bars,
+        x=quantitative("start", f"time ({unit.name})", scale={"nice": False}),
+        x2={"field": "end"},
+        y=nominal("name", None),
+        color=coloured("kind", None, _PALETTE),
+        tooltip={"name": "what", "text": "time"},
+        height=28 * len(bars),
     )
 
 
 def _bar(name: str, start_s: float, end_s: float, kind: str, unit: Unit) -> dict[str, object]:
     text = format_time(end_s) if kind == "total" else signed_time(end_s - start_s)
-    return {
-        "name": name,
-        "start": unit.of(start_s),
-        "end": unit.of(end_s),
-        "kind": kind,
-        "text": text,
-    }
-
-
-def _table(caption: str, rows: Sequence[TimeRow], comparison: Comparison) -> Table:
-    cells = [
-        (
-            Cell(text=row.name),
-            Cell(text=format_time(row.a_s), sort_by=row.a_s),
-            Cell(text=format_time(row.b_s), sort_by=row.b_s),
-            Cell(text=signed_time(row.difference_s), sort_by=row.difference_s),
-        )
-        for row in rows
-    ]
-    columns = ("", comparison.a, comparison.b, "Difference")
-    return Table(
-        caption=caption,
-        columns=columns,
-        rows=tuple(cells),
-        numbers=frozenset(columns[1:]),
-        has_filter=len(rows) > 12,
-    )
+    ends = {"start": unit.of(start_s), "end": unit.of(end_s)}
+    return {"name": name, **ends, "kind": kind, "text": text}

@@ -7,15 +7,20 @@ Vega-Lite specifications, drawn by the libraries in ``assets``; every name is es
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from importlib import resources
-from typing import Any, assert_never
+from importlib import import_module, resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any, assert_never, cast
 
+from hespas.base.files import write_file
+from hespas.base.units import format_quantity, format_time
 from hespas.base.version import __version__
-from hespas.errors import OutputError
+from hespas.errors import ExtraMissingError, OutputError
 
 Specification = Mapping[str, Any]
 """A Vega-Lite specification: https://vega.github.io/schema/vega-lite/v6.json."""
@@ -46,17 +51,36 @@ class Cell:
     anchor: str = ""
 
 
+def time_cell(time_s: float) -> Cell:
+    """Return a time with its unit, sorted by seconds."""
+    return Cell(text=format_time(time_s), sort_by=time_s)
+
+
+def share_cell(share: float | None) -> Cell:
+    """Return a share in per cent; nothing where it is not known."""
+    if share is None:
+        return Cell(text="", sort_by="")
+    return Cell(text=f"{100 * share:.1f} %", sort_by=share)
+
+
+def quantity_cell(value: float | None, unit: str, unknown: str = "not known") -> Cell:
+    """Return a quantity with its unit; those that are not known stand together."""
+    if value is None:
+        return Cell(text=unknown, sort_by="")
+    return Cell(text=format_quantity(value, unit), sort_by=value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells under the names of columns; those in ``numbers`` stand to the right.
+    """Rows of cells, or of texts, under columns; those in ``numbers`` stand to the right.
 
     A table with ``has_filter`` has a field that hides rows without the text in it.
     """
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    numbers: frozenset[str] = frozenset()
+    rows: Sequence[Sequence[Cell | str]]
+    numbers: Collection[str] = ()
     has_filter: bool = False
 
 
@@ -161,7 +185,12 @@ def _part(part: Part, charts: dict[str, Specification]) -> str:
         case Table():
             return _table(part)
         case Cards():
-            return "".join(['<dl class="cards">', *map(_card, part.figures), "</dl>"])
+            figures = (map(escape, figure) for figure in part.figures)
+            cards = (
+                f"<div><dt>{name}</dt><dd><strong>{value}</strong> <span>{note}</span></dd></div>"
+                for name, value, note in figures
+            )
+            return f'<dl class="cards">{"".join(cards)}</dl>'
         case Notes():
             items = "".join(f"<li>{escape(text)}</li>" for text in part.texts)
             kind = ' class="warnings" role="alert"' if part.is_warning else ""
@@ -186,11 +215,6 @@ def _chart(chart: Chart, charts: dict[str, Specification]) -> str:
     )
 
 
-def _card(figure: tuple[str, str, str]) -> str:
-    name, value, note = map(escape, figure)
-    return f"<div><dt>{name}</dt><dd><strong>{value}</strong> <span>{note}</span></dd></div>"
-
-
 def _table(table: Table) -> str:
     heads = "".join(
         f'<th scope="col"{_right(name, table)}><button type="button">{escape(name)}</button></th>'
@@ -210,15 +234,14 @@ def _table(table: Table) -> str:
     )
 
 
-def _row(row: Sequence[Cell], table: Table) -> str:
-    cells = zip(table.columns, row, strict=True)
-    return "".join(["<tr>", *(_cell(cell, _right(name, table)) for name, cell in cells), "</tr>"])
-
-
-def _cell(cell: Cell, attributes: str) -> str:
-    by = "" if cell.sort_by is None else f' data-sort="{escape(str(cell.sort_by))}"'
-    place = f' id="{escape(cell.anchor)}" tabindex="-1"' if cell.anchor else ""
-    return f"<td{attributes}{by}{place}>{escape(cell.text)}</td>"
+def _row(row: Sequence[Cell | str], table: Table) -> str:
+    cells: list[str] = []
+    for name, value in zip(table.columns, row, strict=True):
+        cell = Cell(text=value) if isinstance(value, str) else value
+        by = "" if cell.sort_by is None else f' data-sort="{escape(str(cell.sort_by))}"'
+        place = f' id="{escape(cell.anchor)}" tabindex="-1"' if cell.anchor else ""
+        cells.append(f"<td{_right(name, table)}{by}{place}>{escape(cell.text)}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _right(name: str, table: Table) -> str:
@@ -247,7 +270,89 @@ def _library(name: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
 
 
-def text_cells(texts: Iterable[str]) -> Iterator[Cell]:
-    """Yield cells that are sorted as they read."""
-    for text in texts:
-        yield Cell(text=text)
+WIDTH = 720
+"""Of a picture without its axes, in pixels; on a page a chart is as wide as the window."""
+
+
+_SCALE = 2.0
+
+
+_VEGA_LITE = "6.4"
+
+
+_FONT = "sans-serif"
+
+
+_CLIP = re.compile(r'((?:id="|url\(#)clip)(\d+)')
+
+
+def _svg(module: ModuleType, specification: dict[str, Any]) -> bytes:
+    made = cast("str", module.vegalite_to_svg(specification, vl_version=_VEGA_LITE))
+    numbers: dict[str, int] = {}
+    # They are counted on from picture to picture.
+    return _CLIP.sub(
+        lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers))}", made
+    ).encode()
+
+
+def _png(module: ModuleType, specification: dict[str, Any]) -> bytes:
+    made = module.vegalite_to_png(specification, vl_version=_VEGA_LITE, scale=_SCALE)
+    return cast("bytes", made)
+
+
+FORMATS: Mapping[str, Callable[[ModuleType, dict[str, Any]], bytes]] = {"svg": _svg, "png": _png}
+"""The kinds of pictures, by the ending of their files."""
+
+
+def renderer() -> ModuleType:
+    """Return what renders; `ExtraMissingError` where it is not installed."""
+    try:
+        return import_module("vl_convert")
+    except ImportError as error:
+        raise ExtraMissingError("drawing charts as pictures", extra="images") from error
+
+
+def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
+    """Write each chart of a page to a file of one of `FORMATS`, and return the files.
+
+    They are numbered in the order of the page and named by their titles. Raises
+    `ExtraMissingError`, and `hespas.errors.OutputError` for a file that can't be written.
+    """
+    module = renderer()
+    charts = [
+        part for section in page.sections for part in section.parts if isinstance(part, Chart)
+    ]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"the directory cannot be made: {error.strerror}", location=str(directory)
+        ) from None
+    written: list[Path] = []
+    for number, chart in enumerate(charts, start=1):
+        path = directory / f"{number:02d}-{file_name(chart.title)}.{kind}"
+        write_file(path, FORMATS[kind](module, _for_paper(chart)))
+        written.append(path)
+    return tuple(written)
+
+
+def file_name(title: str) -> str:
+    """Return the first words of a title as the name of a file.
+
+    >>> file_name("What bounds the step, in ms")
+    'what-bounds-the-step'
+    """
+    words = re.findall(r"[a-z0-9]+", title.partition(",")[0].lower())
+    return "-".join(words[:6])
+
+
+def _for_paper(chart: Chart) -> dict[str, Any]:
+    """Return a chart of a fixed width with its title, dark on white."""
+    return {
+        **chart.specification,
+        "width": WIDTH,
+        "autosize": {"type": "pad", "contains": "padding"},
+        "title": {"text": chart.title, "anchor": "start"},
+        "background": "white",
+        "config": {"font": _FONT, "legend": {"orient": "bottom", "columns": 4}},
+    }

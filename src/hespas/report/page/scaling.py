@@ -1,64 +1,144 @@
-"""Scaling curves: what more devices bring, against what they would bring if none waited."""
+"""The candidates of a study as charts need them, and what more devices bring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
 from hespas.base.units import format_amount
-from hespas.report.page.candidates import Candidates
 from hespas.report.page.document import Chart
 from hespas.report.page.specs import (
     PALETTE,
     Unit,
     coloured,
     large_unit,
+    layered_chart,
     palette,
     quantitative,
-    specification,
     tooltips,
 )
-from hespas.study.rows import Row
+from hespas.study.keys import scalar_text
+from hespas.study.rows import Row, Status, flat
 
+_PREFIX = "candidate."
 _CHOSEN = frozenset({"cluster", "batch", "global_batch", "micro_batch", "remat"})
 """Keys of which the best value is taken at each number of devices, as of meshes."""
 _RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
 
 
-def scaling_charts(found: Candidates) -> Iterator[Chart]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Rows that have figures, best first, with the keys that differ among all rows.
+
+    Keys of meshes and settings are as in ``mesh.fsdp``. ``pinned`` has the others.
+    """
+
+    predicted: tuple[Row, ...]
+    keys: tuple[str, ...]
+    pinned: Mapping[str, str]
+    values: Mapping[int, Mapping[str, object]]
+
+    def value(self, row: Row, key: str) -> object:
+        """Return the value of a key, None where a candidate has none."""
+        return self.values[row.number].get(key)
+
+    def name(self, row: Row) -> str:
+        """Return what distinguishes a candidate from the others; axes of size 1 divide nothing."""
+        texts = [
+            f"{key.rsplit('.', maxsplit=1)[-1]}={_text(value)}" if "." in key else _text(value)
+            for key in self.keys
+            if (value := self.value(row, key)) is not None
+            and not (key.startswith("mesh.") and value == 1)
+        ]
+        return ", ".join(texts) or f"candidate {row.number}"
+
+    def places(self, rows: Sequence[Row], key: str) -> dict[str, float]:
+        """Return where the values of a key stand on an axis from 0 to 1, numbers in order.
+
+        A key with one value stands in the middle.
+        """
+        ordered = sorted({self.value(row, key) for row in rows}, key=_order)
+        if len(ordered) == 1:
+            return {f"{ordered[0]}": 0.5}
+        return {f"{value}": place / (len(ordered) - 1) for place, value in enumerate(ordered)}
+
+
+def candidates_of(rows: Sequence[Row]) -> Candidates:
+    """Return the candidates of a study's table."""
+    values = {
+        row.number: {
+            name.removeprefix(_PREFIX): value
+            for name, value in flat(row).items()
+            if name.startswith(_PREFIX)
+        }
+        for row in rows
+    }
+    keys = dict.fromkeys(key for named in values.values() for key in named)
+    differs = {key: len({f"{named.get(key)}" for named in values.values()}) > 1 for key in keys}
+    first = values[rows[0].number] if rows else dict[str, object]()
+    return Candidates(
+        predicted=tuple(row for row in rows if row.status in (Status.DONE, Status.SCREENED)),
+        keys=tuple(key for key in keys if differs[key]),
+        pinned={key: _text(first.get(key)) for key in keys if not differs[key]},
+        values=values,
+    )
+
+
+def _text(value: object) -> str:
+    return scalar_text(value) if isinstance(value, bool) else f"{value}"
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Return what values are sorted by: the number that they are or begin with.
+
+    >>> sorted(["16xH100", "8xH100", "none", 4], key=_order)
+    [4, '8xH100', '16xH100', 'none']
+    """
+    text = f"{value}"
+    digits = text[: len(text) - len(text.lstrip("0123456789."))].strip(".")
+    return float(digits) if digits else inf, text
+
+
+def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
     """Yield throughput and efficiency by devices, where their number differs.
 
     Of the candidates with equally many devices the fastest is taken, for each model, part and
     other key by itself.
     """
-    rate = next(
-        (each for each in _RATES if any(row.figures.get(each) for row in found.predicted)), None
-    )
+    rows = candidates.predicted
+    rate = next((name for name in _RATES if any(row.figures.get(name) for row in rows)), None)
     if rate is None:
         return
-    series = {name: points for name, points in _series(found, rate).items() if len(points) > 1}
+    series = {name: points for name, points in _series(candidates, rate).items() if len(points) > 1}
     if not series:
         return
-    unit = large_unit(
-        max(row.figures.get(rate) or 0.0 for points in series.values() for row in points),
-        _RATES[rate],
-    )
+    fastest = max(row.figures.get(rate) or 0.0 for points in series.values() for row in points)
+    unit = large_unit(fastest, _RATES[rate])
     values = [
         value for name, points in series.items() for value in _values(name, points, rate, unit)
     ]
-    yield _throughput(values, unit, list(series))
-    yield _efficiency(values, list(series))
+    counts = sorted({float(str(value["devices"])) for value in values})
+    along = quantitative(
+        "devices",
+        "devices",
+        scale={"type": "log", "base": 2, "nice": False},
+        axis={"values": counts, "format": "~d", "labelOverlap": True},
+    )
+    hue = coloured("series", None, palette(list(series)))
+    yield _throughput(values, unit, along, hue)
+    yield _efficiency(values, along, hue)
 
 
-def _series(found: Candidates, rate: str) -> dict[str, list[Row]]:
+def _series(candidates: Candidates, rate: str) -> dict[str, list[Row]]:
     """Return, for each series, its fastest candidate of each number of devices, in order."""
     fastest: dict[tuple[str, int], Row] = {}
-    for row in found.predicted:
+    for row in candidates.predicted:
         devices, speed = row.figures.get("devices"), row.figures.get(rate)
         if devices is None or speed is None:
             continue
-        key = _series_name(found, row), round(devices)
-        known = fastest.get(key)
-        if known is None or speed > (known.figures.get(rate) or 0.0):
+        key = _series_name(candidates, row), round(devices)
+        if key not in fastest or speed > (fastest[key].figures.get(rate) or 0.0):
             fastest[key] = row
     series: dict[str, list[Row]] = {}
     for (name, _), row in sorted(fastest.items(), key=lambda pair: pair[0][1]):
@@ -66,21 +146,18 @@ def _series(found: Candidates, rate: str) -> dict[str, list[Row]]:
     return series
 
 
-def _series_name(found: Candidates, row: Row) -> str:
-    parts = [
-        f"{found.value(row, key)}"
-        for key in found.keys
-        if key not in _CHOSEN and not key.startswith("mesh.")
-    ]
-    cluster = f"{found.value(row, 'cluster') or found.pinned.get('cluster', '')}"
+def _series_name(candidates: Candidates, row: Row) -> str:
+    keys = [key for key in candidates.keys if key not in _CHOSEN and not key.startswith("mesh.")]
+    cluster = f"{candidates.value(row, 'cluster') or candidates.pinned.get('cluster', '')}"
+    parts = [f"{candidates.value(row, key)}" for key in keys]
     return ", ".join([*parts, cluster.partition("x")[2] or cluster]).strip(", ") or "all"
 
 
 def _values(
     name: str, points: Sequence[Row], rate: str, unit: Unit
 ) -> Iterator[Mapping[str, object]]:
-    first = points[0]
-    each = (first.figures.get(rate) or 0.0) / (first.figures.get("devices") or 1.0)
+    first = points[0].figures
+    each = (first.get(rate) or 0.0) / (first.get("devices") or 1.0)
     for row in points:
         devices, speed = row.figures.get("devices") or 1.0, row.figures.get(rate) or 0.0
         yield {
@@ -93,80 +170,55 @@ def _values(
         }
 
 
-def _by_devices(values: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    counts = sorted({float(str(value["devices"])) for value in values})
-    return quantitative(
-        "devices",
-        "devices",
-        scale={"type": "log", "base": 2, "nice": False},
-        axis={"values": counts, "format": "~d", "labelOverlap": True},
-    )
+_POINTS = {"type": "line", "point": {"filled": True, "size": 60}}
 
 
-def _throughput(values: Sequence[Mapping[str, object]], unit: Unit, series: Sequence[str]) -> Chart:
+def _throughput(
+    values: Sequence[Mapping[str, object]], unit: Unit, along: object, hue: object
+) -> Chart:
     scale = {"type": "log"}
-    hue = coloured("series", None, palette(series))
-    along = _by_devices(values)
-    return Chart(
-        title=f"Throughput by devices, in {unit.name}",
-        description="The dashed lines are what the smallest number of devices would scale to.",
-        specification=specification(
-            values,
-            height=320,
-            layer=[
-                {
-                    "mark": {"type": "line", "strokeDash": [4, 4], "opacity": 0.7},
-                    "encoding": {
-                        "x": along,
-                        "y": quantitative("ideal", unit.name, scale=scale),
-                        "color": hue,
-                    },
-                },
-                {
-                    "mark": {"type": "line", "point": {"filled": True, "size": 60}},
-                    "encoding": {
-                        "x": along,
-                        "y": quantitative("rate", unit.name, scale=scale),
-                        "color": hue,
-                        "tooltip": tooltips(
-                            series="of",
-                            devices="devices",
-                            text="throughput",
-                            efficiency="efficiency (%)",
-                        ),
-                    },
-                },
-            ],
-        ),
+    ideal = {
+        "mark": {"type": "line", "strokeDash": [4, 4], "opacity": 0.7},
+        "encoding": {"x": along, "y": quantitative("ideal", unit.name, scale=scale), "color": hue},
+    }
+    shown = {"series": "of", "devices": "devices", "text": "throughput"}
+    reached = {
+        "mark": _POINTS,
+        "encoding": {
+            "x": along,
+            "y": quantitative("rate", unit.name, scale=scale),
+            "color": hue,
+            "tooltip": tooltips(**shown, efficiency="efficiency (%)"),
+        },
+    }
+    return layered_chart(
+        f"Throughput by devices, in {unit.name}",
+        "The dashed lines are what the smallest number of devices would scale to.",
+        values,
+        height=320,
+        layer=[ideal, reached],
     )
 
 
-def _efficiency(values: Sequence[Mapping[str, object]], series: Sequence[str]) -> Chart:
-    ends = {"values": [{"at": 100}]}
-    return Chart(
-        title="Efficiency: throughput of a device against that of the smallest number, in per cent",
-        description="At 100 a device does as much as it did among the fewest.",
-        specification=specification(
-            values,
-            height=220,
-            layer=[
-                {
-                    "data": ends,
-                    "mark": {"type": "rule", "strokeDash": [4, 4], "color": PALETTE[7]},
-                    "encoding": {"y": quantitative("at", None)},
-                },
-                {
-                    "mark": {"type": "line", "point": {"filled": True, "size": 60}},
-                    "encoding": {
-                        "x": _by_devices(values),
-                        "y": quantitative("efficiency", "efficiency (%)"),
-                        "color": coloured("series", None, palette(series)),
-                        "tooltip": [
-                            *tooltips(series="of", devices="devices"),
-                            {"field": "efficiency", "title": "efficiency (%)"},
-                        ],
-                    },
-                },
-            ],
-        ),
+def _efficiency(values: Sequence[Mapping[str, object]], along: object, hue: object) -> Chart:
+    whole = {
+        "data": {"values": [{"at": 100}]},
+        "mark": {"type": "rule", "strokeDash": [4, 4], "color": PALETTE[7]},
+        "encoding": {"y": quantitative("at", None)},
+    }
+    reached = {
+        "mark": _POINTS,
+        "encoding": {
+            "x": along,
+            "y": quantitative("efficiency", "efficiency (%)"),
+            "color": hue,
+            "tooltip": tooltips(series="of", devices="devices", efficiency="efficiency (%)"),
+        },
+    }
+    return layered_chart(
+        "Efficiency: throughput of a device against that of the smallest number, in per cent",
+        "At 100 a device does as much as it did among the fewest.",
+        values,
+        height=220,
+        layer=[whole, reached],
     )

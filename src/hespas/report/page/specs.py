@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hespas.report.page.document import Chart
+
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 """A name, which nothing fetches."""
 PALETTE = (
@@ -129,3 +131,43 @@ def palette(names: Sequence[str]) -> dict[str, str]:
 def tooltips(**titles: str) -> list[dict[str, str]]:
     """Return what is shown of a mark: fields with their titles."""
     return [{"field": field, "title": title} for field, title in titles.items()]
+
+
+def bar_chart(
+    title: str,
+    description: str,
+    rows: Values,
+    *,
+    x: Mapping[str, Any],
+    y: Mapping[str, Any],
+    tooltip: Mapping[str, str],
+    height: int,
+    mark: Any = "bar",
+    **encoding: Any,
+) -> Chart:
+    """Return rows as bars: ``x`` and ``y`` are encodings, ``tooltip`` has fields with titles.
+
+    Rows with an ``order`` are stacked in it.
+    """
+    if rows and "order" in rows[0]:
+        encoding["order"] = {"field": "order"}
+    encoding |= {"x": x, "y": y, "tooltip": tooltips(**tooltip)}
+    spec = specification(rows, height=height, mark=mark, encoding=encoding)
+    return Chart(title=title, description=description, specification=spec)
+
+
+def layered_chart(
+    title: str, description: str, rows: Values, *, height: int, layer: Sequence[Any], **rest: Any
+) -> Chart:
+    """Return marks over each other; a layer may have ``data`` of its own."""
+    spec = specification(rows, height=height, layer=list(layer), **rest)
+    return Chart(title=title, description=description, specification=spec)
+
+
+def capacity_rule(along: str, size: float, title: str = "capacity") -> dict[str, Any]:
+    """Return a dashed line at a size, across the axis ``x`` or ``y``."""
+    return {
+        "data": {"values": [{"bytes": size, "text": title}]},
+        "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},
+        "encoding": {along: quantitative("bytes", None), "tooltip": tooltips(text="line")},
+    }

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from hespas.base.units import format_quantity, format_time
 from hespas.prediction.figures.schema import PipelineReport, RunReport, StageRow
-from hespas.report.page.document import Cards, Cell, Chart, Notes, Section, Table
+from hespas.report.page.document import (
+    Cards,
+    Cell,
+    Chart,
+    Notes,
+    Section,
+    Table,
+    quantity_cell,
+    time_cell,
+)
 from hespas.report.page.specs import (
     PALETTE,
+    Unit,
     across,
+    capacity_rule,
     coloured,
     large_unit,
+    layered_chart,
     nominal,
     quantitative,
-    specification,
     time_unit,
     tooltips,
 )
@@ -63,8 +74,33 @@ def stage_memory(row: StageRow) -> dict[str, int]:
 
 def _parts(report: RunReport, pipeline: PipelineReport) -> Iterator[Cards | Notes | Chart | Table]:
     yield Cards(figures=tuple(_figures(pipeline)))
-    yield _times_chart(report, pipeline)
-    yield _memory_chart(report, pipeline)
+    unit = time_unit(report.step_time_s)
+    told = [
+        f"stage {row.stage} computes {format_time(row.compute_s)}, "
+        f"waits {format_time(row.waiting_s + row.end_s)}"
+        for row in pipeline.stages
+    ]
+    times = _bars(pipeline, stage_times, unit, format_time)
+    yield layered_chart(
+        f"What a device of each stage does over the step, in {unit.name}",
+        "; ".join(told).capitalize() + ".",
+        times,
+        height=30 * len(pipeline.stages),
+        layer=[_layer(pipeline, across("amount", unit, stack="zero"), _TIMES, "time")],
+    )
+    size = large_unit(max(row.peak_memory_bytes for row in pipeline.stages), "B")
+    along = quantitative("amount", size.name, stack="zero")
+    layers, line = [_layer(pipeline, along, _MEMORY, "bytes")], ""
+    if report.memory_capacity_bytes is not None:
+        layers.append(capacity_rule("x", size.of(report.memory_capacity_bytes)))
+        line = " The dashed line is the device's capacity."
+    yield layered_chart(
+        f"What the memory of each stage is for, in {size.name}",
+        f"Of one device, where it is fullest.{line}",
+        _bars(pipeline, stage_memory, size, lambda held: format_quantity(held, "B")),
+        height=30 * len(pipeline.stages),
+        layer=layers,
+    )
     yield _table(pipeline)
     if pipeline.hidden:
         yield Notes(texts=(f"Hidden where it can be: {', '.join(pipeline.hidden)}",))
@@ -81,106 +117,58 @@ def _figures(pipeline: PipelineReport) -> Iterator[tuple[str, str, str]]:
     yield "Message", format_time(pipeline.message_s), "from a stage to the next"
 
 
-def _times_chart(report: RunReport, pipeline: PipelineReport) -> Chart:
-    unit = time_unit(report.step_time_s)
-    rows = [
+def _bars(
+    pipeline: PipelineReport,
+    amounts: Callable[[StageRow], Mapping[str, float]],
+    unit: Unit,
+    text: Callable[[float], str],
+) -> list[dict[str, object]]:
+    return [
         {
             "stage": f"stage {row.stage}",
             "what": what,
-            "time": unit.of(time_s),
-            "text": format_time(time_s),
+            "amount": unit.of(amount),
+            "text": text(amount),
             "order": order,
         }
         for row in pipeline.stages
-        for order, (what, time_s) in enumerate(stage_times(row).items())
-        if time_s > 0
+        for order, (what, amount) in enumerate(amounts(row).items())
+        if amount > 0
     ]
-    return Chart(
-        title=f"What a device of each stage does over the step, in {unit.name}",
-        description="; ".join(_told(row) for row in pipeline.stages).capitalize() + ".",
-        specification=specification(
-            rows,
-            height=30 * len(pipeline.stages),
-            mark="bar",
-            encoding={
-                "y": nominal("stage", None, sort=_names(pipeline)),
-                "x": across("time", unit, stack="zero"),
-                "color": coloured("what", None, _TIMES),
-                "order": {"field": "order"},
-                "tooltip": tooltips(stage="of", what="what", text="time"),
-            },
-        ),
-    )
 
 
-def _told(row: StageRow) -> str:
-    waits_s = row.waiting_s + row.end_s
-    return f"stage {row.stage} computes {format_time(row.compute_s)}, waits {format_time(waits_s)}"
-
-
-def _names(pipeline: PipelineReport) -> list[str]:
-    return [f"stage {row.stage}" for row in pipeline.stages]
-
-
-def _memory_chart(report: RunReport, pipeline: PipelineReport) -> Chart:
-    size = large_unit(max(row.peak_memory_bytes for row in pipeline.stages), "B")
-    rows = [
-        {
-            "stage": f"stage {row.stage}",
-            "what": what,
-            "bytes": size.of(held),
-            "text": format_quantity(held, "B"),
-            "order": order,
-        }
-        for row in pipeline.stages
-        for order, (what, held) in enumerate(stage_memory(row).items())
-        if held > 0
-    ]
-    bars: dict[str, object] = {
+def _layer(
+    pipeline: PipelineReport, along: Mapping[str, object], hues: Mapping[str, str], title: str
+) -> dict[str, object]:
+    names = [f"stage {row.stage}" for row in pipeline.stages]
+    return {
         "mark": "bar",
         "encoding": {
-            "y": nominal("stage", None, sort=_names(pipeline)),
-            "x": quantitative("bytes", f"{size.name}", stack="zero"),
-            "color": coloured("what", None, _MEMORY),
+            "y": nominal("stage", None, sort=names),
+            "x": along,
+            "color": coloured("what", None, hues),
             "order": {"field": "order"},
-            "tooltip": tooltips(stage="of", what="what", text="bytes"),
+            "tooltip": tooltips(stage="of", what="what", text=title),
         },
     }
-    layers, line = [bars], ""
-    if report.memory_capacity_bytes is not None:
-        capacity = {"bytes": size.of(report.memory_capacity_bytes), "text": "capacity"}
-        layers.append(
-            {
-                "data": {"values": [capacity]},
-                "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},
-                "encoding": {"x": quantitative("bytes", None), "tooltip": tooltips(text="line")},
-            }
-        )
-        line = " The dashed line is the device's capacity."
-    return Chart(
-        title=f"What the memory of each stage is for, in {size.name}",
-        description=f"Of one device, where it is fullest.{line}",
-        specification=specification(rows, height=30 * len(pipeline.stages), layer=layers),
-    )
 
 
 def _table(pipeline: PipelineReport) -> Table:
-    rows = tuple(
-        (
-            Cell(text=f"{row.stage}", sort_by=row.stage),
-            Cell(text=row.devices),
-            Cell(text=f"{row.layers}", sort_by=row.layers),
-            Cell(text=format_time(row.forward_s), sort_by=row.forward_s),
-            Cell(text=format_time(row.backward_s), sort_by=row.backward_s),
-            Cell(text=f"{row.in_flight}", sort_by=row.in_flight),
-            Cell(text=format_quantity(row.peak_memory_bytes, "B"), sort_by=row.peak_memory_bytes),
-        )
-        for row in pipeline.stages
-    )
     numbers = ("Layers", "Forward", "Backward", "In flight", "Memory")
     return Table(
         caption="Each stage: passes are of one micro-batch",
         columns=("Stage", "Devices", *numbers),
-        rows=rows,
-        numbers=frozenset(numbers),
+        rows=[
+            (
+                Cell(text=f"{row.stage}", sort_by=row.stage),
+                row.devices,
+                Cell(text=f"{row.layers}", sort_by=row.layers),
+                time_cell(row.forward_s),
+                time_cell(row.backward_s),
+                Cell(text=f"{row.in_flight}", sort_by=row.in_flight),
+                quantity_cell(row.peak_memory_bytes, "B"),
+            )
+            for row in pipeline.stages
+        ],
+        numbers=numbers,
     )

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.prediction.figures.schema import CommunicationRow, RunReport
+from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
 from hespas.report.assumptions import group_text
 from hespas.report.headline import bound_parts, energy_shares, headline, peak_text, waiting_s
-from hespas.report.page.document import Cards, Cell, Chart, Notes, Page, Section, Table
-from hespas.report.page.icicle import icicle_chart
-from hespas.report.page.kernels import kernel_sections
+from hespas.report.page.document import (
+    Cards,
+    Cell,
+    Chart,
+    Notes,
+    Page,
+    Section,
+    Table,
+    quantity_cell,
+    share_cell,
+    time_cell,
+)
+from hespas.report.page.kernels import icicle_chart, kernel_sections
 from hespas.report.page.specs import (
-    OF_PARTS,
     PALETTE,
     across,
+    bar_chart,
+    capacity_rule,
     coloured,
     large_unit,
+    layered_chart,
     nominal,
     palette,
     quantitative,
@@ -26,12 +38,10 @@ from hespas.report.page.specs import (
 )
 from hespas.report.page.stages import stage_sections
 
-_NOT_KNOWN = "not known"
-
 
 def step_page(report: RunReport) -> Page:
     """Return the page of one prediction."""
-    head = headline(report)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     sections = [
         Section(title="The answer", parts=tuple(_answer(report))),
         Section(title="Where the step goes", parts=tuple(_whole(report))),
@@ -41,15 +51,14 @@ def step_page(report: RunReport) -> Page:
         Section(title="Communication", parts=tuple(_communication(report))),
         Section(title="Memory", parts=tuple(_memory(report))),
         Section(title="What would change it", parts=tuple(_changes(report))),
-        Section(title="What was assumed", parts=tuple(_assumed(report))),
-        Section(title="To repeat it", parts=tuple(_inputs(report))),
+        Section(title="What was assumed", parts=(_assumed(report),)),
+        Section(title="To repeat it", parts=(_inputs(report),)),
     ]
-    return Page(title=head.title, subtitle=_subtitle(report), sections=tuple(sections))
-
-
-def _subtitle(report: RunReport) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    return f"Priced by {report.method} with {versions}"
+    return Page(
+        title=headline(report).title,
+        subtitle=f"Priced by {report.method} with {versions}",
+        sections=tuple(sections),
+    )
 
 
 def _answer(report: RunReport) -> Iterator[Cards | Notes]:
@@ -61,12 +70,8 @@ def _answer(report: RunReport) -> Iterator[Cards | Notes]:
 def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
     yield "Step time", format_time(report.step_time_s), f"on {report.devices} devices"
     if report.tokens_per_s is not None:
-        each = report.tokens_per_s_per_device or 0.0
-        yield (
-            "Throughput",
-            f"{format_amount(report.tokens_per_s)} tokens/s",
-            f"{format_amount(each)} tokens/s a device",
-        )
+        each = f"{format_amount(report.tokens_per_s_per_device or 0.0)} tokens/s a device"
+        yield "Throughput", f"{format_amount(report.tokens_per_s)} tokens/s", each
     elif report.samples_per_s is not None:
         yield "Throughput", f"{report.samples_per_s:.4g} {report.samples}/s", ""
     peak = peak_text(report) or "the devices' peak"
@@ -106,71 +111,58 @@ def _percent(part: float, whole: float) -> str:
 
 
 def part_rows(report: RunReport) -> list[dict[str, object]]:
-    """Return the parts of a step as rows of a chart: those that take time, in seconds."""
-    shares = bound_parts(report)
+    """Return the parts of a step that take time as rows of a chart, drawn in ``time_unit``."""
+    unit = time_unit(report.step_time_s)
     return [
         {
             "part": name,
             "time_s": share * report.step_time_s,
+            "time": unit.of(share * report.step_time_s),
             "text": f"{format_time(share * report.step_time_s)}, {100 * share:.1f} %",
             "order": order,
+            "step": "step",
         }
-        for order, (name, share) in enumerate(shares.items())
+        for order, (name, share) in enumerate(bound_parts(report).items())
         if share > 0
     ]
 
 
 def _whole(report: RunReport) -> Iterator[Chart | Table]:
-    unit = time_unit(report.step_time_s)
-    rows = [
-        {**row, "time": unit.of(float(str(row["time_s"]))), "step": "step"}
-        for row in part_rows(report)
-    ]
-    hues = {name: OF_PARTS[name] for name in (str(row["part"]) for row in rows)}
+    unit, rows = time_unit(report.step_time_s), part_rows(report)
     listed = ", ".join(f"{row['part']} {row['text']}" for row in rows)
-    yield Chart(
-        title=f"What bounds the step, in {unit.name}",
-        description=f"Parts of {format_time(report.step_time_s)}: {listed}.",
-        specification=specification(
-            rows,
-            height=70,
-            mark={"type": "bar", "height": {"band": 0.8}},
-            encoding={
-                "x": across("time", unit, stack="zero"),
-                "y": nominal("step", None, axis=None),
-                "color": coloured("part", None, hues),
-                "order": {"field": "order"},
-                "tooltip": tooltips(part="part", text="time"),
-            },
-        ),
+    yield bar_chart(
+        f"What bounds the step, in {unit.name}",
+        f"Parts of {format_time(report.step_time_s)}: {listed}.",
+        rows,
+        x=across("time", unit, stack="zero"),
+        y=nominal("step", None, axis=None),
+        color=coloured("part", None, palette([str(row["part"]) for row in rows])),
+        tooltip={"part": "part", "text": "time"},
+        height=70,
+        mark={"type": "bar", "height": {"band": 0.8}},
     )
     if report.layers:
         yield icicle_chart(report)
-        yield _table_of_modules(report)
-
-
-def _table_of_modules(report: RunReport) -> Table:
-    rows = [
-        (
-            Cell(text=row.path),
-            Cell(text=format_time(row.time_s), sort_by=row.time_s),
-            Cell(text=f"{100 * row.share:.1f} %", sort_by=row.share),
-            Cell(text=format_time(row.exposed_s) if row.exposed_s else "", sort_by=row.exposed_s),
-            Cell(text=", ".join(_phase_texts(row.phases)), sort_by=", ".join(row.phases)),
+        yield Table(
+            caption="By module",
+            columns=("Module", "Time", "Share", "Exposed communication", "Phases"),
+            rows=[
+                (
+                    row.path,
+                    time_cell(row.time_s),
+                    share_cell(row.share),
+                    time_cell(row.exposed_s) if row.exposed_s else Cell(text="", sort_by=0.0),
+                    Cell(text=_phase_texts(row.phases), sort_by=", ".join(row.phases)),
+                )
+                for row in report.layers
+            ],
+            numbers=("Time", "Share", "Exposed communication"),
+            has_filter=len(report.layers) > 12,
         )
-        for row in report.layers
-    ]
-    return Table(
-        caption="By module",
-        columns=("Module", "Time", "Share", "Exposed communication", "Phases"),
-        rows=tuple(rows),
-        numbers=frozenset({"Time", "Share", "Exposed communication"}),
-        has_filter=len(rows) > 12,
-    )
 
 
-def _phase_texts(phases: dict[str, float]) -> Iterable[str]:
-    return (f"{name} {format_time(time_s)}" for name, time_s in phases.items() if time_s > 0)
+def _phase_texts(phases: dict[str, float]) -> str:
+    return ", ".join(f"{name} {format_time(time_s)}" for name, time_s in phases.items() if time_s)
 
 
 def _timeline(report: RunReport) -> Iterator[Chart]:
@@ -184,11 +176,23 @@ def _timeline(report: RunReport) -> Iterator[Chart]:
             "name": row.name,
             "start": unit.of(row.start_s),
             "end": unit.of(row.end_s),
-            "kind": _kind(row.track, row.name),
+            "kind": row.name if row.track == "phases" else _track_kind(row.track),
             "text": format_time(row.end_s - row.start_s),
         }
         for row in report.timeline
     ]
+    zoom = {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey]"}
+    mark = {
+        "mark": {"type": "bar", "clip": True, "height": {"band": 0.8}},
+        "params": [{"name": "zoom", "bind": "scales", "select": zoom}],
+        "encoding": {
+            "x": across("start", unit),
+            "x2": {"field": "end"},
+            "y": nominal("track", None, sort=tracks),
+            "color": coloured("kind", None, palette([str(row["kind"]) for row in rows])),
+            "tooltip": tooltips(name="what", text="lasts", track="track"),
+        },
+    }
     yield Chart(
         title=f"The slowest device, from the start of the step to its end, in {unit.name}",
         description=(
@@ -196,168 +200,106 @@ def _timeline(report: RunReport) -> Iterator[Chart]:
             "Hold Ctrl and turn the wheel to magnify, drag to move. hespas run --timeline writes "
             "all of it for Perfetto."
         ),
-        specification=specification(
-            rows,
-            height=30 * len(tracks),
-            params=[
-                {
-                    "name": "zoom",
-                    "bind": "scales",
-                    "select": {
-                        "type": "interval",
-                        "encodings": ["x"],
-                        "zoom": "wheel![event.ctrlKey]",
-                    },
-                }
-            ],
-            mark={"type": "bar", "clip": True, "height": {"band": 0.8}},
-            encoding={
-                "x": across("start", unit),
-                "x2": {"field": "end"},
-                "y": nominal("track", None, sort=tracks),
-                "color": coloured("kind", None, palette([str(row["kind"]) for row in rows])),
-                "tooltip": tooltips(name="what", text="lasts", track="track"),
-            },
-        ),
+        specification=specification(rows, height=30 * len(tracks), **mark),
     )
 
 
-def _kind(track: str, name: str) -> str:
-    """Return what a slice is coloured by: its phase, or what its track is."""
-    if track == "phases":
-        return name
+def _track_kind(track: str) -> str:
     return "communication" if track.startswith("collectives") else track
 
 
 def _communication(report: RunReport) -> Iterator[Chart | Table]:
     if not report.communication:
         return
-    longest = max(row.time_s for row in report.communication)
-    unit = time_unit(longest)
-    rows = [
-        {
-            "name": _communication_name(row),
-            "what": what,
-            "time": unit.of(time_s),
-            "text": format_time(time_s),
-        }
-        for row in report.communication
-        for what, time_s in (("exposed", row.exposed_s), ("hidden", row.hidden_s))
-    ]
-    yield Chart(
-        title=f"Communication by kind, axis and dimension, in {unit.name}",
-        description="Hidden behind computation, and exposed, which makes the step longer.",
-        specification=specification(
-            rows,
-            height=30 * len(report.communication),
-            mark="bar",
-            encoding={
-                "y": nominal("name", None),
-                "x": across("time", unit, stack="zero"),
-                "color": coloured("what", None, {"exposed": PALETTE[1], "hidden": PALETTE[7]}),
-                "tooltip": tooltips(name="what", text="time", what="is"),
-            },
-        ),
+    unit = time_unit(max(row.time_s for row in report.communication))
+    yield bar_chart(
+        f"Communication by kind, axis and dimension, in {unit.name}",
+        "Hidden behind computation, and exposed, which makes the step longer.",
+        [
+            {
+                "name": f"{row.kind} {row.axis}"
+                + (f", dimension {row.dimension}" if row.dimension else ""),
+                "what": what,
+                "time": unit.of(time_s),
+                "text": format_time(time_s),
+            }
+            for row in report.communication
+            for what, time_s in (("exposed", row.exposed_s), ("hidden", row.hidden_s))
+        ],
+        x=across("time", unit, stack="zero"),
+        y=nominal("name", None),
+        color=coloured("what", None, {"exposed": PALETTE[1], "hidden": PALETTE[7]}),
+        tooltip={"name": "what", "text": "time", "what": "is"},
+        height=30 * len(report.communication),
+    )
+    amounts = (
+        "Devices",
+        "Count",
+        "Bytes",
+        "Time",
+        "Waiting",
+        "Exposed",
+        "Reached",
+        "Of the links'",
     )
     yield Table(
         caption="Communication on the slowest device",
-        columns=(
-            *("Kind", "Axis", "Dimension", "Devices", "Count", "Bytes", "Time", "Waiting"),
-            *("Exposed", "Reached", "Of the links'", "Waits for it"),
-        ),
-        rows=tuple(_communication_cells(row) for row in report.communication),
-        numbers=frozenset(
-            {"Devices", "Count", "Bytes", "Time", "Waiting", "Exposed", "Reached", "Of the links'"}
-        ),
+        columns=("Kind", "Axis", "Dimension", *amounts, "Waits for it"),
+        rows=[_communication_cells(row) for row in report.communication],
+        numbers=amounts,
     )
 
 
-def _communication_name(row: CommunicationRow) -> str:
-    place = f", dimension {row.dimension}" if row.dimension else ""
-    return f"{row.kind} {row.axis}{place}"
-
-
-def _communication_cells(row: CommunicationRow) -> tuple[Cell, ...]:
+def _communication_cells(row: CommunicationRow) -> tuple[Cell | str, ...]:
+    unknown = Cell(text="not known", sort_by="")
     return (
-        Cell(text=row.kind),
-        Cell(text=row.axis),
-        Cell(text=row.dimension),
-        Cell(text=f"{row.devices}"),
-        Cell(text=f"{row.count}"),
-        Cell(text=format_quantity(row.bytes, "B"), sort_by=row.bytes),
-        Cell(text=format_time(row.time_s), sort_by=row.time_s),
-        _waiting(row.waiting_s),
-        Cell(text=format_time(row.exposed_s), sort_by=row.exposed_s),
-        _rate(row.bytes_per_s),
-        _rate(row.limit_bytes_per_s),
-        Cell(text=row.waits or ""),
+        *(row.kind, row.axis, row.dimension, f"{row.devices}", f"{row.count}"),
+        quantity_cell(row.bytes, "B"),
+        time_cell(row.time_s),
+        unknown if row.waiting_s is None else time_cell(row.waiting_s),
+        time_cell(row.exposed_s),
+        quantity_cell(row.bytes_per_s, "B/s"),
+        quantity_cell(row.limit_bytes_per_s, "B/s"),
+        row.waits or "",
     )
-
-
-def _waiting(waiting_s: float | None) -> Cell:
-    if waiting_s is None:
-        return Cell(text=_NOT_KNOWN, sort_by="")
-    return Cell(text=format_time(waiting_s), sort_by=waiting_s)
-
-
-def _rate(rate: float | None) -> Cell:
-    if rate is None:
-        return Cell(text=_NOT_KNOWN, sort_by="")
-    return Cell(text=format_quantity(rate, "B/s"), sort_by=rate)
 
 
 def _memory(report: RunReport) -> Iterator[Chart | Table | Cards]:
     memory = report.memory
     if memory is None:
         return
+    aliased = f"{format_quantity(memory.alias_bytes, 'B')} written over arguments"
     figures = (
         ("Arguments", memory.argument_bytes, "held throughout"),
-        ("Outputs", memory.output_bytes, _written_over(memory.alias_bytes)),
+        ("Outputs", memory.output_bytes, aliased if memory.alias_bytes else ""),
         ("Temporaries", memory.temporary_bytes, ""),
         ("Peak", report.peak_memory_bytes, _headroom(report)),
     )
     yield Cards(figures=tuple((name, format_quantity(n, "B"), note) for name, n, note in figures))
     if memory.points:
-        yield _memory_chart(report)
-    rows = [
-        (
-            Cell(text=row.place),
-            Cell(text=row.role),
-            Cell(text=row.type),
-            Cell(text=format_quantity(row.bytes, "B"), sort_by=row.bytes),
-        )
-        for row in memory.held
-    ]
+        yield _memory_chart(report, memory)
+    place = f", at {memory.peak_place}" if memory.peak_place else ""
     yield Table(
-        caption=f"The largest buffers at the peak{_at(memory.peak_place)}",
+        caption=f"The largest buffers at the peak{place}",
         columns=("Made by", "Role", "Type", "Size"),
-        rows=tuple(rows),
-        numbers=frozenset({"Size"}),
+        rows=[
+            (row.place, row.role, row.type, quantity_cell(row.bytes, "B")) for row in memory.held
+        ],
+        numbers=("Size",),
     )
 
 
-def _written_over(size: int) -> str:
-    return f"{format_quantity(size, 'B')} written over arguments" if size else ""
-
-
-def _at(place: str) -> str:
-    return f", at {place}" if place else ""
-
-
-def _memory_chart(report: RunReport) -> Chart:
-    points = [] if report.memory is None else report.memory.points
-    unit = time_unit(report.step_time_s)
-    size = large_unit(report.peak_memory_bytes, "B")
+def _memory_chart(report: RunReport, memory: MemoryDetails) -> Chart:
+    unit, size = time_unit(report.step_time_s), large_unit(report.peak_memory_bytes, "B")
     rows = [
         {
             "time": unit.of(point.time_s),
             "bytes": size.of(point.bytes),
             "text": format_quantity(point.bytes, "B"),
         }
-        for point in points
+        for point in memory.points
     ]
     rows.append({**rows[-1], "time": unit.of(report.step_time_s)})
-    capacity = report.memory_capacity_bytes
     layers: list[dict[str, object]] = [
         {
             "mark": {"type": "area", "interpolate": "step-after", "color": PALETTE[2]},
@@ -368,25 +310,20 @@ def _memory_chart(report: RunReport) -> Chart:
             },
         }
     ]
+    line, capacity = "", report.memory_capacity_bytes
     if capacity is not None:
-        layers.append(
-            {
-                "data": {"values": [{"bytes": size.of(capacity), "text": "capacity"}]},
-                "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},
-                "encoding": {"y": quantitative("bytes", None), "tooltip": tooltips(text="line")},
-            }
-        )
-    line = "" if capacity is None else " The dashed line is the device's capacity."
-    return Chart(
-        title=f"Device memory over the step, in {size.name}",
-        description=f"In use while operations run, without gaps between buffers.{line}",
-        specification=specification(rows, height=220, layer=layers),
+        layers.append(capacity_rule("y", size.of(capacity)))
+        line = " The dashed line is the device's capacity."
+    return layered_chart(
+        f"Device memory over the step, in {size.name}",
+        f"In use while operations run, without gaps between buffers.{line}",
+        rows,
+        height=220,
+        layer=layers,
     )
 
 
 def _changes(report: RunReport) -> Iterator[Chart]:
-    if not report.explain:
-        return
     rows = [
         {
             "change": row.change,
@@ -395,55 +332,43 @@ def _changes(report: RunReport) -> Iterator[Chart]:
         }
         for row in report.explain
     ]
-    yield Chart(
-        title="The step priced again with one thing changed: how much shorter it is, in per cent",
-        description="; ".join(f"{row['change']} {row['gain']} %" for row in rows) + ".",
-        specification=specification(
+    if rows:
+        yield bar_chart(
+            "The step priced again with one thing changed: how much shorter it is, in per cent",
+            "; ".join(f"{row['change']} {row['gain']} %" for row in rows) + ".",
             rows,
+            x=quantitative("gain", "shorter by (%)"),
+            y=nominal("change", None, axis={"labelLimit": 320}),
+            tooltip={"change": "change", "gain": "shorter by (%)", "text": "step"},
             height=30 * len(rows),
             mark={"type": "bar", "color": PALETTE[0]},
-            encoding={
-                "y": nominal("change", None, axis={"labelLimit": 320}),
-                "x": quantitative("gain", "shorter by (%)"),
-                "tooltip": tooltips(change="change", gain="shorter by (%)", text="step"),
-            },
-        ),
-    )
-
-
-def _assumed(report: RunReport) -> Iterator[Table]:
-    rows = [
-        (
-            Cell(text=group_text(group)),
-            Cell(text=f"{group.count}"),
-            Cell(
-                text="" if group.step_share is None else f"{100 * group.step_share:.1f} %",
-                sort_by="" if group.step_share is None else group.step_share,
-            ),
         )
-        for group in report.assumption_groups
-    ]
-    yield Table(
+
+
+def _assumed(report: RunReport) -> Table:
+    return Table(
         caption="Taken for granted; the share is of the step that it decides",
         columns=("Assumption", "Alike", "Share"),
-        rows=tuple(rows),
-        numbers=frozenset({"Alike", "Share"}),
+        rows=[
+            (group_text(group), f"{group.count}", share_cell(group.step_share))
+            for group in report.assumption_groups
+        ],
+        numbers=("Alike", "Share"),
     )
 
 
-def _inputs(report: RunReport) -> Iterator[Table]:
-    rows: Sequence[tuple[str, object]] = (
-        ("program", report.program),
-        ("node", report.node),
-        ("system", report.system or ""),
-        ("fidelity", report.fidelity),
-        ("method", report.method),
-        *report.options.items(),
-        *((f"version of {name}", text) for name, text in report.versions.items()),
-    )
-    distinct = dict(rows)
-    yield Table(
+def _inputs(report: RunReport) -> Table:
+    inputs: dict[str, object] = {
+        "program": report.program,
+        "node": report.node,
+        "system": report.system or "",
+        "fidelity": report.fidelity,
+        "method": report.method,
+        **report.options,
+        **{f"version of {name}": text for name, text in report.versions.items()},
+    }
+    return Table(
         caption="Inputs and versions",
         columns=("Name", "Value"),
-        rows=tuple((Cell(text=name), Cell(text=f"{value}")) for name, value in distinct.items()),
+        rows=[(name, f"{value}") for name, value in inputs.items()],
     )

@@ -6,11 +6,11 @@ import pytest
 
 from hespas.report.page.comparison import Named, comparison_page
 from hespas.report.page.document import Chart
-from step_reports import step_json, step_report, step_result
+from step_reports import step_json, step_report
 
 
 def named(name: str, **changed: Any) -> Named:
-    return Named(name=name, report=step_report(**changed), result=step_result(**changed))
+    return Named(name=name, report=step_report(**changed))
 
 
 def waterfalls(*runs: Named) -> list[list[dict[str, Any]]]:

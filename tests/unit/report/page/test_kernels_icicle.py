@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hespas.report.page.icicle import Block, icicle_chart, step_blocks
+from hespas.report.page.kernels import Block, icicle_chart, step_blocks
 from step_reports import step_report
 
 

@@ -7,8 +7,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from hespas.errors import ExtraMissingError, OutputError
-from hespas.report.page.document import Chart
-from hespas.report.page.images import renderer, write_charts
+from hespas.report.page.document import Chart, renderer, write_charts
 from hespas.report.page.step import step_page
 from step_reports import step_report
 
