@@ -27,8 +27,8 @@ from typing import Any
 
 from distil_tables import RECIPES, Times, data_root, gemm_times, read_rows
 from hespas.hardware.power import POWER, BoardPower, clock_in_loop
-from hespas.hardware.power_readings import PowerReading, read_readings
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device
+from power_readings import PowerReading, read_readings
 
 FLOOR = 0.4
 BYTE_J = 56e-12

@@ -10,7 +10,6 @@ import msgspec
 
 from hespas.base.units import format_quantity
 from hespas.errors import HardwareError, option
-from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
@@ -20,6 +19,7 @@ from hespas.hardware.interconnect import (
     interconnect_of,
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
+from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import LinkBandwidth, NetworkDimension, System
 
 LEAST_LATENCY_S = 1e-9

@@ -22,8 +22,7 @@ from hespas.base.config_files import read_json, read_yaml
 from hespas.base.decode import decode
 from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
-from hespas.hardware.graph import Edge, Graph
-from hespas.hardware.machine_file import MachineFile
+from hespas.hardware.machine_links import Edge, Graph, MachineFile
 
 _MOST_NODES = 1 << 18
 _MOST_EDGES = 1 << 20

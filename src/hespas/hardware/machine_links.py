@@ -15,10 +15,62 @@ from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
 
+from msgspec import Struct
+
 from hespas.base.config_files import read_text
+from hespas.base.figures import NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
-from hespas.hardware.graph import Edge, Graph
-from hespas.hardware.machine_file import MachineFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """A link from one node to another, by their names; one direction."""
+
+    source: str
+    target: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Devices and switches by name, and links between them. Devices are numbered as listed.
+
+    A message takes a path of fewest links; of several, always the same for the same two ends.
+    """
+
+    devices: tuple[str, ...]
+    switches: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+
+class LinkFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link of infragraph in one direction; its latency is the file's where it is left out."""
+
+    bandwidth_bytes_per_s: Positive
+    latency_s: NotNegative | None = None
+
+
+class MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that NCCL or hwloc wrote (XML), or one of infragraph (YAML, JSON).
+
+    ``link_latency_s`` is that of each link of which the file does not say it. Of XML, the
+    bandwidths are of one NVLink, and of the link from one socket to another, in one direction. Of
+    infragraph, ``links`` has links by name, and those of ``leave_out_links`` carry no messages.
+    """
+
+    file: Text
+    link_latency_s: NotNegative | None = None
+    nvlink_bandwidth_bytes_per_s: Positive | None = None
+    socket_bandwidth_bytes_per_s: Positive | None = None
+    links: dict[Text, LinkFigures] = {}
+    leave_out_links: tuple[Text, ...] = ()
+
 
 _NVSWITCH = "nvswitch"
 _SWITCH_CLASS = "0x068000"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -13,15 +14,13 @@ from hespas.base.config_files import read_json
 from hespas.base.decode import decode
 from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
-from hespas.errors import DeviceCountError, HardwareError
+from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.astra_sim_files import read_network, read_system
-from hespas.hardware.device import Device, MeasuredTables, check_clock
+from hespas.hardware.device import Device, MeasuredTables, TensorCore, check_clock
 from hespas.hardware.estimators import RooflineHardware, read_roofline
-from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.interconnect import Slice, read_interconnect
 from hespas.hardware.power import POWER, read_power
-from hespas.hardware.slices import Slice
 from hespas.hardware.system import System, bare_system
-from hespas.hardware.tensor_core import TensorCore
 
 PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"
@@ -394,3 +393,53 @@ def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
             "calibration has no effect without tables", location=location, hint="add tables"
         )
     return node, None
+
+
+_MEMORY_SIZE = re.compile(r"_\d+GB$")
+
+
+def family_of(part: str) -> str:
+    """Return what parts that differ in their memory only have in common.
+
+    >>> family_of("A100_SXM_40GB") == family_of("A100_SXM_80GB")
+    True
+    """
+    return _MEMORY_SIZE.sub("", part)
+
+
+def part_warnings(device: Device | str | Path | None, system: System | None) -> tuple[str, ...]:
+    """Return a warning for a device on a system preset that is made for another part.
+
+    Parts that differ in their memory only are alike. Nothing is known of one's own devices and
+    systems, so there is none for them. Raises `ConfigError` for a TPU on a system of GPUs, and for
+    a GPU on one of TPUs.
+    """
+    if device is None or system is None or system.part is None:
+        return ()
+    on_tpus, of_tpu = is_tpu(system.part), is_tpu(device)
+    name = device.name if isinstance(device, Device) else str(device)
+    if of_tpu is not None and of_tpu != on_tpus:
+        kinds = ("a TPU", "a system of GPUs") if of_tpu else ("a GPU", "a slice of TPUs")
+        raise ConfigError(
+            f"{name} is {kinds[0]}, and {system.name} is {kinds[1]}",
+            hint=_matching(name, of_tpu=of_tpu, part=part_of(device), system=system),
+        )
+    part = part_of(device)
+    if part is None or family_of(part) == family_of(system.part):
+        return ()
+    warning = (
+        f"the system {system.name} is made of {system.part}: its network is combined with the "
+        f"computation of {name}"
+    )
+    return (warning,)
+
+
+def _matching(name: str, *, of_tpu: bool, part: str | None, system: System) -> str:
+    """Return which systems fit the device, and which device fits the system."""
+    fitting = [other for other in system_names() if part and other.startswith(f"{part}_")]
+    same_size = [other for other in fitting if other in presets_that_fit(system.device_count)]
+    shown = ", ".join((same_size or fitting)[:4])
+    systems = (
+        f"{option('system')} {shown}" if shown else f"a system of {'TPUs' if of_tpu else 'GPUs'}"
+    )
+    return f"give {systems} for {name}, or {option('node')} {system.part} for {system.name}"

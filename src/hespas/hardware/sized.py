@@ -17,11 +17,17 @@ from typing import TypeVar
 
 from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
-from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
+from hespas.hardware.interconnect import (
+    Dimension,
+    Dimensions,
+    Shape,
+    interconnect_of,
+    slice_network,
+)
 from hespas.hardware.links import LinkParameters
-from hespas.hardware.parts import family_of
 from hespas.hardware.presets import (
     device_names,
+    family_of,
     load_device,
     load_system,
     node_info,
@@ -29,7 +35,6 @@ from hespas.hardware.presets import (
     preset_sizes,
     system_names,
 )
-from hespas.hardware.slices import slice_network
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.xla.compile.topology import TPU_GENERATIONS, TPU_NAMES, tpu_topology_shape
 

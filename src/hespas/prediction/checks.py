@@ -14,8 +14,7 @@ from hespas.frontend.load import check_source
 from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions, interconnect_of
-from hespas.hardware.parts import part_warnings
-from hespas.hardware.presets import presets_that_fit
+from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System
 from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, PIPE

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from hespas.base.progress import Stage, stage
 from hespas.errors import ConfigError, option
-from hespas.hardware.parts import part_warnings
+from hespas.hardware.presets import part_warnings
 from hespas.hardware.system import System
 from hespas.prediction.caches import prices_of, store_of
 from hespas.prediction.checks import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hespas.base.units import PS_PER_S, format_time
-from hespas.hardware.parts import part_warnings
+from hespas.hardware.presets import part_warnings
 from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes

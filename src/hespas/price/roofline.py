@@ -17,8 +17,7 @@ from msgspec.structs import asdict
 
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import HardwareError
-from hespas.hardware.device import Device
-from hespas.hardware.tensor_core import faster
+from hespas.hardware.device import Device, faster
 from hespas.price.driver import Estimator, OperationMethod, estimate_region
 from hespas.price.estimate import (
     FROM_TIME,

@@ -30,8 +30,7 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from hespas.errors import ConfigError, CostError, HardwareError, option
-from hespas.hardware.device import Device
-from hespas.hardware.tensor_core import TensorCore
+from hespas.hardware.device import Device, TensorCore
 from hespas.lower.kinds import BROADCASTS, CREATING, IN_PLACE, MOVING
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import UNDIVIDED, Estimate, Price, Timing, larger_of
@@ -85,7 +84,7 @@ class CompilerEstimator:
     """Prices operations by ``estimated_cycles``, and those without by the roofline.
 
     Of matrix products, the cycles and the roofline are two bounds: between them they take what
-    `hespas.hardware.tensor_core.TensorCore.product_cycles` says.
+    `hespas.hardware.device.TensorCore.product_cycles` says.
     """
 
     clock_hz: float

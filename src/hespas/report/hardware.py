@@ -14,7 +14,7 @@ from hespas.base.units import GIB, format_bytes_binary, format_quantity, format_
 from hespas.compile.targets import find_target
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.interconnect import Dimensions, Slice
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
 from hespas.hardware.power import POWER, BoardPower
@@ -29,7 +29,6 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.sized import find_system, names_system
-from hespas.hardware.slices import Slice
 from hespas.hardware.system import NetworkDimension, System
 from hespas.price.tables import part_names
 

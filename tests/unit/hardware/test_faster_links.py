@@ -6,8 +6,8 @@ import pytest
 
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.faster_links import with_link_bandwidths
-from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimensions, Interconnect, interconnect_of
+from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import LinkBandwidth, System, bare_system
 from hespas.prediction.option_texts import parse_link_bandwidths

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from hespas.errors import HespasError
-from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.machine_links import Graph
 
 TEXT = """
 name: two servers

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, SimulationError
-from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape, interconnect_of
+from hespas.hardware.machine_links import Graph
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import Model, ModelChoice, simulate_job

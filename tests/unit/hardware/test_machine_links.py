@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import HespasError
-from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.machine_links import Graph
 
 SWITCHED = """<system version="1">
   <cpu numaid="0" affinity="ffff" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">

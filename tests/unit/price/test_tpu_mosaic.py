@@ -9,9 +9,8 @@ import pytest
 from msgspec import structs
 
 import hespas
-from hespas.hardware.device import Device
+from hespas.hardware.device import Device, TensorCore
 from hespas.hardware.presets import device_names, load_device
-from hespas.hardware.tensor_core import TensorCore
 from hespas.price.graph import GraphEstimate
 from hespas.price.roofline import Roofline
 from hespas.price.tpu import CompilerEstimator, PricedKernel, matrix_unit_s, priced_kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
+from hespas.hardware.device import TensorCore
 from hespas.hardware.presets import load_device
-from hespas.hardware.tensor_core import TensorCore
 from hespas.price.tpu import VectorLoad, vector_cycles, vector_load, vector_timing
 from hespas.work.expand import Leaf, expand
 

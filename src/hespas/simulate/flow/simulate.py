@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.graph import Graph
 from hespas.hardware.interconnect import Interconnect, interconnect_of
+from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.options import PER_NODE, custom_option

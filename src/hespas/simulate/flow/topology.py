@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.errors import HardwareError
-from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.machine_links import Edge, Graph
 from hespas.simulate.memory_guard import check_memory
 
 Integers: TypeAlias = NDArray[np.int64]

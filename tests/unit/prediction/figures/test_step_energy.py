@@ -51,7 +51,7 @@ def test_the_parts_add_up(tmp_path: Path, part: str, pue: float) -> None:
 
 
 def test_machines_draw_what_was_measured_under_products(tmp_path: Path) -> None:
-    # `hespas.hardware.power_readings`: 6.8 to 7.2 kW, 9.6 to 10 kW while they trained.
+    # `validation/power_readings.py`: 6.8 to 7.2 kW, 9.6 to 10 kW while they trained.
     for part, measured_w in (("H100_80GB", 7000), ("B200_180GB", 9800)):
         parts = energy_parts(predicted(tmp_path, part=part))
         assert parts is not None

@@ -6,9 +6,9 @@ import pytest
 
 from hespas.errors import HardwareError
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.overridden import OverriddenTopology

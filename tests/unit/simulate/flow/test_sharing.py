@@ -10,7 +10,6 @@ import pytest
 
 from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import SimulationError
-from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
@@ -20,6 +19,7 @@ from hespas.hardware.interconnect import (
     switched,
 )
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.machine_links import Edge, Graph
 from hespas.simulate.flow import topology
 from hespas.simulate.flow.topology import Integers
 from simgrid_judge import TOLERANCE, random_case

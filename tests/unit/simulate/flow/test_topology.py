@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.hardware.graph import Edge, Graph
 from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.machine_links import Edge, Graph
 from hespas.simulate.flow.topology import Topology, make_topology
 
 WIRE = LinkParameters(bandwidth_bytes_per_s=2e9, latency_s=1e-6)

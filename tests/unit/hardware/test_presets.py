@@ -7,12 +7,12 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.hardware.device import Device
-from hespas.hardware.parts import part_warnings
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,
     load_device,
     load_system,
+    part_warnings,
     system_names,
 )
 

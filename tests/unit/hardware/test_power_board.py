@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.hardware.power_readings import PowerReading, read_readings
 from hespas.hardware.presets import load_device
+from power_readings import PowerReading, read_readings
 
 NODES = {"H100": "H100_80GB", "B200": "B200_180GB"}
 READINGS = read_readings()
