@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Interconnect
-from hespas.simulate.flow.sharing import Demand, Flows, rate_units
 from hespas.simulate.flow.topology import make_topology
+from hespas.simulate.flow.transfers import Demand, Flows, rate_units
 from hespas.simulate.kernel import Kernel
 
 _TICKS_PER_NS = 1_000_000

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hespas.base.files import write_file
-from hespas.tasks.pipelining.generate import schedule_named
-from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
+from hespas.tasks.pipelining.schedule import Action, Pass, Schedule, schedule_named
 from hespas.tasks.pipelining.timing import Durations, Times, timed
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "pipeline-schedules.svg"

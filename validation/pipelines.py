@@ -29,8 +29,8 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.staged import predict_pipeline
 from hespas.sources.options import ModelOptions
-from hespas.tasks.pipelining.laws import ideal_bubble
 from hespas.tasks.pipelining.options import PipelineOptions
+from hespas.tasks.pipelining.schedule import ideal_bubble
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "pipelines.json"

@@ -182,7 +182,7 @@ def trace(
 ) -> TaskGraph:
     """Make the task graph of all devices.
 
-    `hespas.tasks.chakra.writer.write_traces` writes it to files. A program that moves data
+    `hespas.tasks.chakra.format.write_traces` writes it to files. A program that moves data
     between devices and their hosts needs the bandwidth of the link, in each direction.
 
     >>> graph = split(load("examples/attention_block.mlir"))
@@ -236,7 +236,7 @@ def simulate(
     """
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
-    from hespas.simulate.astra.messages import contention_model_named
+    from hespas.simulate.astra.plan import contention_model_named
     from hespas.simulate.models import (
         Model,
         ModelChoice,

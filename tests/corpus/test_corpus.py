@@ -15,7 +15,7 @@ import pytest
 
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.chakra import format as wire
 from hespas.tasks.chakra.reader import read_traces

@@ -15,9 +15,9 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Sh
 from hespas.hardware.links import LinkParameters
 from hespas.prediction.figures.communication import Bus, sent_bytes
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.flow.sharing import Demand, fair_rates
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology
+from hespas.simulate.flow.transfers import Demand, fair_rates
 from hespas.simulate.imperfect import on_cluster
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import NUMBER_OF_KIND

@@ -12,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.tasks.pipelining.generate import chunks_named, schedule_named
-from hespas.tasks.pipelining.laws import ideal_bubble, most_in_flight
-from hespas.tasks.pipelining.order import check_schedule
-from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
-from hespas.tasks.pipelining.text import read_schedule, schedule_text
+from hespas.tasks.pipelining.schedule import (
+    Action,
+    Pass,
+    Schedule,
+    check_schedule,
+    chunks_named,
+    ideal_bubble,
+    most_in_flight,
+    read_schedule,
+    schedule_named,
+    schedule_text,
+)
 from hespas.tasks.pipelining.timing import Durations, timed
 
 UNIT_PS = 1000

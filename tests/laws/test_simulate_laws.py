@@ -19,11 +19,11 @@ from hespas.hardware.system import (
     bare_system,
 )
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.closed_forms import ring_bytes_sent
+from hespas.simulate.astra.durations import ring_bytes_sent
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.imperfect import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
-from hespas.simulate.timeline import Timeline
+from hespas.simulate.timeline import Timeline, covered_ps, exposed_parts, union
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -34,7 +34,6 @@ from hespas.tasks.graph import (
     TaskGraph,
     spmd_job,
 )
-from hespas.tasks.intervals import covered_ps, exposed_parts, union
 
 KINDS = (
     CollectiveKind.ALL_REDUCE,

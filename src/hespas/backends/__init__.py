@@ -10,7 +10,7 @@ names the modules of estimation methods as text, the command line calls `astra_s
 * Profilers time whole regions on this machine: `xla` and `iree`; `profiling` turns durations of
   runs into estimates.
 * Simulators of networks time a whole job: each is a `network_program.Backend`, which gives a
-  `hespas.simulate.external_result.ExternalResult`. `astra_sim` reads traces, `sst` and `htsim` the
+  `hespas.simulate.timeline.ExternalResult`. `astra_sim` reads traces, `sst` and `htsim` the
   messages of `rank_programs`; `network_program` is what they share, and `bound` refuses what none
   of them can rightly answer.
 """

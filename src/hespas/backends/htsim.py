@@ -37,7 +37,7 @@ from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.system import System, Topology
-from hespas.simulate.external_result import ExternalResult
+from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "htsim_uec", "HTSIM_BINARY"

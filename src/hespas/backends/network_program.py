@@ -20,8 +20,8 @@ from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import DeviceCountError, ImpossibleTimeError, SimulationError, ToolError
 from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.options import PER_NODE, custom_option
-from hespas.simulate.external_result import ExternalResult
+from hespas.simulate.astra.plan import PER_NODE, custom_option
+from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
 
 _TOLERANCE = 0.01

@@ -37,7 +37,7 @@ from hespas.backends.rank_programs import Action, Exchange, Wait
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.simulate.external_result import ExternalResult
+from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "sst", "SST_BINARY"

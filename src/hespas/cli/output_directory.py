@@ -22,7 +22,7 @@ from hespas.price.graph import GraphEstimate, computation_assumptions
 from hespas.price.methods import DEFAULT, method_named
 from hespas.report.estimate import estimate_summary, module_stats
 from hespas.report.regions import write_region_files
-from hespas.tasks.chakra.writer import write_traces
+from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.graph import TaskGraph
 
 

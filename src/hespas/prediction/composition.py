@@ -42,8 +42,8 @@ from hespas.price.graph import Clocks, GraphEstimate, at_sustained_clock, estima
 from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
-from hespas.simulate.chains import chained, opened
 from hespas.simulate.models import simulate_job
+from hespas.simulate.rounds import chained, opened
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules, region_modules
 from hespas.split.regions import Compute, RegionGraph

@@ -21,10 +21,8 @@ from hespas.prediction.result import StepWork
 from hespas.prediction.workload import placed_mesh, target_of
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
-from hespas.tasks.pipelining.generate import schedule_named
 from hespas.tasks.pipelining.options import DEFAULT
-from hespas.tasks.pipelining.schedule import Schedule
-from hespas.tasks.pipelining.text import load_schedule
+from hespas.tasks.pipelining.schedule import Schedule, load_schedule, schedule_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ from hespas.price.graph import PowerOptions
 from hespas.price.methods import METHODS, default_text, method_named
 from hespas.price.roofline import RooflineOptions
 from hespas.program.experts import ExpertOptions
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.flow.choices import CHOICES, parse_choice
 from hespas.simulate.models import Model
 from hespas.sources.options import ModelOptions

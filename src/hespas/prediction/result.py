@@ -21,7 +21,7 @@ from hespas.program.assumption import (
     assumed,
 )
 from hespas.program.program import SLOP_FLAG, Fidelity, Op
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph

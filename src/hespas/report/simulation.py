@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.report.assumptions import assumption_lines
-from hespas.simulate.external_result import DeviceFigures, ExternalResult
-from hespas.simulate.timeline import Timeline
+from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
 from hespas.tasks.graph import devices_text
 
 _SHOWN = 16

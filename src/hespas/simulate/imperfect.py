@@ -11,7 +11,7 @@ from typing import assert_never
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter
-from hespas.simulate.memory_guard import BYTES_PER_TASK, check_memory
+from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
 
 from hespas.base.units import PS_PER_NS, PS_PER_S
 from hespas.tasks.graph import (
@@ -15,7 +18,60 @@ from hespas.tasks.graph import (
     Task,
     TaskGraph,
 )
-from hespas.tasks.intervals import Interval, covered_ps, exposed_parts, union
+
+Interval = tuple[int, int]
+
+
+def covered_ps(intervals: Iterable[Interval]) -> int:
+    """Return the length of the union of intervals.
+
+    >>> covered_ps([(0, 5), (3, 8), (10, 11)])
+    9
+    """
+    return sum(end - start for start, end in union(intervals))
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of intervals as disjoint ones, in order.
+
+    >>> union([(3, 8), (0, 5), (10, 11), (8, 9)])
+    [(0, 9), (10, 11)]
+    """
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def exposed_parts(
+    hiding: Sequence[Interval], intervals: Iterable[Interval]
+) -> list[list[Interval]]:
+    """Return the parts of each interval that none of ``hiding`` (disjoint, in order) covers.
+
+    >>> exposed_parts([(2, 4), (6, 7)], [(0, 8)])
+    [[(0, 2), (4, 6), (7, 8)]]
+    """
+    ends = list(accumulate((end for _, end in hiding), max))
+    return [_uncovered(hiding, bisect_right(ends, span[0]), span) for span in intervals]
+
+
+def _uncovered(hiding: Sequence[Interval], first: int, span: Interval) -> list[Interval]:
+    parts: list[Interval] = []
+    at, end = span
+    for number in range(first, len(hiding)):
+        start, stop = hiding[number]
+        if start >= end:
+            break
+        if start > at:
+            parts.append((at, start))
+        at = max(at, stop)
+    if at < end:
+        parts.append((at, end))
+    return parts
+
 
 TO_HOST, FROM_HOST = "to the host", "from the host"
 """The names of the streams of transfers between a device and its host."""
@@ -254,3 +310,58 @@ def _host_figures(one: ClassTimeline) -> dict[str, int | float]:
 
 def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:
     return {str(task): [_ns(start), _ns(end)] for task, (start, end) in one.nodes.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFigures:
+    """When a device ends and what its time went to, in ns; None where the simulator doesn't say."""
+
+    finish_ns: int
+    exposed_communication_ns: int
+    compute_ns: int | None = None
+    communication_ns: int | None = None
+    overlap_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalResult:
+    """The figures of every device, by number; ``whole_ns`` where only that of all is said.
+
+    ``notes`` say what was lost in translation; ``log`` is the simulator's own, None where there is
+    none.
+    """
+
+    engine: str
+    devices: Mapping[int, DeviceFigures]
+    notes: tuple[str, ...] = ()
+    log: Path | None = None
+    whole_ns: int | None = None
+
+    @property
+    def finish_ns(self) -> int:
+        """When the last device ends: the duration of the step."""
+        ends = [figures.finish_ns for figures in self.devices.values()]
+        return max(ends) if self.whole_ns is None else self.whole_ns
+
+    def as_json(self) -> dict[str, object]:
+        """Return what ``hespas simulate`` prints: the same keys as for hespas' own models.
+
+        ``engine`` and ``notes`` come beside; figures that the simulator doesn't give are absent.
+        """
+        names = (
+            "finish_ns",
+            "compute_ns",
+            "communication_ns",
+            "exposed_communication_ns",
+            "overlap_ns",
+        )
+        devices: dict[str, object] = {}
+        for device, figures in sorted(self.devices.items()):
+            given = {name: getattr(figures, name) for name in names}
+            devices[str(device)] = {name: ns for name, ns in given.items() if ns is not None}
+        return {
+            "step_time_ns": self.finish_ns,
+            "devices": devices,
+            "engine": self.engine,
+            "notes": list(self.notes),
+        }

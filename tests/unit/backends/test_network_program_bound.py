@@ -16,9 +16,9 @@ from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.system import NetworkDimension, Topology, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.external_result import DeviceFigures, ExternalResult
+from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, spmd_job
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)

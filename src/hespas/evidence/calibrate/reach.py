@@ -9,7 +9,7 @@ from hespas.errors import MeasurementError, option
 from hespas.evidence.calibrate.nccl_tests import CollectiveRun
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import Link
-from hespas.simulate.flow.measured import nearest_size
+from hespas.simulate.flow.planning import nearest_size
 
 _PAIR = 2
 _PARTS = ("reduce_scatter", "all_gather")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hespas.prediction.explain.pricing import Prices
 from hespas.prediction.result import Prediction
-from hespas.simulate.chains import Chained, chained
+from hespas.simulate.rounds import Chained, chained
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import ComputeTask, Task, TaskGraph
 

@@ -25,9 +25,8 @@ from hespas.prediction.figures.schema import CommunicationRow
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import DeviceOrder, groups_along, on_devices
-from hespas.simulate.timeline import ClassTimeline
+from hespas.simulate.timeline import ClassTimeline, Interval, exposed_parts
 from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveTask, SendTask, Task
-from hespas.tasks.intervals import Interval, exposed_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

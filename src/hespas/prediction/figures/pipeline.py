@@ -46,8 +46,8 @@ from hespas.prediction.figures.step import (
 from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate
 from hespas.tasks.graph import devices_text
-from hespas.tasks.pipelining.laws import ideal_bubble
 from hespas.tasks.pipelining.options import Overlap
+from hespas.tasks.pipelining.schedule import ideal_bubble
 
 
 def pipeline_rows(prediction: PipelinePrediction) -> PipelineReport:

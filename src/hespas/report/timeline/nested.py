@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hespas.report.timeline.chart import Slice, whole_ns
 from hespas.report.timeline.details import Piece, Place
+from hespas.simulate.timeline import Interval
 from hespas.split.rounds import LoopRound
-from hespas.tasks.intervals import Interval
 
 PlacedTime = tuple[Interval, Place]
 

@@ -29,7 +29,7 @@ from hespas.report.timeline.nested import (
 )
 from hespas.report.timeline.partners import Partners
 from hespas.report.timeline.waits import Wait, arrivals, waits_of
-from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -40,7 +40,6 @@ from hespas.tasks.graph import (
     Task,
     short_devices_text,
 )
-from hespas.tasks.intervals import Interval, exposed_parts
 
 Timed = tuple[Task, Interval]
 

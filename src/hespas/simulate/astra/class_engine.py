@@ -19,13 +19,20 @@ from typing import TypeAlias
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.simulate.astra.closed_forms import Span
 from hespas.simulate.astra.device_state import EVERYONE
+from hespas.simulate.astra.durations import Span
 from hespas.simulate.astra.folding import Channel, GroupClass
 from hespas.simulate.astra.running import Running, Slot, children_of, released_by
-from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.kernel import Kernel
-from hespas.simulate.matching import TAG_LIMIT, CollectiveMatch, Collectives, Mailbox, Mailboxes
+from hespas.simulate.matching import (
+    TAG_LIMIT,
+    CollectiveMatch,
+    Collectives,
+    Mailbox,
+    Mailboxes,
+    check_complete,
+    mismatch,
+)
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

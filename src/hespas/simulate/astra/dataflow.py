@@ -8,14 +8,31 @@ then be worked through task by task, as arrays, however much they differ in spee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
 
+from hespas.base.units import PS_PER_NS
+from hespas.program.collectives import CollectiveKind
+from hespas.simulate.astra.durations import (
+    AlgorithmName,
+    LogicalRing,
+    halving_doubling_steps,
+    message_bytes,
+    ring_steps,
+)
 from hespas.simulate.astra.folding import Members
 from hespas.simulate.timeline import ClassTimeline, class_timeline
-from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph
-from hespas.tasks.roles import ALWAYS, Roles, find_roles
+from hespas.tasks.graph import (
+    ALWAYS,
+    CollectiveTask,
+    ComputeTask,
+    Job,
+    Roles,
+    Task,
+    TaskGraph,
+    find_roles,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,3 +208,81 @@ class _Run:
                 role == ALWAYS or key[role] is not None for role in self._roles.role_of_task
             ])  # fmt: skip
         return self._presences[key]
+
+
+_AR, _RS = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
+
+
+def staggered_ends_ps(
+    algorithm: AlgorithmName,
+    kind: CollectiveKind,
+    ring: LogicalRing,
+    size_bytes: int,
+    starts_ps: Times,
+    *,
+    direction: int,
+) -> Times | None:
+    """Return when each member ends, given when each starts; None where there is no closed form.
+
+    That is, for direct all-reduces and double binary trees. ``direction`` is -1 for rings that
+    turn backwards. No member ends before all of its ring have started.
+    """
+    match algorithm:
+        case "ring":
+            return _staggered_ring(kind, ring, size_bytes, starts_ps, direction)
+        case "direct":
+            return None if kind is _AR else _staggered_direct(kind, ring, size_bytes, starts_ps)
+        case "halving-doubling":
+            return _staggered_halving_doubling(kind, ring, size_bytes, starts_ps)
+        case "double-binary-tree":
+            return None
+        case _:
+            assert_never(algorithm)
+
+
+def _staggered_ring(
+    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times, direction: int
+) -> Times:
+    """Return the times after the last of the steps; the first n - 1 messages are reduced."""
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind in (_AR, _RS) else 0
+    delay_ps = ring.delay_ns(1, message) * PS_PER_NS
+    sent = starts_ps + wait_ps
+    for step in range(1, ring_steps(kind, n) + 1):
+        after_ps = wait_ps + (reduce_ps if step < n else 0)
+        sent = np.maximum(np.roll(sent, direction, axis=1) + delay_ps, sent) + after_ps
+    return sent
+
+
+def _staggered_direct(
+    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times
+) -> Times:
+    """Return the times when messages from all others are through; they are sent at once."""
+    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind is _RS else 0
+    sent = starts_ps + wait_ps
+    received = sent
+    for distance in range(1, n):
+        delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
+        received = np.maximum(received, np.roll(sent, distance, axis=1) + delay_ps)
+    return received + wait_ps + reduce_ps
+
+
+def _staggered_halving_doubling(
+    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times
+) -> Times:
+    """Return the times after the last exchange with a partner."""
+    steps = halving_doubling_steps(kind, ring.size, size_bytes)
+    levels = ring.size.bit_length() - 1
+    wait_ps = ring.endpoint_ns * PS_PER_NS
+    positions = np.arange(ring.size)
+    sent = starts_ps + wait_ps
+    for number, (distance, message) in enumerate(steps, 1):
+        delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
+        after_ps = wait_ps
+        if kind in (_AR, _RS) and number < levels:
+            after_ps += ring.reduce_ns(steps[number][1]) * PS_PER_NS
+        sent = np.maximum(sent[:, positions ^ distance] + delay_ps, sent) + after_ps
+    return sent

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.astra.running import Slot, Slots
-from hespas.simulate.deadlock import Participant
+from hespas.simulate.matching import Participant
 from hespas.simulate.timeline import ClassTimeline, class_timeline, host_streams
 from hespas.tasks.graph import (
+    ALWAYS,
     CollectiveTask,
     ComputeTask,
     EmptyTask,
     MemoryTask,
     ReceiveTask,
     Task,
+    own_tasks,
 )
-from hespas.tasks.roles import ALWAYS, own_tasks
 
 EVERYONE = -1
 """The number of the group of all devices."""

@@ -11,8 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hespas.tasks.graph import CollectiveTask, GroupTable, Job, SendTask, Task, TaskGraph
-from hespas.tasks.roles import ALWAYS, Roles, find_roles
+from hespas.tasks.graph import (
+    ALWAYS,
+    CollectiveTask,
+    GroupTable,
+    Job,
+    Roles,
+    SendTask,
+    Task,
+    TaskGraph,
+    find_roles,
+)
 
 Members = tuple[int, ...]
 """The members of a collective, in the order of the group's list."""

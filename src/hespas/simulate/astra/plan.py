@@ -6,23 +6,39 @@ network, one logical ring each; a smaller group is one logical ring in the order
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from math import ceil, prod
+from typing import Literal, TypeAlias, assert_never
 
-from hespas.base.units import PS_PER_NS
+from hespas.base.limits import MOST_DIGITS
+from hespas.base.suggest import choice
+from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError
-from hespas.hardware.system import System
+from hespas.hardware.system import NetworkDimension, System, Topology
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.closed_forms import output_bytes
-from hespas.simulate.astra.messages import endpoint_ns
-from hespas.simulate.astra.options import (
-    Implementation,
-    group_implementation,
-    implementations,
-)
 from hespas.tasks.graph import CollectiveTask
+
+AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double-binary-tree"]
+"""The algorithms of `hespas.collectives.algorithms.ALGORITHMS` that ASTRA-sim has, too."""
+
+
+def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
+    """Return how many bytes a member holds after a collective that it began with ``size_bytes``.
+
+    >>> output_bytes(CollectiveKind.REDUCE_SCATTER, 4, 1000)
+    250
+    """
+    match kind:
+        case CollectiveKind.REDUCE_SCATTER:
+            return size_bytes // members
+        case CollectiveKind.ALL_GATHER:
+            return size_bytes * members
+        case _:
+            return size_bytes
 
 
 def task_text(task: CollectiveTask) -> str:
@@ -229,3 +245,175 @@ class Planner:
                 PlannedRing(implementation=entry, size=size, stride=stride, dimension=index)
             )
         return rings
+
+
+_NAME = re.compile(
+    rf"(one)?(ring|direct|halvingdoubling|doublebinarytree)([0-9]{{0,{MOST_DIGITS}}})",
+    re.IGNORECASE,
+)
+_ALGORITHMS: Mapping[str, AlgorithmName] = {
+    "ring": "ring",
+    "direct": "direct",
+    "halvingdoubling": "halving-doubling",
+    "doublebinarytree": "double-binary-tree",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """An entry of ``<collective>-implementation``.
+
+    ``window`` is how many peers a direct collective serves at once (None: all of them);
+    ``is_one_ring`` puts all devices in one ring, whatever the dimensions.
+    """
+
+    algorithm: AlgorithmName
+    window: int | None
+    is_one_ring: bool
+
+
+_RING = Implementation("ring", window=None, is_one_ring=False)
+
+
+def parse_implementation(name: str) -> Implementation:
+    """Return what a name says. Raises `SimulationError` for a name without a model.
+
+    >>> parse_implementation("oneDirect2")
+    Implementation(algorithm='direct', window=2, is_one_ring=True)
+    """
+    match = _NAME.fullmatch(name)
+    has_number = match is not None and match[3] and match[2].lower() != "direct"
+    one_tree = match is not None and match[1] and match[2].lower() == "doublebinarytree"
+    if match is None or has_number or one_tree:
+        hint = "use ring, direct, halvingDoubling or doubleBinaryTree"
+        raise SimulationError(f"the collective algorithm {name} has no model here", hint=hint)
+    return Implementation(
+        algorithm=_ALGORITHMS[match[2].lower()],
+        window=int(match[3]) if match[3] else None,
+        is_one_ring=match[1] is not None,
+    )
+
+
+def implementations(system: System, kind: CollectiveKind) -> tuple[Implementation, ...]:
+    """Return how a collective of all devices runs along each dimension.
+
+    Dimensions beyond the list's end take no part. Raises `SimulationError` without a list.
+    """
+    names = system.implementations.get(kind)
+    if not names:
+        message = f"there is no {kind.option}-implementation"
+        raise SimulationError(message, location=system.name, hint="add one to system.json")
+    return tuple([parse_implementation(name) for name in names])
+
+
+def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
+    """Return how a group smaller than the system runs: by the only entry, else as a ring.
+
+    Raises `SimulationError` for the double binary tree, which ASTRA-sim can't run there.
+    """
+    named = implementations(system, kind)
+    if len(named) == 1 and named[0].algorithm == "double-binary-tree":
+        message = "doubleBinaryTree in a group smaller than the system has no model here"
+        raise SimulationError(message, location=system.name)
+    return named[0] if len(named) == 1 else _RING
+
+
+PER_NODE = "per-node-custom-implementation"
+"""The option that names a map from tasks to prefixes."""
+
+
+def custom_option(kind: CollectiveKind) -> str:
+    """Return the option that gives a kind's prefix."""
+    return f"{kind.option}-implementation-custom"
+
+
+def has_custom_collectives(system: System) -> bool:
+    """Return whether the system writes out any collective."""
+    names = (PER_NODE, *map(custom_option, COMMON_KINDS))
+    return any(system.options.get(name) for name in names)
+
+
+_NS_PER_S = 1_000_000_000
+
+
+class ContentionModel(Enum):
+    """How messages share links."""
+
+    CONGESTION_UNAWARE = "congestion-unaware"
+    CONGESTION_AWARE = "congestion-aware"
+
+
+def contention_model_named(name: str) -> ContentionModel:
+    """Return the network of a name; `ConfigError` for any other.
+
+    >>> contention_model_named("congestion-unaware")
+    <ContentionModel.CONGESTION_UNAWARE: 'congestion-unaware'>
+    """
+    return choice(name, ContentionModel, what="network")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a message crosses: some links of one dimension of the network."""
+
+    dimension: int
+    hops: int
+
+
+def bytes_per_ns(dimension: NetworkDimension) -> float:
+    """Return a link's bandwidth."""
+    return dimension.bandwidth_bytes_per_s / _NS_PER_S
+
+
+def endpoint_ns(system: System) -> int:
+    """Return what a device waits before each message of a collective."""
+    return round(to_ns(system.endpoint_delay_s))
+
+
+def hops(dimension: NetworkDimension, distance: int) -> int:
+    """Return the links between two devices that are ``distance`` apart in one dimension.
+
+    Fully connected: 1. Through a switch: 2. In a ring, with links in both directions: the fewer.
+    """
+    match dimension.topology:
+        case Topology.FULLY_CONNECTED:
+            return 1
+        case Topology.SWITCH:
+            return 2
+        case Topology.RING:
+            distance %= dimension.npus_count
+            return min(distance, dimension.npus_count - distance)
+        case _:
+            assert_never(dimension.topology)
+
+
+def route(system: System, source: int, target: int) -> Route:
+    """Return the route between two different devices.
+
+    Only the first dimension in which they differ counts; the others are free of charge.
+    """
+    for index, dimension in enumerate(system.dimensions):
+        distance = target % dimension.npus_count - source % dimension.npus_count
+        if distance:
+            return Route(index, hops(dimension, distance))
+        source //= dimension.npus_count
+        target //= dimension.npus_count
+    message = "a device has no route to itself"
+    raise ValueError(message)
+
+
+def delay_ns(system: System, route: Route, size_bytes: int) -> int:
+    """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
+    dimension = system.dimensions[route.dimension]
+    return int(route.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
+
+
+def reduce_ns(system: System, size_bytes: int) -> int:
+    """Return how long a reduction takes: two reads and a write of local memory.
+
+    Each is rounded down to whole ns, as in ASTRA-sim.
+    """
+    bandwidth_bytes_per_s = system.local_memory_bandwidth_bytes_per_s
+    if bandwidth_bytes_per_s is None:
+        return 0
+    return 3 * int(size_bytes / bandwidth_bytes_per_s * 1e9)

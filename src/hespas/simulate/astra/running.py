@@ -10,7 +10,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Protocol
 
-from hespas.simulate.deadlock import Indexed, Participant
+from hespas.simulate.matching import Indexed, Participant
 from hespas.tasks.graph import EmptyTask, Task
 
 

@@ -10,20 +10,22 @@ from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.device_state import EVERYONE, NEVER
 from hespas.simulate.astra.folding import GroupClass
-from hespas.simulate.astra.messages import ContentionModel, endpoint_ns
-from hespas.simulate.astra.options import has_custom_collectives
-from hespas.simulate.astra.replay import is_replay
+from hespas.simulate.astra.plan import ContentionModel, endpoint_ns, has_custom_collectives
 from hespas.simulate.astra.running import Slot, Slots
-from hespas.simulate.astra.simulate import ClosedForms, check_settings
-from hespas.simulate.deadlock import Participant
-from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.simulate.astra.simulate import ClosedForms, check_settings, is_replay
+from hespas.simulate.matching import Participant
+from hespas.simulate.timeline import ClassTimeline, Interval, Timeline
 from hespas.tasks.chakra.format import read_groups
 from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES
 from hespas.tasks.chakra.nodes import ParsedNode
-from hespas.tasks.chakra.reader import distinct_files, trace_files
-from hespas.tasks.chakra.window import ScannedTrace, scan_trace, stream_trace
+from hespas.tasks.chakra.reader import (
+    ScannedTrace,
+    distinct_files,
+    scan_trace,
+    stream_trace,
+    trace_files,
+)
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Task, TaskGraph
-from hespas.tasks.intervals import Interval
 
 _HINT = "leave --stream out"
 

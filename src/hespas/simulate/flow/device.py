@@ -9,9 +9,10 @@ from heapq import heappop, heappush
 from typing import TypeAlias, assert_never
 
 from hespas.simulate.astra.folding import DeviceClass
-from hespas.simulate.deadlock import NEVER
+from hespas.simulate.matching import NEVER
 from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, class_timeline
 from hespas.tasks.graph import (
+    ALWAYS,
     CollectiveTask,
     ComputeTask,
     EmptyTask,
@@ -20,8 +21,8 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     devices_text,
+    own_tasks,
 )
-from hespas.tasks.roles import ALWAYS, own_tasks
 
 NO_GROUP = -1
 _MOST_NAMED = 16

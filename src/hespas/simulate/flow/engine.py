@@ -9,13 +9,19 @@ from typing import TypeAlias, assert_never
 from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind
-from hespas.simulate.deadlock import check_complete, mismatch
 from hespas.simulate.flow.device import Device
 from hespas.simulate.flow.groups import Signature, signature_of
 from hespas.simulate.flow.symmetry import Classes
 from hespas.simulate.flow.transfers import Transfer, Transfers, make_transfer
 from hespas.simulate.kernel import Kernel
-from hespas.simulate.matching import CollectiveMatch, Collectives, Mailbox, Mailboxes
+from hespas.simulate.matching import (
+    CollectiveMatch,
+    Collectives,
+    Mailbox,
+    Mailboxes,
+    check_complete,
+    mismatch,
+)
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
-from hespas.simulate.flow.refinement import count_distinct
 from hespas.simulate.flow.topology import Integers
-from hespas.tasks.graph import CollectiveTask, Job, ReceiveTask, SendTask, Task
-from hespas.tasks.roles import ALWAYS, Roles
+from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask, Task
 
 Signature: TypeAlias = tuple[str, int]
 """A kind of collective, or ``send_recv``, and its size in bytes."""
@@ -333,3 +331,9 @@ def _along(rows: Integers, pattern: Pattern) -> tuple[Integers, Integers]:
 
 
 _MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}
+
+
+def count_distinct(values: NDArray[np.int64] | NDArray[np.uint64]) -> int:
+    """Return how many values differ."""
+    # Without counts, numpy imports what it needs for masked arrays, which takes 10 ms.
+    return len(np.unique(values, return_counts=True)[0])

@@ -11,9 +11,9 @@ from hespas.collectives.patterns import Pattern
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
 from hespas.simulate.flow.groups import GroupLayout
-from hespas.simulate.flow.sharing import rate_units
 from hespas.simulate.flow.topology import Topology
-from hespas.simulate.memory_guard import check_memory
+from hespas.simulate.flow.transfers import rate_units
+from hespas.simulate.kernel import check_memory
 
 _PS_PER_S = 1e12
 _PS_PER_NS = 1000
@@ -23,7 +23,7 @@ _PS_PER_NS = 1000
 class Price:
     """What a message takes: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
 
-    ``rate`` is in units of `hespas.simulate.flow.sharing`.
+    ``rate`` is in units of `hespas.simulate.flow.transfers`.
     """
 
     delay_ps: int

@@ -11,19 +11,25 @@ from hespas.hardware.interconnect import Interconnect, interconnect_of
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS
-from hespas.simulate.astra.options import PER_NODE, custom_option
-from hespas.simulate.astra.roofline import with_durations
+from hespas.simulate.astra.plan import PER_NODE, custom_option
+from hespas.simulate.astra.simulate import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
 from hespas.simulate.flow.engine import Engine
-from hespas.simulate.flow.overridden import OverriddenTopology
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.symmetry import Classes, find_classes
-from hespas.simulate.flow.topology import Topology, make_topology
+from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.timeline import Timeline
-from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, SendTask, TaskGraph, as_job
-from hespas.tasks.roles import find_roles
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    Job,
+    SendTask,
+    TaskGraph,
+    as_job,
+    find_roles,
+)
 
 ASSUMPTION = (
     "network: every group of devices has a stream of its own, on which its collectives keep the "

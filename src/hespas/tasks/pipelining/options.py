@@ -14,8 +14,7 @@ from hespas.base.groups import Group
 from hespas.base.limits import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
-from hespas.tasks.pipelining.generate import NAMES, chunks_named
-from hespas.tasks.pipelining.text import load_schedule
+from hespas.tasks.pipelining.schedule import NAMES, chunks_named, load_schedule
 
 
 class Overlap(Enum):
@@ -94,7 +93,7 @@ def parse_schedule(text: str) -> str:
 class PipelineOptions:
     """How the stages of a pipeline share the layers, and in which order they compute.
 
-    ``schedule`` is a name of `hespas.tasks.pipelining.generate.NAMES`, or a file's.
+    ``schedule`` is a name of `hespas.tasks.pipelining.schedule.NAMES`, or a file's.
     """
 
     GROUP: ClassVar[Group] = Group.PIPELINE

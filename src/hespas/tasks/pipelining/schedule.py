@@ -8,10 +8,17 @@ Language Model Training on GPU Clusters Using Megatron-LM, 2021).
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple
+
+from hespas.base.limits import MOST_DIGITS
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
 
 
 class Pass(Enum):
@@ -123,3 +130,314 @@ class Schedule:
             elif action.kind is last:
                 held -= 1
         return most
+
+
+def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
+    """Return the share of the time in which a stage waits.
+
+    Of GPipe and 1F1B it is ``(p - 1) / (m + p - 1)``; ``V`` chunks a stage divide the time that a
+    stage waits by V, hence ``(p - 1) / (V m + p - 1)``; gradients of weights that are as long as
+    the other two passes fill two thirds of it, hence ``(p - 1) / (3 m + p - 1)``, where there are
+    at least ``p`` micro-batches. `ConfigError` for fewer, and for a name that is none.
+
+    >>> ideal_bubble("1f1b", stages=8, micro_batches=8)
+    0.4666666666666667
+    >>> ideal_bubble("interleaved:7", stages=8, micro_batches=8)
+    0.1111111111111111
+    """
+    divisor = chunks_named(name)
+    if name == "zero-bubble":
+        if micro_batches < stages:
+            raise ConfigError("zero-bubble has no closed form for few micro-batches")
+        divisor = 3
+    return (stages - 1) / (divisor * micro_batches + stages - 1)
+
+
+def most_in_flight(name: str, *, stages: int, micro_batches: int, stage: int) -> int:
+    """Return how many chunks of micro-batches a stage holds at most, in closed form.
+
+    GPipe holds all; 1F1B as many as there are stages from this one on; with ``V`` chunks a stage,
+    ``2 (p - 1 - s) + (V - 1) p + 1``; with zero-bubble the number of
+    stages.
+
+    >>> most_in_flight("1f1b", stages=8, micro_batches=32, stage=0)
+    8
+    >>> most_in_flight("interleaved:8", stages=8, micro_batches=32, stage=0)
+    71
+    """
+    chunks = chunks_named(name)
+    behind = stages - 1 - stage
+    match name:
+        case "gpipe":
+            return micro_batches
+        case "zero-bubble":
+            return min(micro_batches, stages)
+        case _ if chunks == 1:
+            return min(micro_batches, behind + 1)
+        case _:
+            return min(micro_batches * chunks, 2 * behind + (chunks - 1) * stages + 1)
+
+
+def check_schedule(schedule: Schedule, *, location: str = "") -> None:
+    """Raise `ConfigError` for a schedule that misses or repeats a pass, or deadlocks."""
+    kinds = list(Pass) if schedule.splits_backward else [Pass.FORWARD, Pass.BACKWARD]
+    wanted = {
+        Action(kind, number, chunk)
+        for kind in kinds
+        for number in range(schedule.micro_batches)
+        for chunk in range(schedule.chunks)
+    }
+    for stage, order in enumerate(schedule.order):
+        counted = Counter(order)
+        twice = next((action for action in order if counted[action] > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                f"stage {stage} has {twice} {counted[twice]} times",
+                location=location,
+                hint="keep one",
+            )
+        for problem, found in (("lacks", wanted - set(order)), ("has", set(order) - wanted)):
+            if found:
+                first = min(
+                    found, key=lambda action: (action.micro_batch, action.chunk, str(action))
+                )
+                raise ConfigError(
+                    f"stage {stage} {problem} {first}"
+                    + ("" if problem == "lacks" else ", which the other stages have not"),
+                    location=location,
+                    hint=f"give every stage {', '.join(_ranges(kinds, schedule))}",
+                )
+    for _ in run_order(schedule, location=location):
+        pass
+
+
+def _ranges(kinds: list[Pass], schedule: Schedule) -> Iterator[str]:
+    last = Action(Pass.FORWARD, schedule.micro_batches - 1, schedule.chunks - 1)
+    for kind in kinds:
+        yield f"{Action(kind, 0)} to {last._replace(kind=kind)}"
+
+
+def run_order(schedule: Schedule, *, location: str = "") -> Iterator[tuple[int, Action]]:
+    """Yield all passes with their stages, each after those that it waits for.
+
+    Raises `ConfigError` where stages wait for each other, naming them and what they wait for.
+    """
+    place = [0] * schedule.stages
+    done: set[tuple[int, Action]] = set()
+    waiting: dict[tuple[int, Action], list[int]] = {}
+    ready = list(reversed(range(schedule.stages)))
+    while ready:
+        stage = ready.pop()
+        order = schedule.order[stage]
+        while place[stage] < len(order):
+            action = order[place[stage]]
+            missing = next(
+                (need for need in schedule.inputs(stage, action) if need not in done), None
+            )
+            if missing is not None:
+                waiting.setdefault(missing, []).append(stage)
+                break
+            place[stage] += 1
+            done.add((stage, action))
+            yield stage, action
+            ready.extend(waiting.pop((stage, action), ()))
+    stuck = [stage for stage in range(schedule.stages) if place[stage] < len(schedule.order[stage])]
+    if stuck:
+        raise ConfigError(
+            f"the schedule deadlocks: {_cycle(schedule, place, stuck)}",
+            location=location,
+            hint="move a pass that another stage waits for before the one that waits",
+        )
+
+
+def _cycle(schedule: Schedule, place: list[int], stuck: list[int]) -> str:
+    """Return which stages wait for each other, each once."""
+    waits: list[str] = []
+    stage, seen = stuck[0], set[int]()
+    done = [set(order[:reached]) for order, reached in zip(schedule.order, place, strict=True)]
+    while stage not in seen:
+        seen.add(stage)
+        action = schedule.order[stage][place[stage]]
+        source, need = next(
+            (source, need)
+            for source, need in schedule.inputs(stage, action)
+            if need not in done[source]
+        )
+        where = f"{need}" if source == stage else f"{need} of stage {source}"
+        waits.append(f"stage {stage} at {action} waits for {where}")
+        stage = source
+    return ", ".join(waits)
+
+
+NAMES = ("gpipe", "1f1b", "interleaved:V", "zero-bubble")
+"""The schedules by name; V is how many chunks a stage has."""
+_INTERLEAVED = re.compile(r"interleaved:(\d{1,4})")
+
+
+def chunks_named(name: str) -> int:
+    """Return how many chunks a stage has in a schedule; `ConfigError` for a name that is none.
+
+    >>> chunks_named("interleaved:8"), chunks_named("1f1b")
+    (8, 1)
+    """
+    match = _INTERLEAVED.fullmatch(name)
+    if match and int(match[1]) >= 1:
+        return int(match[1])
+    if name in NAMES and not name.startswith("interleaved"):
+        return 1
+    hint = "write how many chunks a stage has, as in interleaved:2"
+    if not name.startswith("interleaved"):
+        hint = suggestion(name, (*NAMES, "a file"))
+    raise ConfigError(f"{option('schedule')} is {name!r}", hint=hint)
+
+
+def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule of a name.
+
+    Raises `ConfigError` for a name that is none, and for micro-batches that an interleaved schedule
+    cannot take in turns.
+
+    >>> schedule = schedule_named("1f1b", stages=2, micro_batches=3)
+    >>> [" ".join(map(str, each)) for each in schedule.order]
+    ['F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1 F2 B2']
+    """
+    chunks = chunks_named(name)
+    if min(stages, micro_batches) < 1:
+        raise ConfigError(f"{stages} stages and {micro_batches} micro-batches are no pipeline")
+    if chunks > 1 and micro_batches % stages:
+        below, above = micro_batches // stages * stages, -(-micro_batches // stages) * stages
+        raise ConfigError(
+            f"{micro_batches} micro-batches are not divided by the {stages} stages of {name}",
+            hint=f"give {f'{below} or ' if below else ''}{above} micro-batches, or take 1f1b",
+        )
+    match name:
+        case "gpipe":
+            order = [_gpipe(micro_batches)] * stages
+        case "zero-bubble":
+            order = [_zero_bubble(stage, stages, micro_batches) for stage in range(stages)]
+        case _:
+            order = [_one_to_one(stage, stages, micro_batches, chunks) for stage in range(stages)]
+    return Schedule(name=name, micro_batches=micro_batches, chunks=chunks, order=tuple(order))
+
+
+def _gpipe(micro_batches: int) -> tuple[Action, ...]:
+    """All forward passes, then all backward passes, the last micro-batch first."""
+    numbers = range(micro_batches)
+    forward = [Action(Pass.FORWARD, number) for number in numbers]
+    return (*forward, *(Action(Pass.BACKWARD, number) for number in reversed(numbers)))
+
+
+def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Action, ...]:
+    """Forward passes to fill the pipeline, then one forward and one backward pass in turns.
+
+    With several chunks, a stage computes as many micro-batches as there are stages with one chunk,
+    and then with the next.
+    """
+    turns = list(_turns(stages, micro_batches, chunks))
+    forward = [Action(Pass.FORWARD, number, chunk) for number, chunk in turns]
+    backward = [Action(Pass.BACKWARD, number, chunks - 1 - chunk) for number, chunk in turns]
+    behind = stages - 1 - stage
+    filling = behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
+    filling = min(filling, len(forward))
+    steady = len(forward) - filling
+    pairs = zip(forward[filling:], backward[:steady], strict=True)
+    return (*forward[:filling], *(each for pair in pairs for each in pair), *backward[steady:])
+
+
+def _turns(stages: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, int]]:
+    """Yield micro-batches and chunks in the order of the forward passes of every stage."""
+    if chunks == 1:
+        yield from ((number, 0) for number in range(micro_batches))
+        return
+    for first in range(0, micro_batches, stages):
+        for chunk in range(chunks):
+            yield from ((first + number, chunk) for number in range(stages))
+
+
+def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Action, ...]:
+    """As 1F1B, with the gradients of weights as many micro-batches late as stages stand before.
+
+    At the end they fill the time in which the stage would wait. It holds as many micro-batches as
+    there are stages, and so needs no more memory than the first stage of 1F1B.
+    """
+    filling = min(micro_batches, stages - 1 - stage)
+    order = [Action(Pass.FORWARD, number) for number in range(filling)]
+    for number in range(micro_batches):
+        if filling + number < micro_batches:
+            order.append(Action(Pass.FORWARD, filling + number))
+        order.append(Action(Pass.BACKWARD, number))
+        if number >= stage:
+            order.append(Action(Pass.WEIGHTS, number - stage))
+    late = range(max(0, micro_batches - stage), micro_batches)
+    return (*order, *(Action(Pass.WEIGHTS, number) for number in late))
+
+
+_WORD = re.compile(rf"([FBW])(\d{{1,{MOST_DIGITS}}})(?:\.(\d{{1,{MOST_DIGITS}}}))?")
+
+
+def read_schedule(text: str, *, name: str) -> Schedule:
+    r"""Return the schedule that a text has.
+
+    Raises `ConfigError` with the line for what is no pass, and for a schedule that can't run.
+
+    >>> schedule = read_schedule("0: F0 F1 B0 B1\n1: F0 B0 F1 B1", name="mine")
+    >>> schedule.stages, schedule.micro_batches, schedule.chunks
+    (2, 2, 1)
+    """
+    order: list[tuple[Action, ...]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        kept = line.partition("#")[0]
+        named, colon, listed = kept.partition(":")
+        words = (listed if colon else named).split()
+        if words:
+            order.append(tuple(_action(word, f"{name}:{number}") for word in words))
+    if not order:
+        raise ConfigError("no stage has a pass", location=name, hint="write a line for each stage")
+    actions = [action for each in order for action in each]
+    schedule = Schedule(
+        name=name,
+        micro_batches=1 + max(action.micro_batch for action in actions),
+        chunks=1 + max(action.chunk for action in actions),
+        order=tuple(order),
+    )
+    if schedule.micro_batches * schedule.chunks > len(actions):
+        raise ConfigError(
+            f"micro-batch {schedule.micro_batches - 1} is named, but there are {len(actions)} "
+            "passes in all",
+            location=name,
+            hint="number micro-batches and chunks from 0 on",
+        )
+    check_schedule(schedule, location=name)
+    return schedule
+
+
+def _action(word: str, location: str) -> Action:
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise ConfigError(
+            f"{word[:40]!r} is no pass", location=location, hint="write F0, B0 or W0, or F0.1"
+        )
+    return Action(Pass(match[1]), int(match[2]), int(match[3] or 0))
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return a schedule as text, as `read_schedule` reads it.
+
+    >>> from hespas.tasks.pipelining.schedule import schedule_named
+    >>> print(schedule_text(schedule_named("gpipe", stages=2, micro_batches=2)), end="")
+    0: F0 F1 B1 B0
+    1: F0 F1 B1 B0
+    """
+    lines = [f"{stage}: {' '.join(map(str, each))}" for stage, each in enumerate(schedule.order)]
+    return "\n".join(lines) + "\n"
+
+
+def load_schedule(path: Path) -> Schedule:
+    """Return the schedule of a file; `ConfigError` for one that can't be read or can't run."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is no text", location=str(path), hint="give UTF-8") from error
+    return read_schedule(text, name=str(path))

@@ -11,8 +11,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hespas.tasks.pipelining.order import check_schedule
-from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
+from hespas.tasks.pipelining.schedule import Action, Pass, Schedule, check_schedule
 
 Interval = tuple[int, int]
 
@@ -69,7 +68,7 @@ def timed(schedule: Schedule, durations: Durations) -> Times:
 
     Raises `hespas.errors.ConfigError` for a schedule that can't run.
 
-    >>> from hespas.tasks.pipelining.generate import schedule_named
+    >>> from hespas.tasks.pipelining.schedule import schedule_named
     >>> schedule = schedule_named("1f1b", stages=4, micro_batches=12)
     >>> equal = Durations(of=lambda stage, action: 10, message_ps=lambda source, target: 0)
     >>> times = timed(schedule, equal)

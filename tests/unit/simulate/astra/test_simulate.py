@@ -9,7 +9,7 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.graph import Job, Task
 from small_jobs import (

@@ -11,12 +11,12 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError, TraceError
 from hespas.hardware.system import System
-from hespas.simulate.astra.messages import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.timeline import ClassTimeline, Timeline
+from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
-from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import CollectiveTask, Job, Task, TaskGraph
 from small_jobs import MakeSystem, all_reduce, compute, graph, send
 

@@ -19,7 +19,7 @@ from hespas.collectives.patterns import Form, tree_parent
 from hespas.collectives.schedule import Operation
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.closed_forms import halving_doubling_schedule, message_bytes
+from hespas.simulate.astra.durations import halving_doubling_schedule, message_bytes
 from hespas.simulate.astra.events.network import Transport
 from hespas.simulate.kernel import Action, ActorQueue
 from hespas.simulate.matching import Mailbox, MailboxesOfTag

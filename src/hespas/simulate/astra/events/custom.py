@@ -19,7 +19,7 @@ from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.events.network import Transport
-from hespas.simulate.astra.options import PER_NODE, custom_option
+from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.kernel import ActorQueue
 from hespas.simulate.matching import TAG_LIMIT
 from hespas.tasks.chakra.nodes import ParsedNode

@@ -10,11 +10,17 @@ from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any, Protocol
 
-from hespas.base.units import PS_PER_NS, to_ns
+from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
-from hespas.hardware.system import NetworkDimension, System, Topology
-from hespas.simulate.astra.messages import ContentionModel, Route, bytes_per_ns, delay_ns, route
-from hespas.simulate.kernel import Action, Kernel
+from hespas.hardware.system import (
+    NetworkDimension,
+    RemoteMemory,
+    RemoteMemoryKind,
+    System,
+    Topology,
+)
+from hespas.simulate.astra.plan import ContentionModel, Route, bytes_per_ns, delay_ns, route
+from hespas.simulate.kernel import Action, ActorQueue, Kernel
 from hespas.simulate.matching import Mailbox, Mailboxes
 
 _CONTROL_BYTES = 8192
@@ -115,7 +121,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Link
 
 
 class FreeLinks:
-    """Each message has every link to itself: it takes `hespas.simulate.astra.messages.delay_ns`."""
+    """Each message has every link to itself: it takes `hespas.simulate.astra.plan.delay_ns`."""
 
     def __init__(self, system: System, kernel: Kernel) -> None:
         self._system = system
@@ -240,3 +246,59 @@ def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
     if now_ps == 0 and wait_ps == 0:
         message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")
+
+
+_Request = tuple[ActorQueue, int, Action, Any]
+
+
+class Memory:
+    """The remote memory of a system."""
+
+    def __init__(self, remote: RemoteMemory) -> None:
+        self._remote = remote
+        self._requests: dict[int, deque[_Request]] = {}
+
+    def duration_ps(self, size_bytes: int) -> int:
+        """Return how long a request takes by itself. Raises `SimulationError` without memory."""
+        latency_s, rate = self._remote.latency_s, self._remote.bandwidth_bytes_per_s
+        is_absent = self._remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION
+        if is_absent or latency_s is None or rate is None:
+            hint = "give another memory-type in remote_memory.json"
+            raise SimulationError("the system has no memory outside the devices", hint=hint)
+        return (int(to_ns(latency_s)) + int(size_bytes / to_gb_per_s(rate))) * PS_PER_NS
+
+    def request(
+        self,
+        device: int,
+        queue_of_device: ActorQueue,
+        size_bytes: int,
+        action: Action,
+        argument: object,
+    ) -> None:
+        """Have ``action(argument)`` called when ``size_bytes`` have been moved."""
+        duration_ps = self.duration_ps(size_bytes)
+        check_not_at_start(queue_of_device.now_ps, duration_ps, "a memory access")
+        node = self._shared_by(device)
+        if node is None:
+            queue_of_device.after(duration_ps, action, argument)
+            return
+        queue = self._requests.setdefault(node, deque())
+        queue.append((queue_of_device, duration_ps, action, argument))
+        if len(queue) == 1:
+            queue_of_device.after(duration_ps, self._serve_next, queue)
+
+    def _serve_next(self, queue: deque[_Request]) -> None:
+        _, _, action, argument = queue.popleft()
+        if queue:
+            queue_of_device, duration_ps, _, _ = queue[0]
+            queue_of_device.after(duration_ps, self._serve_next, queue)
+        action(argument)
+
+    def _shared_by(self, device: int) -> int | None:
+        match self._remote.kind:
+            case RemoteMemoryKind.PER_NODE_MEMORY_EXPANSION:
+                return device // (self._remote.npus_per_node or 1)
+            case RemoteMemoryKind.MEMORY_POOL:
+                return 0
+            case _:
+                return None

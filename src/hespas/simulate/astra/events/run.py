@@ -17,8 +17,8 @@ from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.device_state import EVERYONE, NEVER, DeviceState
 from hespas.simulate.astra.events.custom import CustomCollectives, CustomRun
-from hespas.simulate.astra.events.memory import Memory
 from hespas.simulate.astra.events.network import (
+    Memory,
     RendezvousTransport,
     Transport,
     check_not_at_start,
@@ -26,12 +26,16 @@ from hespas.simulate.astra.events.network import (
 )
 from hespas.simulate.astra.events.streams import DeviceContext, Queues, Streams
 from hespas.simulate.astra.folding import Channel, Folded
-from hespas.simulate.astra.messages import ContentionModel, reduce_ns
-from hespas.simulate.astra.plan import Plan, Planner, collective_kind, task_text
-from hespas.simulate.deadlock import check_complete, mismatch
-from hespas.simulate.kernel import ActorQueue, Kernel
-from hespas.simulate.matching import TAG_LIMIT, Collectives
-from hespas.simulate.memory_guard import check_memory
+from hespas.simulate.astra.plan import (
+    ContentionModel,
+    Plan,
+    Planner,
+    collective_kind,
+    reduce_ns,
+    task_text,
+)
+from hespas.simulate.kernel import ActorQueue, Kernel, check_memory
+from hespas.simulate.matching import TAG_LIMIT, Collectives, check_complete, mismatch
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,

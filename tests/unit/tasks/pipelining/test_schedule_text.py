@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.tasks.pipelining.text import load_schedule, read_schedule
+from hespas.tasks.pipelining.schedule import load_schedule, read_schedule
 
 
 @pytest.mark.parametrize(

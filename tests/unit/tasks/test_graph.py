@@ -3,10 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.program.collectives import CollectiveKind
+from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
-from hespas.tasks.chakra.writer import write_traces
-from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, TaskGraph
-from hespas.tasks.roles import find_roles, own_tasks
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    TaskGraph,
+    find_roles,
+    own_tasks,
+)
 
 
 def make_graph() -> TaskGraph:

@@ -10,7 +10,7 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Sh
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate import memory_guard
+from hespas.simulate import kernel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
@@ -20,7 +20,7 @@ MIB = 2**20
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_guard, "available_bytes", lambda: MIB)
+    monkeypatch.setattr(kernel, "available_bytes", lambda: MIB)
 
 
 def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
@@ -37,7 +37,7 @@ def graph(devices: int, duration_ps: int = 1000) -> TaskGraph:
 
 
 def test_there_is_some_memory() -> None:
-    available = memory_guard.available_bytes()
+    available = kernel.available_bytes()
 
     assert available is not None
     assert available > MIB

@@ -11,7 +11,7 @@ from hespas.collectives.schedule import Operation, phases
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.closed_forms import (
+from hespas.simulate.astra.durations import (
     AlgorithmName,
     LogicalRing,
     Span,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.tasks.pipelining.generate import chunks_named, schedule_named
+from hespas.tasks.pipelining.schedule import chunks_named, schedule_named
 
 
 def texts(name: str, stages: int, micro_batches: int) -> list[str]:

@@ -11,9 +11,8 @@ from hespas.hardware.links import LinkParameters
 from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.flow.overridden import OverriddenTopology
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.flow.topology import make_topology
+from hespas.simulate.flow.topology import OverriddenTopology, make_topology
 from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
