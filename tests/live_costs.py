@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 
 from hespas.program.program import Block, Op, Program, nested_ops
-from hespas.work.expand import Branch, Cost, Leaf, Loop, expand, without_loops
+from hespas.work.expand import Branch, Cost, Leaf, Loop, expand
+
+
+def without_loops(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    """Return the same with every loop run once, which is how XLA's cost analysis counts."""
+    return tuple([_once(cost) for cost in costs])
+
+
+def _once(cost: Cost) -> Cost:
+    match cost:
+        case Leaf():
+            return cost
+        case Loop(condition=condition, body=body):
+            return replace(
+                cost, count=1, condition=without_loops(condition), body=without_loops(body)
+            )
+        case Branch(alternatives=alternatives):
+            return replace(cost, alternatives=tuple(map(without_loops, alternatives)))
 
 
 def live_costs(program: Program) -> tuple[Cost, ...]:
@@ -24,16 +42,3 @@ def _live(block: Block) -> list[Op]:
                 v for region in op.regions for o in nested_ops(region) for v in o.operands
             )
     return kept[::-1]
-
-
-def leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
-    """Yield single operations, those of all alternatives of a branch among them."""
-    for cost in costs:
-        match cost:
-            case Leaf():
-                yield cost
-            case Loop():
-                yield from leaves(cost.items)
-            case Branch(alternatives=alternatives):
-                for items in alternatives:
-                    yield from leaves(items)

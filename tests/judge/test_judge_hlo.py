@@ -7,7 +7,7 @@ sums of a reduce-scatter are 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.program import Op, Program, nested_ops
 from hespas.program.work import Work, summed
-from hespas.work.expand import Cost, Leaf, Loop, expand, total, without_loops
+from hespas.work.expand import Leaf, expand, leaves, total
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
+from live_costs import without_loops
 from workloads import workload
 from xla_costs import hlo_proto_cost
 
@@ -33,20 +34,9 @@ def _fused_names() -> list[str]:
     return re.findall(r'"(\w+)"', listed[1])
 
 
-def _leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
-    for cost in costs:
-        match cost:
-            case Leaf():
-                yield cost
-            case Loop(items=items):
-                yield from _leaves(items)
-            case _:
-                pytest.fail("these programs do not branch")
-
-
 def _once(program: Program) -> list[Leaf]:
     costs = expand(program.main.body.operations, program.functions)
-    return list(_leaves(without_loops(costs)))
+    return list(leaves(without_loops(costs)))
 
 
 @pytest.mark.parametrize("name", _fused_names())

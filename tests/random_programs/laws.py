@@ -16,9 +16,9 @@ from hespas.memory.usage import memory_use
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
 from hespas.tasks.graph import CollectiveTask
-from hespas.work.expand import Cost, total
+from hespas.work.expand import Cost, leaves, total
 from hespas.xla.hlo.module import read_hlo_module
-from live_costs import leaves, live_costs
+from live_costs import live_costs
 from random_programs.compilers import (
     NODE,
     Compiled,

@@ -39,12 +39,12 @@ class Attention:
     key_length: int
     head_size: int
     value_size: int
-    is_causal: bool
-    is_backward: bool
-    has_bias: bool
-    dropout_rate: float
-    window: int
     multiplied: str
+    is_causal: bool = False
+    is_backward: bool = False
+    has_bias: bool = False
+    dropout_rate: float = 0.0
+    window: int = 0
     segments: int = 1
     is_paged: bool = False
     element_bytes: float = 2.0
@@ -121,7 +121,9 @@ def attentions(op: Op) -> tuple[Attention, ...]:
         )
     batch, heads, query_length, key_length = dimensions
     if config.is_paged_attention:
-        key_length = _paged_length(op, key.shape[3 - config.head_axis])
+        # The tables say how many pages there are; the configuration's length is one page.
+        pages = _four(op, len(op.operands) - 1).shape[2]
+        key_length = pages * key.shape[3 - config.head_axis]
     return (
         Attention(
             batch=batch,
@@ -136,7 +138,7 @@ def attentions(op: Op) -> tuple[Attention, ...]:
             has_bias="ScaleBias" in attrs.target,
             dropout_rate=config.dropout_rate,
             window=config.sliding_window_length,
-            multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+            multiplied=multiplier_of(query.element, key.element).type_name,
             segments=config.max_seg_per_batch,
             is_paged=config.is_paged_attention,
             element_bytes=key.element.bits / 8,
@@ -159,10 +161,8 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
         value_size=value.shape[3],
         is_causal=config.is_causal,
         is_backward=is_backward,
-        has_bias=False,
-        dropout_rate=0.0,
         window=config.window,
-        multiplied=multiplier_of(query.element, key.element, (), "").type_name,
+        multiplied=multiplier_of(query.element, key.element).type_name,
         element_bytes=key.element.bits / 8,
     )
 
@@ -183,21 +183,10 @@ def _over_latents(op: Op) -> Attention:
         key_length=cached.shape[2],
         head_size=size,
         value_size=made.shape[-1],
-        is_causal=False,
-        is_backward=False,
-        has_bias=False,
-        dropout_rate=0.0,
-        window=0,
-        multiplied=multiplier_of(query.element, cached.element, (), "").type_name,
+        multiplied=multiplier_of(query.element, cached.element).type_name,
         element_bytes=cached.element.bits / 8,
         shares_values=True,
     )
-
-
-def _paged_length(op: Op, page: int) -> int:
-    """Return how many keys the tables of pages have room for; the configuration has one page."""
-    table = _four(op, len(op.operands) - 1)
-    return table.shape[2] * page
 
 
 def _four(op: Op, at: int) -> TensorType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -13,12 +12,12 @@ from hespas.program.attrs import (
     CONVOLUTION_FORWARD,
     ConvolutionAttrs,
     CustomCallAttrs,
-    FusionAttrs,
 )
 from hespas.program.operations.contraction import convolution_macs, multiplier_of
 from hespas.program.operations.sizes import operand, result
-from hespas.program.program import Op, nested_ops
+from hespas.program.program import Op
 from hespas.program.types import TensorType
+from hespas.work.fusion import operations_of
 from hespas.work.library_config import convolution_config
 
 _GRAPH = "__cudnn$convForwardGraph"
@@ -83,81 +82,47 @@ def convolutions(op: Op) -> tuple[Convolution, ...]:
     Empty for an operation without any; raises `CostError` where cuDNN's configuration cannot be
     read. Loops and branches are not opened.
     """
-    match op.attrs:
-        case ConvolutionAttrs():
-            return (_plain(op, op.attrs),)
-        case CustomCallAttrs(target=target, convolution=ConvolutionAttrs() as attrs) if (
-            target in CUDNN_CONVOLUTIONS
-        ):
-            return (_library(op, target, attrs),)
-        case FusionAttrs():
-            return tuple(_inside(op))
-        case _ if op.kind == "async_start":
-            started = [inner for region in op.regions for inner in region.operations]
-            return tuple([each for inner in started for each in convolutions(inner)])
-        case _:
-            return ()
+    if op.kind == "async_start":
+        started = [inner for region in op.regions for inner in region.operations]
+        return tuple([each for inner in started for each in convolutions(inner)])
+    return tuple([each for inner in operations_of(op) if (each := _convolution(inner)) is not None])
 
 
-def _inside(op: Op) -> Iterator[Convolution]:
-    for inner in nested_ops(op.regions[0]):
-        if isinstance(inner.attrs, ConvolutionAttrs):
-            yield _plain(inner, inner.attrs)
-
-
-def _plain(op: Op, attrs: ConvolutionAttrs) -> Convolution:
-    return _made(Direction.FORWARD, operand(op, 0), operand(op, 1), result(op), attrs)
-
-
-def _library(op: Op, target: str, attrs: ConvolutionAttrs) -> Convolution:
-    """Read a call of cuDNN: a backward one has its forward convolution's window and places.
+def _convolution(op: Op) -> Convolution | None:
+    """Read a convolution; a backward call of cuDNN has its forward one's window and places.
 
     Source: openxla/xla, ``xla/service/gpu/cublas_cudnn.h``.
     """
+    attrs, target = op.attrs, ""
+    if isinstance(attrs, CustomCallAttrs):
+        target, attrs = attrs.target, attrs.convolution
+    if not isinstance(attrs, ConvolutionAttrs) or (target and target not in CUDNN_CONVOLUTIONS):
+        return None
     first, second, made = operand(op, 0), operand(op, 1), result(op)
-    match target:
-        case _ if target == CONVOLUTION_BACKWARD_INPUT:
-            return _made(Direction.BACKWARD_INPUT, made, second, first, attrs, is_library=True)
-        case _ if target == CONVOLUTION_BACKWARD_FILTER:
-            return _made(Direction.BACKWARD_FILTER, first, made, second, attrs, is_library=True)
-        case _:
-            forward = _made(Direction.FORWARD, first, second, made, attrs, is_library=True)
-            return _with_epilogue(forward, op)
-
-
-def _made(
-    direction: Direction,
-    image: TensorType,
-    kernel: TensorType,
-    made: TensorType,
-    attrs: ConvolutionAttrs,
-    *,
-    is_library: bool = False,
-) -> Convolution:
-    given = {
-        Direction.FORWARD: (image, kernel),
-        Direction.BACKWARD_INPUT: (made, kernel),
-        Direction.BACKWARD_FILTER: (image, made),
-    }[direction]
-    multiplier = multiplier_of(given[0].element, given[1].element, attrs.precision, "")
-    return Convolution(
+    multiplier = multiplier_of(first.element, second.element, attrs.precision)
+    direction, tensors = Direction.FORWARD, (first, second, made)
+    if target == CONVOLUTION_BACKWARD_INPUT:
+        direction, tensors = Direction.BACKWARD_INPUT, (made, second, first)
+    elif target == CONVOLUTION_BACKWARD_FILTER:
+        direction, tensors = Direction.BACKWARD_FILTER, (first, made, second)
+    image, kernel, output = tensors
+    found = Convolution(
         direction=direction,
         image=image,
         kernel=kernel,
-        result=made,
+        result=output,
         attrs=attrs,
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
-        is_library=is_library,
+        is_library=bool(target),
     )
-
-
-def _with_epilogue(forward: Convolution, op: Op) -> Convolution:
-    """Add what cuDNN does before it writes: operands beyond two are a bias and a side input."""
+    if not target or direction is not Direction.FORWARD:
+        return found
+    # Operands beyond two are a bias and a side input.
     config = convolution_config(op)
     mode = config.activation_mode
     return replace(
-        forward,
+        found,
         has_bias=len(op.operands) > 2,
         has_side_input=len(op.operands) > 3 and config.side_input_scale != 0,
         activation="" if mode in ("", "kNone") else mode,

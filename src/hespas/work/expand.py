@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Function, Op, nested_ops
+from hespas.program.program import Function, Op, nested_ops
 from hespas.program.work import Work, summed
 from hespas.work.custom_call import CustomCallCost, custom_call
 from hespas.work.fusion import fusion
@@ -81,45 +83,27 @@ def _work(cost: Cost, choose: Ranking) -> Work:
             return total(cost.items, choose=choose) * count
         case Branch(alternatives=alternatives, weights=weights):
             works = [total(items, choose=choose) for items in alternatives]
-            return _branch_work(works, weights, choose)
+            if weights is None:
+                return max(works, key=choose)
+            return summed(work * share for work, share in zip(works, weights, strict=True))
 
 
-def _branch_work(works: Sequence[Work], weights: tuple[float, ...] | None, choose: Ranking) -> Work:
-    if weights is None:
-        return max(works, key=choose)
-    return summed(work * weight for work, weight in zip(works, weights, strict=True))
-
-
-def without_loops(costs: Iterable[Cost]) -> tuple[Cost, ...]:
-    """Return the same with every loop run once, which is how XLA's cost analysis counts."""
-    return tuple([_once(cost) for cost in costs])
-
-
-def _once(cost: Cost) -> Cost:
-    match cost:
-        case Leaf():
-            return cost
-        case Loop(condition=condition, body=body):
-            return replace(
-                cost, count=1, condition=without_loops(condition), body=without_loops(body)
-            )
-        case Branch(alternatives=alternatives):
-            return replace(cost, alternatives=tuple(map(without_loops, alternatives)))
+def leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
+    """Yield every leaf of a computation, in program order."""
+    for cost in costs:
+        match cost:
+            case Leaf():
+                yield cost
+            case Loop():
+                yield from leaves(cost.items)
+            case Branch(alternatives=alternatives):
+                for items in alternatives:
+                    yield from leaves(items)
 
 
 def assumptions(costs: Iterable[Cost]) -> tuple[str, ...]:
     """Return what was taken for granted, each once, in program order."""
-    found: dict[str, None] = {}
-    for cost in costs:
-        match cost:
-            case Leaf(assumption=assumption):
-                found.update({assumption: None} if assumption else {})
-            case Loop():
-                found.update(dict.fromkeys(assumptions(cost.items)))
-            case Branch(alternatives=alternatives):
-                for items in alternatives:
-                    found.update(dict.fromkeys(assumptions(items)))
-    return tuple(found)
+    return tuple(dict.fromkeys(leaf.assumption for leaf in leaves(costs) if leaf.assumption))
 
 
 W = TypeVar("W")
@@ -157,48 +141,31 @@ def expand(
 
 def _callees(ops: Iterable[Op]) -> dict[str, str]:
     """Return the functions that operations call, each with the place of a call."""
-    found: dict[str, str] = {}
-    for op in ops:
+    callees: dict[str, str] = {}
+    inner = (each for op in ops for region in op.regions for each in nested_ops(region))
+    for op in chain(ops, inner):
         if isinstance(op.attrs, CallAttrs):
-            found.setdefault(op.attrs.callee, op.location)
-        for region in op.regions:
-            for inner in nested_ops(region):
-                if isinstance(inner.attrs, CallAttrs):
-                    found.setdefault(inner.attrs.callee, inner.location)
-    return found
+            callees.setdefault(op.attrs.callee, op.location)
+    return callees
 
 
 def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list[str]:
     """Order the functions that are needed so that each stands after those it calls."""
-    order: list[str] = []
-    done: set[str] = set()
-    open_names: set[str] = set()
-    stack = list(_callees(ops).items())
-    while stack:
-        name, location = stack[-1]
-        if name in done:
-            stack.pop()
-        elif name in open_names:
-            stack.pop()
-            open_names.discard(name)
-            done.add(name)
-            order.append(name)
-        else:
-            open_names.add(name)
-            stack.extend(_next_callees(name, location, functions, open_names))
-    return order
-
-
-def _next_callees(
-    name: str, location: str, functions: Mapping[str, Function], open_names: set[str]
-) -> list[tuple[str, str]]:
-    if name not in functions:
-        raise ProgramError(f"function @{name} is called but not defined", location=location)
-    callees = _callees(functions[name].body.operations)
-    for callee, at in callees.items():
-        if callee in open_names:
-            raise ProgramError(f"function @{callee} calls itself", location=at)
-    return list(callees.items())
+    graph: dict[str, dict[str, str]] = {}
+    pending = _callees(ops)
+    while pending:
+        name, location = pending.popitem()
+        if name not in functions:
+            raise ProgramError(f"function @{name} is called but not defined", location=location)
+        if name not in graph:
+            graph[name] = _callees(functions[name].body.operations)
+            pending |= graph[name]
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        callee, caller, *_ = error.args[1]
+        location = graph[caller][callee]
+        raise ProgramError(f"function @{callee} calls itself", location=location) from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,13 +207,11 @@ class _Opening:
             case WhileAttrs(trip_count=count):
                 return (self._loop(op, count),)
             case CaseAttrs(weights=weights):
-                alternatives = tuple([self._region(region) for region in op.regions])
+                alternatives = tuple([self.items(region.operations) for region in op.regions])
                 return (Branch(op=op, alternatives=alternatives, weights=weights),)
             case _:
-                return tuple([item for region in op.regions for item in self._region(region)])
-
-    def _region(self, region: Block) -> tuple[Cost, ...]:
-        return self.items(region.operations)
+                inner = [self.items(region.operations) for region in op.regions]
+                return tuple(chain.from_iterable(inner))
 
     def _loop(self, op: Op, count: int | None) -> Loop:
         if count is None:
@@ -255,7 +220,7 @@ class _Opening:
                 location=op.location,
                 hint=f"give {option('trip_count')}",
             )
-        condition, body = (self._region(region) for region in op.regions)
+        condition, body = (self.items(region.operations) for region in op.regions)
         return Loop(op=op, count=count, condition=condition, body=body)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
@@ -10,10 +9,16 @@ from math import prod
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs
 from hespas.program.grouped import grouped_product
-from hespas.program.operations.contraction import multiplier_of, real_pairs, window_axes
+from hespas.program.operations.contraction import (
+    Multiplier,
+    multiplier_of,
+    real_pairs,
+    window_axes,
+)
 from hespas.program.operations.sizes import operand, result
-from hespas.program.program import Op, nested_ops
+from hespas.program.program import Op
 from hespas.program.types import TensorType
+from hespas.work.fusion import operations_of
 from hespas.work.library_config import block_config, gemm_config
 
 TILE_ROWS = 128
@@ -57,18 +62,15 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
         return ()
     lhs, rhs = operand(op, 0), operand(op, 1)
     multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
-    batch = prod(lhs.shape[at] for at in attrs.lhs_batching)
-    contracted = prod(lhs.shape[at] for at in attrs.lhs_contracting)
-    taken = {*attrs.lhs_batching, *attrs.lhs_contracting}
-    free = prod(size for at, size in enumerate(lhs.shape) if at not in taken)
-    others = {*attrs.rhs_batching, *attrs.rhs_contracting}
-    columns = prod(size for at, size in enumerate(rhs.shape) if at not in others)
+    lhs_axes = _axes(lhs, attrs.lhs_batching, attrs.lhs_contracting, GemmAxis.M)
+    rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
+    columns = _size(rhs, rhs_axes, GemmAxis.N)
     return (
         GroupedGemm(
-            batch=batch,
+            batch=_size(lhs, lhs_axes, GemmAxis.BATCH),
             group_rows=attrs.group_rows or even(product.rows, product.groups),
             n=columns if attrs.is_divided else columns // product.groups,
-            k=free if attrs.is_divided else contracted,
+            k=_size(lhs, lhs_axes, GemmAxis.M if attrs.is_divided else GemmAxis.K),
             is_divided=attrs.is_divided,
             multiplied=multiplier.type_name,
             flops_per_product=multiplier.flops,
@@ -154,98 +156,85 @@ def gemms(op: Op) -> tuple[Gemm, ...]:
     configuration cannot be read. Loops and branches are not opened, and a ``ragged_dot``, whose
     matrices have sizes that are known only when it runs, is left out.
     """
-    match op.attrs:
-        case DotAttrs() | ConvolutionAttrs():
-            return _single(op, GemmWriter.DOT)
-        case CustomCallAttrs(target=target) if target.startswith(_CUBLAS):
-            return (_library(op, target),)
-        case FusionAttrs(backend_kind=kind):
-            tiles = block_config(op).output_tiles
-            found = _inside(op, _writer(kind))
-            tile = tiles[0].sizes if tiles else ()
-            return tuple([replace(each, tile=tile) for each in found])
-        case _ if op.kind == "async_start":
-            return tuple([gemm for inner in _started(op) for gemm in gemms(inner)])
-        case _:
-            return ()
+    if op.kind == "async_start":
+        started = [inner for region in op.regions for inner in region.operations]
+        return tuple([gemm for inner in started for gemm in gemms(inner)])
+    writer, tile = GemmWriter.DOT, ()
+    if isinstance(op.attrs, FusionAttrs):
+        kind = op.attrs.backend_kind
+        named = (each for start, each in _FUSION_WRITERS.items() if kind.startswith(start))
+        writer = next(named, GemmWriter.FUSION)
+        tiles = block_config(op).output_tiles
+        tile = tiles[0].sizes if tiles else ()
+    products = [_gemm(inner, writer) for inner in operations_of(op)]
+    return tuple([replace(each, tile=tile) if tile else each for each in products if each])
 
 
-def _writer(backend_kind: str) -> GemmWriter:
-    if backend_kind.startswith("__triton"):
-        return GemmWriter.TRITON
-    if backend_kind.startswith("__cudnn"):
-        return GemmWriter.CUDNN
-    return GemmWriter.FUSION
+_FUSION_WRITERS = {"__triton": GemmWriter.TRITON, "__cudnn": GemmWriter.CUDNN}
 
 
-def _started(op: Op) -> Iterator[Op]:
-    for region in op.regions:
-        yield from region.operations
-
-
-def _inside(op: Op, writer: GemmWriter) -> Iterator[Gemm]:
-    """Yield the products in a fusion; a library called in it keeps its own name."""
-    for inner in nested_ops(op.regions[0]):
-        match inner.attrs:
-            case DotAttrs() | ConvolutionAttrs():
-                yield from _single(inner, writer)
-            case CustomCallAttrs(target=target) if target.startswith(_CUBLAS):
-                yield _library(inner, target)
-            case _:
-                pass
-
-
-def _single(op: Op, writer: GemmWriter) -> tuple[Gemm, ...]:
+def _gemm(op: Op, writer: GemmWriter) -> Gemm | None:
+    """Return the product that an operation is; a library called in a fusion keeps its name."""
     match op.attrs:
         case DotAttrs() as attrs if op.kind != "ragged_dot":
-            return (_dot(op, attrs, writer),)
+            return _dot(op, attrs, writer)
         case ConvolutionAttrs() as attrs:
-            found = _point_convolution(op, attrs, writer)
-            return () if found is None else (found,)
+            return _point_convolution(op, attrs, writer)
+        case CustomCallAttrs(target=target) if target.startswith(_CUBLAS):
+            config = gemm_config(op)
+            is_light = target.startswith(_CUBLAS_LT)
+            return replace(
+                _dot(op, config.dot, GemmWriter.CUBLAS_LT if is_light else GemmWriter.CUBLAS),
+                epilogue="" if config.epilogue == "DEFAULT" else config.epilogue,
+                has_addend=config.beta != 0,
+            )
         case _:
-            return ()
-
-
-def _library(op: Op, target: str) -> Gemm:
-    config = gemm_config(op)
-    writer = GemmWriter.CUBLAS_LT if target.startswith(_CUBLAS_LT) else GemmWriter.CUBLAS
-    return replace(
-        _dot(op, config.dot, writer),
-        epilogue="" if config.epilogue == "DEFAULT" else config.epilogue,
-        has_addend=config.beta != 0,
-    )
+            return None
 
 
 def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
     lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
     lhs_axes = _axes(lhs, attrs.lhs_batching, attrs.lhs_contracting, GemmAxis.M)
     rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
-    m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
     # A library multiplies each matrix of a batch by one, where XLA folds what repeats that.
-    batched = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
-    batch = _size(*batched, GemmAxis.BATCH)
+    batched, batched_axes = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
+    # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
+    made_axes = [
+        *[GemmAxis.BATCH] * batched_axes.count(GemmAxis.BATCH),
+        *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
+        *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
+    ]
+    batch = _size(batched, batched_axes, GemmAxis.BATCH)
+    m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
     if batch * m * n != made.element_count:
         raise CostError(
             f"its result should hold {batch} x {m} x {n} elements", location=op.location
         )
-    # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
-    made_axes = [
-        *[GemmAxis.BATCH] * batched[1].count(GemmAxis.BATCH),
-        *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
-        *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
-    ]
     multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
+    return _of_axes(op, (lhs_axes, rhs_axes, made_axes), (batch, m, n), multiplier, writer)
+
+
+def _of_axes(
+    op: Op,
+    axes: tuple[list[GemmAxis], list[GemmAxis], list[GemmAxis]],
+    sizes: tuple[int, int, int],
+    multiplier: Multiplier,
+    writer: GemmWriter,
+) -> Gemm:
+    """Return a product, given the axes of lhs, rhs and result, and (batch, m, n)."""
+    lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
+    batch, m, n = sizes
     return Gemm(
         batch=batch,
         m=m,
         n=n,
-        k=_size(lhs, lhs_axes, GemmAxis.K),
+        k=_size(rhs, axes[1], GemmAxis.K),
         lhs=lhs,
         rhs=rhs,
         result=made,
-        lhs_minor=_minor(lhs, lhs_axes),
-        rhs_minor=_minor(rhs, rhs_axes),
-        result_minor=_minor(made, made_axes),
+        lhs_minor=_minor(lhs, axes[0]),
+        rhs_minor=_minor(rhs, axes[1]),
+        result_minor=_minor(made, axes[2]),
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
         writer=writer,
@@ -255,7 +244,6 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
 def _axes(
     kind: TensorType, batching: tuple[int, ...], contracting: tuple[int, ...], free: GemmAxis
 ) -> list[GemmAxis]:
-    """Return what each dimension of an operand is."""
     named = dict.fromkeys(batching, GemmAxis.BATCH) | dict.fromkeys(contracting, GemmAxis.K)
     return [named.get(at, free) for at in range(kind.rank)]
 
@@ -282,36 +270,21 @@ def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> G
     if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
         return None
     image, kernel, made = operand(op, 0), operand(op, 1), result(op)
-    m, batch = made.shape[attrs.output_batch], 1
-    input_axes = {attrs.input_batch: GemmAxis.M, attrs.input_feature: GemmAxis.K}
+    image_axes = {attrs.input_batch: GemmAxis.M, attrs.input_feature: GemmAxis.K}
     kernel_axes = {attrs.kernel_input_feature: GemmAxis.K, attrs.kernel_output_feature: GemmAxis.N}
-    output_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
-    windows = window_axes(attrs, image.shape, kernel.shape, made.shape)
-    for at, axis in enumerate(windows):
-        if real_pairs(axis) != axis.output_size:
+    made_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
+    for at, axis in enumerate(window_axes(attrs, image.shape, kernel.shape, made.shape)):
+        is_batch = axis.kernel_size == axis.output_size
+        if real_pairs(axis) != axis.output_size or not (axis.kernel_size == 1 or is_batch):
             return None
-        if axis.kernel_size == 1:
-            kind, m = GemmAxis.M, m * axis.output_size
-        elif axis.kernel_size == axis.output_size:
-            kind, batch = GemmAxis.BATCH, batch * axis.output_size
-        else:
-            return None
-        input_axes[attrs.input_spatial[at]] = kind
-        kernel_axes[attrs.kernel_spatial[at]] = kind
-        output_axes[attrs.output_spatial[at]] = kind
-    multiplier = multiplier_of(image.element, kernel.element, attrs.precision, "")
-    return Gemm(
-        batch=batch,
-        m=m,
-        n=kernel.shape[attrs.kernel_output_feature],
-        k=kernel.shape[attrs.kernel_input_feature],
-        lhs=image,
-        rhs=kernel,
-        result=made,
-        lhs_minor=_minor(image, [input_axes[at] for at in range(image.rank)]),
-        rhs_minor=_minor(kernel, [kernel_axes[at] for at in range(kernel.rank)]),
-        result_minor=_minor(made, [output_axes[at] for at in range(made.rank)]),
-        multiplied=multiplier.type_name,
-        flops_per_product=multiplier.flops,
-        writer=writer,
+        meaning = GemmAxis.M if axis.kernel_size == 1 else GemmAxis.BATCH
+        image_axes[attrs.input_spatial[at]] = meaning
+        kernel_axes[attrs.kernel_spatial[at]] = meaning
+        made_axes[attrs.output_spatial[at]] = meaning
+    lhs_axes, rhs_axes, result_axes = (
+        [axes[at] for at in range(len(axes))] for axes in (image_axes, kernel_axes, made_axes)
     )
+    batch, m = (_size(made, result_axes, axis) for axis in (GemmAxis.BATCH, GemmAxis.M))
+    n = _size(kernel, rhs_axes, GemmAxis.N)
+    multiplier = multiplier_of(image.element, kernel.element, attrs.precision)
+    return _of_axes(op, (lhs_axes, rhs_axes, result_axes), (batch, m, n), multiplier, writer)

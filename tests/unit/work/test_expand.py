@@ -12,7 +12,8 @@ from hespas.program.attrs import NO_ATTRS, CallAttrs
 from hespas.program.program import Block, Function, Op, Program
 from hespas.program.work import ZERO, Work
 from hespas.work.custom_call import OperandTraffic, StatedWork
-from hespas.work.expand import Branch, Cost, Leaf, Loop, assumptions, expand, total, without_loops
+from hespas.work.expand import Branch, Cost, Leaf, Loop, assumptions, expand, total
+from live_costs import without_loops
 
 ProgramOf = Callable[[str], Program]
 

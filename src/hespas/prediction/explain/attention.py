@@ -86,9 +86,6 @@ class Scores:
             value_size=self.head_size,
             is_causal=self.is_causal,
             is_backward=is_backward,
-            has_bias=False,
-            dropout_rate=0.0,
-            window=0,
             multiplied=self.multiplied,
         )
 

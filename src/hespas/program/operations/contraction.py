@@ -95,7 +95,7 @@ def convolution(op: Op) -> Work:
         raise CostError("the window of a convolution is not known", location=op.location)
     image, kernel = operand(op, 0), operand(op, 1)
     macs = convolution_macs(attrs, image.shape, kernel.shape, result(op).shape)
-    multiplier = multiplier_of(image.element, kernel.element, attrs.precision, "")
+    multiplier = multiplier_of(image.element, kernel.element, attrs.precision)
     return traffic(op, flops=flop_counts(multiplier.type_name, macs * multiplier.flops))
 
 
@@ -132,7 +132,7 @@ def window_axes(
 def einsum(op: Op) -> Work:
     """2 FLOPs for each combination of indices, with all letters of the equation apart."""
     sizes = _letter_sizes(op)
-    multiplier = multiplier_of(operand(op, 0).element, operand(op, 1).element, (), "")
+    multiplier = multiplier_of(operand(op, 0).element, operand(op, 1).element)
     return traffic(op, flops=flop_counts(multiplier.type_name, sizes * multiplier.flops))
 
 
@@ -159,7 +159,7 @@ _ALGORITHM_PASSES = re.compile(r"num_primitive_operations = (\d+)")
 
 
 def multiplier_of(
-    lhs: ElementType, rhs: ElementType, precision: tuple[str, ...], algorithm: str
+    lhs: ElementType, rhs: ElementType, precision: tuple[str, ...] = (), algorithm: str = ""
 ) -> Multiplier:
     """Return what the hardware multiplies.
 
