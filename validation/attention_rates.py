@@ -1,7 +1,6 @@
 """At which rate the reductions of unfused attention would have to run for the published steps.
 
-    python validation/attention_rates.py            print the table
-    python validation/attention_rates.py --write    put it into docs/evidence/accuracy.md
+    python validation/attention_rates.py
 
 Each Llama-like step of docs/data/accuracy.json is compiled for its GPU. Column reductions over the
 scores of attention are the kernels about whose rate least is known; what a published time leaves
@@ -13,11 +12,8 @@ the cache if `python validation/kernel_parts.py` or `hespas validate` has compil
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hespas.errors import CostError
 from hespas.hardware.device import Device
@@ -31,11 +27,10 @@ from hespas.program.program import Op, shape_of, size_of
 from hespas.work.expand import Leaf, expand
 from hespas.work.gemm import gemms
 from hespas.xla.cpu import use_cpu
-from kernel_parts import NODES, PAGE, Compiled, Point, points, program_of
+from kernel_parts import NODES, Compiled, Point, points, program_of
 
 ROUNDING_S = 0.005
 """Half of what published times are rounded to."""
-_TABLE = re.compile(r"<!-- rates -->\n.*?<!-- end -->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,17 +167,9 @@ def table(steps: Sequence[Step]) -> str:
 
 
 def main() -> None:
-    """Print the table, or write it into the page."""
+    """Print the table."""
     use_cpu()
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
-    given = parser.parse_args()
-    text = table([step_of(each) for each in points()])
-    if not given.write:
-        print(text)
-        return
-    page = Path(PAGE).read_text()
-    Path(PAGE).write_text(_TABLE.sub(lambda _: f"<!-- rates -->\n{text}\n<!-- end -->", page))
+    print(table([step_of(each) for each in points()]))
 
 
 if __name__ == "__main__":

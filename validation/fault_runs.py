@@ -14,19 +14,16 @@ _ENDS = ("answered", "refused or ended", "wrong")
 
 
 def table() -> str:
-    """Return how often each fault was tried, on which commands, and how that ended."""
+    """Return how often each fault was tried, and how that ended."""
     runs = json.loads(RECORD.read_text())["runs"]
     trials = [trial for run in runs for trial in run["trials"]]
     ends: Counter[tuple[str, str]] = Counter()
-    commands: dict[str, dict[str, None]] = {}
     for trial in trials:
         ends[trial["fault"], trial["end"]] += trial["times"]
-        commands.setdefault(trial["fault"], {})[trial["command"]] = None
-    lines = ["| fault | commands | answered | refused or ended | wrong |", "|---|---|---|---|---|"]
+    lines = ["| fault | answered | refused or ended | wrong |", "|---|---|---|---|"]
     lines += [
-        f"| {fault} | {', '.join(commands[fault])} "
-        f"| {' | '.join(str(ends[fault, end]) for end in _ENDS)} |"
-        for fault in sorted(commands, key=str.casefold)
+        f"| {fault} | {' | '.join(str(ends[fault, end]) for end in _ENDS)} |"
+        for fault in sorted({fault for fault, _ in ends}, key=str.casefold)
     ]
     wrong = sum(times for (_, end), times in ends.items() if end == "wrong")
     said = f"Together {ends.total()} trials: {wrong} went wrong."

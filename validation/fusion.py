@@ -145,19 +145,18 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     """Return the line of a comparison, and the errors of what is modelled."""
     exported, fused, compiled = (entry[name] for name in ("exported", "fused", "compiled"))
     errors = {name: fused[name] / compiled[name] - 1 for name in ("step_s", "kernels", "bytes")}
-    options = ", ".join(f"{name}={value}" for name, value in entry["options"].items())
+    hidden = ("attention", "state_dtype")
+    options = ",".join(
+        f"{name}={value}" for name, value in entry["options"].items() if name not in hidden
+    )
+    attention = " (fused attention)" if entry["options"].get("attention") == "cudnn" else ""
     cells = (
-        entry["workload"],
-        options,
+        f"{entry['workload']}{attention} {options}",
         entry["node"].partition("_")[0],
         f"{1e3 * exported['step_s']:.1f} ms",
         f"{1e3 * fused['step_s']:.1f} ms",
         f"{1e3 * compiled['step_s']:.1f} ms",
-        _signed(errors["step_s"]),
-        f"{fused['kernels']:.0f} / {compiled['kernels']:.0f}",
-        _signed(errors["kernels"]),
-        f"{fused['bytes'] / 1e9:.1f} / {compiled['bytes'] / 1e9:.1f} GB",
-        _signed(errors["bytes"]),
+        *map(_signed, errors.values()),
     )
     return Row(cells=cells, errors=errors)
 
@@ -166,8 +165,8 @@ def table(file: Path = FUSION) -> str:
     """Return the page's table and the line under it."""
     entries = json.loads(file.read_text())["programs"]
     lines = [
-        "| program | options | on | exported | fused | compiled | error | kernels | | bytes | |",
-        f"|{'---|' * 11}",
+        "| program | on | exported | fused | compiled | step | kernels | bytes |",
+        f"|{'---|' * 8}",
     ]
     rows = [row_of(entry) for entry in entries]
     lines += [f"| {' | '.join(row.cells)} |" for row in rows]

@@ -1,4 +1,4 @@
-"""The runs of damaged files that docs/data/fuzz.json records, as a table for docs/reliability.md.
+"""The runs of damaged files that docs/data/fuzz.json records, in a sentence of docs/reliability.md.
 
 ``python -m fuzz --record docs/data/fuzz.json`` adds a run to it (docs/reliability.md).
 """
@@ -13,24 +13,19 @@ RECORD = Path(__file__).resolve().parents[1] / "docs" / "data" / "fuzz.json"
 _ENDS = ("answered", "refused", "failed")
 
 
-def table() -> str:
-    """Return how many damaged files of each kind ended how, and a sentence on all of them."""
+def summary() -> str:
+    """Return a paragraph: how many damaged files of how many kinds failed."""
     runs = json.loads(RECORD.read_text())["runs"]
     ends: Counter[tuple[str, str]] = Counter()
     for run in runs:
         for reader, counts in run["readers"].items():
             ends.update({(reader, end): counts[end] for end in _ENDS})
-    lines = ["| files | answered | refused | failed |", "|---|---|---|---|"]
-    lines += [
-        f"| {reader} | {' | '.join(str(ends[reader, end]) for end in _ENDS)} |"
-        for reader in sorted({reader for reader, _ in ends})
-    ]
     inputs, cuts = (sum(run[key] for run in runs) for key in ("inputs", "cut_short"))
     failed = sum(times for (_, end), times in ends.items() if end == "failed")
     seeds = ", ".join(str(run["seed"]) for run in runs)
     longest_s = max(run["longest_s"] for run in runs)
-    said = (
-        f"Together {inputs} files, {cuts} of them cut short, with the seeds {seeds}: "
+    kinds = len({reader for reader, _ in ends})
+    return (
+        f"{inputs} damaged files of {kinds} kinds, {cuts} of them cut short (seeds {seeds}): "
         f"{failed} failed. The longest took {longest_s} s."
     )
-    return "\n".join([*lines, "", said, ""])

@@ -1,7 +1,6 @@
 """Predict parts with measured tables as if they had none, by the tables of others.
 
-    python validation/own_hardware.py            print the table
-    python validation/own_hardware.py --write    put it into docs/evidence/measured-tables.md
+    python validation/own_hardware.py
 
 Each part is described as hardware of one's own is: by its rates, its memory and its target alone.
 Its step is predicted by the tables of the other part that is nearest in memory bandwidth, by those
@@ -10,11 +9,8 @@ of the nearest of another generation, and at the peak rates, and compared with w
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import hespas
 from hespas.hardware.device import Device, MeasuredTables
@@ -22,7 +18,6 @@ from hespas.hardware.presets import load_device
 from hespas.price.gemm import nearest_part
 from hespas.price.tables import load_part
 
-PAGE = Path("docs/evidence/measured-tables.md")
 GENERATIONS = {
     "A100_SXM_80GB": "Ampere",
     "H100_80GB": "Hopper",
@@ -132,16 +127,8 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print or write the table."""
-    parser = argparse.ArgumentParser(description="Predict measured parts without their tables.")
-    parser.add_argument("--write", action="store_true")
-    made = table()
-    if not parser.parse_args().write:
-        print(made)
-        return
-    marked = re.compile(r"(<!-- own hardware -->\n).*?(<!-- end -->)", re.DOTALL)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(marked.sub(lambda found: f"{found[1]}{made}\n{found[2]}", page), "utf-8")
+    """Print the table."""
+    print(table())
 
 
 if __name__ == "__main__":

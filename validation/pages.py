@@ -28,7 +28,7 @@ import argparse
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -210,10 +210,6 @@ def _percent(errors: Iterable[float]) -> str:
     return f"{100 * mean(abs(error) for error in errors):.1f} %"
 
 
-def _signed(error: float) -> str:
-    return f"{round(100 * error, 1) + 0.0:+.1f} %"
-
-
 def _steps(accuracy: Mapping[str, Any], family: str, node: str = "") -> list[Mapping[str, Any]]:
     return [
         step
@@ -226,73 +222,37 @@ def _predicted_s(step: Mapping[str, Any]) -> float:
     return step["predicted_s"]["measured"]
 
 
-def _step_rows(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| system | model | measured | predicted | error | beyond rounding |"
-    yield "|---|---|---|---|---|---|"
-    for step in steps:
-        yield (
-            f"| 4 x {step['node'].partition('_')[0]} | {step['workload']} "
-            f"| {step['measured_s']:.2f} s | {1e3 * _predicted_s(step):.1f} ms "
-            f"| {_signed(step['error'])} | {_signed(step['error_beyond_rounding'])} |"
-        )
-
-
-def _means(name: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    beyond = [abs(step["error_beyond_rounding"]) for step in steps]
-    return (
-        f"{name}: mean absolute error {_percent(step['error'] for step in steps)}, "
-        f"beyond rounding {_percent(beyond)}, at most {100 * max(beyond):.1f} %."
-    )
-
-
-def _llama3(accuracy: Mapping[str, Any]) -> str:
-    means = [_means(f"4 x {gpu}", _steps(accuracy, "llama3", gpu)) for gpu in ("A100", "H100")]
-    every = _steps(accuracy, "llama3")
-    lines = [*_step_rows(every), "", *(f"* {m}" for m in [*means, _means("All twelve", every)])]
-    return "\n".join([*lines, ""])
-
-
-def _resnet(accuracy: Mapping[str, Any]) -> str:
-    steps = _steps(accuracy, "resnet")
-    return "\n".join([*_step_rows(steps), "", _means("Both", steps), ""])
-
-
-def _methods(accuracy: Mapping[str, Any]) -> str:
-    """Return the method beside the roofline and the sum of profiled blocks."""
+def _fourteen(accuracy: Mapping[str, Any]) -> str:
+    """Return the errors of each family and method, and that of the speed-ups."""
+    groups = {
+        "Llama-like models, 4 A100": _steps(accuracy, "llama3", "A100"),
+        "Llama-like models, 4 H100": _steps(accuracy, "llama3", "H100"),
+        "ResNets, 4 A100": _steps(accuracy, "resnet"),
+    }
     lines = [
-        "| system | model | on GPUs | `measured` | error | `roofline` | error | profiled | error |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| steps | `measured` | beyond rounding | `roofline` | profiled blocks |",
+        "|---|---|---|---|---|",
     ]
-    for step in accuracy["steps"]:
-        cells = [
-            f"4 x {step['node'].partition('_')[0]}",
-            step["workload"],
-            f"{step['measured_s']:.2f} s",
-        ]
-        seconds = [*(step["predicted_s"][name] for name in ("measured", "roofline"))]
-        seconds.append(step["profiled_compute_s"])
-        for each in seconds:
-            error = "" if each is None else _signed(each / step["measured_s"] - 1)
-            cells += ["" if each is None else f"{1e3 * each:.1f} ms", error]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def _speed_ups(accuracy: Mapping[str, Any]) -> str:
-    lines = ["| model | measured | predicted | error |", "|---|---|---|---|"]
-    for slow in _steps(accuracy, "llama3", "A100"):
-        (fast,) = (s for s in _steps(accuracy, slow["workload"], "H100"))
-        measured = slow["measured_s"] / fast["measured_s"]
-        predicted = _predicted_s(slow) / _predicted_s(fast)
-        lines.append(
-            f"| {slow['workload']} | {measured:.2f} | {predicted:.2f} "
-            f"| {_signed(predicted / measured - 1)} |"
-        )
+    for name, steps in groups.items():
+        cells = [_percent(step["error"] for step in steps)]
+        cells.append(_percent(step["error_beyond_rounding"] for step in steps))
+        cells.append(_percent(_off(step, step["predicted_s"]["roofline"]) for step in steps))
+        profiled = [step for step in steps if step["profiled_compute_s"] is not None]
+        errors = [_off(step, step["profiled_compute_s"]) for step in profiled]
+        cells.append(_percent(errors) if errors else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     error, beyond = (
         100 * accuracy[f"median_speed_up_error{suffix}"] for suffix in ("", "_beyond_rounding")
     )
-    median_line = f"Median absolute error: {error:.1f} %, beyond rounding {beyond:.1f} %."
-    return "\n".join([*lines, "", median_line, ""])
+    speed_ups = (
+        "The speed-up from A100 to H100 is off by "
+        f"{error:.1f} % in the median ({beyond:.1f} % beyond rounding)."
+    )
+    return "\n".join([*lines, "", speed_ups, ""])
+
+
+def _off(step: Mapping[str, Any], predicted_s: float) -> float:
+    return predicted_s / step["measured_s"] - 1
 
 
 def _summary(accuracy: Mapping[str, Any]) -> str:
@@ -326,26 +286,19 @@ def _own(part: Callable[[], str]) -> Callable[[Mapping[str, Any]], str]:
 
 
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "everycauses": _own(every_rows.causes_table),
     "everygroups": _own(every_rows.groups_table),
-    "everygrowth": _own(every_rows.growth_table),
     "everymissing": _own(every_rows.missing_list),
-    "everynotes": _own(every_rows.notes_list),
-    "everyscalingtable": _own(every_rows.scaling_table),
     "everystep": _own(every_rows.steps_table),
     "everysummary": _own(every_rows.summary),
+    "fourteen": _fourteen,
     "fusion": _own(fusion.table),
-    "fuzz": _own(fuzz_runs.table),
+    "fuzz": _own(fuzz_runs.summary),
     "faults": _own(fault_runs.table),
-    "llama3": _llama3,
     "loops": _own(loops.table),
-    "methods": _methods,
     "optimised": _optimised,
     "pipelinesummary": _own(pipelines.summary),
     "recipecost": _own(recipe_cost.cost),
     "recipeprediction": _own(recipe_cost.prediction),
-    "resnet": _resnet,
-    "speedups": _speed_ups,
     "servingsummary": _own(serving.summary),
     "summary": _summary,
 }

@@ -80,6 +80,11 @@ class Parts:
         return Parts(**{name: value * count for name, value in asdict(self).items()})
 
     @property
+    def shown(self) -> tuple[float, float]:
+        """What the page shows: products and attention."""
+        return self.products_s, self.attention_s
+
+    @property
     def total_s(self) -> float:
         """The time of the steps."""
         return self.products_s + self.attention_s + self.others_s + self.collectives_s
@@ -174,9 +179,9 @@ def tables(rows: list[dict[str, Any]]) -> str:
             *_table("prompt", "published", "predicted", first),
             "",
             *_table(
-                "batch x (prompt + new)",
-                "published, tokens/s/GPU",
-                "predicted, tokens/s/GPU",
+                "batch x (prompt+new)",
+                "published, tokens/s",
+                "predicted",
                 fixed,
             ),
             "",
@@ -187,11 +192,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 
 def _table(what: str, measured: str, ours: str, rows: list[dict[str, Any]]) -> list[str]:
-    heads = ("model", "GPUs", what, measured, ours, "error", "products", "attention", "others")
-    lines = [
-        f"| {' | '.join((*heads, 'collectives', 'launches'))} |",
-        f"|{'---|' * (len(heads) + 2)}",
-    ]
+    heads = ("model", "GPUs", what, measured, ours, "error", "products", "attention")
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines.extend(f"| {' | '.join(_cells(row))} |" for row in rows)
     return lines
 
@@ -199,18 +201,8 @@ def _table(what: str, measured: str, ours: str, rows: list[dict[str, Any]]) -> l
 def _cells(row: dict[str, Any]) -> list[str]:
     whole = Parts(**row["prefill"]) + Parts(**row["decode"])
     is_first = row["made"] == 1
-    asked = (
-        str(row["prompt"]) if is_first else f"{row['batch']} x ({row['prompt']} + {row['made']})"
-    )
-    shares = (
-        whole.products_s,
-        whole.attention_s,
-        whole.others_s,
-        whole.collectives_s,
-        whole.launches_s,
-    )
-    unit = " ms" if is_first else ""
-    places = 1 if is_first else 0
+    asked = f"{row['prompt']}" if is_first else f"{row['batch']}x({row['prompt']}+{row['made']})"
+    unit, places = (" ms", 1) if is_first else ("", 0)
     return [
         f"`{row['model']}`",
         str(row["devices"]),
@@ -218,7 +210,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['value']:,.{places}f}{unit}",
         f"{row['predicted']:,.{places}f}{unit}",
         f"{100 * error(row):+.1f} %",
-        *(f"{100 * max(0.0, share) / whole.total_s:.0f} %" for share in shares),
+        *(f"{100 * max(0.0, share) / whole.total_s:.0f} %" for share in whole.shown),
     ]
 
 

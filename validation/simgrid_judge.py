@@ -2,7 +2,7 @@
 
     make simgrid                              make its environment, and judge
     python validation/simgrid_judge.py        print the table
-        --write    put it into docs/evidence/simgrid.md, and some cases into tests/
+        --write    put some cases into tests/
 
 Every case is a network, and transfers that wait for each other. Both simulators get the same links
 and the same route of each transfer; what is compared is when each transfer ends. Each simulation by
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,12 +35,10 @@ from hespas.simulate.flow.topology import make_topology
 
 CASES = 20
 TOLERANCE = 1e-9
-PAGE = Path("docs/evidence/simgrid.md")
 STORED = Path("tests/unit/simulate/flow/simgrid_cases.json")
 _STORED_TRANSFERS = 50
 _STORED_TOO = (9,)
 _WORKER = Path(__file__).parent / "simgrid_worker.py"
-_TABLE = re.compile(r"<!-- table -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def link(draw: random.Random) -> LinkParameters:
@@ -226,15 +223,13 @@ def main() -> None:
     """Judge, and print or write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(".simgrid/bin/python"))
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE}")
+    parser.add_argument("--write", action="store_true", help="put cases into tests/")
     arguments = parser.parse_args()
     if not arguments.python.exists():
         raise SystemExit(f"there is no {arguments.python}: make simgrid")
     results = [judged(random_case(number), arguments.python) for number in range(CASES)]
-    text = table(results)
-    print(text)
+    print(table(results))
     if arguments.write:
-        PAGE.write_text(_TABLE.sub(f"<!-- table -->\n{text}\n<!-- end -->", PAGE.read_text()))
         STORED.write_text(stored(results))
     worst = max(one.difference for one in results)
     if worst > TOLERANCE:

@@ -1,7 +1,6 @@
 """How libtpu runs collectives on slices of TPUs, as it writes beside them in compiled programs.
 
-    python validation/tpu_collectives.py            print the table
-    python validation/tpu_collectives.py --write    put it into docs/evidence/tpus.md
+    python validation/tpu_collectives.py
 
 Each program is one collective of 32 MB in bf16 among all chips of a slice, or among those along one
 of its axes. The table says which strategy or emitter the compiler names, with the number of parts
@@ -11,11 +10,9 @@ last, as the presets say and along one axis after the other. Needs hespas[tpu].
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
@@ -26,7 +23,6 @@ from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.tasks.graph import CollectiveTask, TaskGraph
 
-PAGE = Path("docs/evidence/tpus.md")
 SIZE_BYTES = 32 * 2**20
 _COLUMNS = 1024
 _CONFIG = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w+)"(?:,"strategy":"(\w+)")?')
@@ -171,15 +167,8 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print the table, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE}")
-    made = table()
-    if parser.parse_args().write:
-        place = re.compile(r"<!-- collectives -->\n.*?<!-- end -->", re.DOTALL)
-        PAGE.write_text(place.sub(f"<!-- collectives -->\n{made}\n<!-- end -->", PAGE.read_text()))
-    else:
-        print(made)
+    """Print the table."""
+    print(table())
 
 
 if __name__ == "__main__":

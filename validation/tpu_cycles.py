@@ -226,15 +226,12 @@ def main() -> None:
     arguments = parser.parse_args()
     products = table(PRODUCTS, devices, "FLOP/cycle (of the peak of bf16)")
     moving = table(MOVING, devices, "bytes/cycle (of the memory bandwidth)")
-    tables = {"cycles": f"{products}\n\n{moving}", "methods": comparison()}
-    page = PAGE.read_text()
-    for name, text in tables.items():
-        if not arguments.write:
-            print(f"{text}\n")
-        place = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
-        page = place.sub(f"<!-- {name} -->\n{text}\n<!-- end -->", page)
-    if arguments.write:
-        PAGE.write_text(page)
+    text = f"{products}\n\n{moving}"
+    if not arguments.write:
+        print(f"{text}\n\n{comparison()}")
+        return
+    place = re.compile(r"<!-- cycles -->\n.*?<!-- end -->", re.DOTALL)
+    PAGE.write_text(place.sub(f"<!-- cycles -->\n{text}\n<!-- end -->", PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What libtpu's instructions and its cycles say of kernels that move, compute or reduce, by hespas.
 
     python validation/tpu_vectors.py                 print the table
-    python validation/tpu_vectors.py --write         put it into docs/evidence/tpus.md
     python validation/tpu_vectors.py --node TPUv6e   one part, as JSON
 
 Each program is compiled for a TPU without having one. libtpu then writes how many operations of
@@ -29,7 +28,6 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-PAGE = Path("docs/evidence/tpus.md")
 TOPOLOGIES = {"TPUv5e": "v5e:1x1", "TPUv6e": "v6e:1x1"}
 WINDOW_KIB = 4096
 """Memory for windows: small ones have few instructions, so that compiling takes a second."""
@@ -235,10 +233,9 @@ def _cells(row: dict[str, float] | None) -> str:
 
 
 def main() -> None:
-    """Print the table, or write it."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--node", choices=TOPOLOGIES)
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.node:
         print(json.dumps(judged(options.node)))
@@ -248,12 +245,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--node", node]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         found[node] = json.loads(done.stdout.splitlines()[-1])
-    text = table(found)
-    print(text)
-    if options.write:
-        place = re.compile(r"<!-- vectors -->\n.*?<!-- end -->", re.DOTALL)
-        made = f"<!-- vectors -->\n{text}\n<!-- end -->"
-        PAGE.write_text(place.sub(lambda _: made, PAGE.read_text()))
+    print(table(found))
 
 
 if __name__ == "__main__":
