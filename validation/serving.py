@@ -28,7 +28,7 @@ from hespas.prediction.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.prediction.result import Prediction
+from hespas.report.answers import Answer, answer_of
 from hespas.sources.options import ModelOptions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,10 +148,10 @@ def parts_of(point: Point, model: str, sizes: dict[str, int]) -> Parts:
         network=NetworkOptions(cluster=f"{point.devices}xH100_80GB"),
         compile=CompileChoice(fidelity=Fidelity.FUSED),
     )
-    return divided(predict(options))
+    return divided(answer_of(predict(options)))
 
 
-def divided(prediction: Prediction) -> Parts:
+def divided(prediction: Answer) -> Parts:
     """Return where a step's time goes."""
     rows = prediction.rows("kinds")
     products = _sum(rows, "matrix product")
