@@ -20,8 +20,8 @@ import pytest
 from fuzz.good_files import HLO, LOOPS, PTX
 from hespas.cli.commands import commands, run
 from hespas.errors import ProgramError
+from hespas.price.ptx.opcodes import slots_of
 from hespas.price.ptx.parser import read_kernel
-from hespas.price.ptx.pipes import slots_of
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.study.store import opened
 from hespas.study.study import study_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,17 +14,15 @@ from hespas.price.driver import estimate_region
 from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
 from hespas.price.gemm import GemmModel, Product, as_product, convolution_time, gemm_model
 from hespas.price.graph import no_power
+from hespas.price.kernel import Kernel, Writer, kernel_of
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
 from hespas.price.roofline import Rates, Roofline, device_at
 from hespas.price.tables import FORMAT, PartWire
 from hespas.program.program import Program
 from hespas.split.regions import Compute
-from hespas.work.attention import attentions
-from hespas.work.convolution import Convolution, convolutions
-from hespas.work.custom_call import is_triton
 from hespas.work.expand import Leaf
-from hespas.work.gemm import TILE_ROWS, Gemm, GroupedGemm, gemms, grouped_gemms
+from hespas.work.gemm import TILE_ROWS, Gemm, GroupedGemm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +43,21 @@ class Streaming:
     overhead_s: float
     factor: float = 1.0
 
+    @staticmethod
+    def of(about: PartWire, roofline: Roofline) -> Streaming:
+        """Return the model of a device, from what was measured on a part.
+
+        The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
+        measured, of kernels replayed one behind another.
+        """
+        overhead_s = roofline.device.launch_overhead_s
+        return Streaming(
+            roofline=roofline,
+            efficiency=about.streaming_efficiency,
+            overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
+            factor=roofline.device.factor("kernels"),
+        )
+
     @property
     def parameters(self) -> Mapping[str, object]:
         """Its three figures."""
@@ -57,14 +70,13 @@ class Streaming:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What it assumes of every kernel."""
-        return (
-            (
-                "measured: kernels that are no products move their bytes at "
-                f"{100 * self.efficiency:.0f} % of the memory bandwidth, the part that long ones "
-                f"were measured to reach, and take {format_time(self.overhead_s)} beside if the "
-                "program is compiled"
-            ),
+        share, beside = f"{100 * self.efficiency:.0f} %", format_time(self.overhead_s)
+        streamed = (
+            f"measured: kernels that are no products move their bytes at {share} of the memory "
+            f"bandwidth, the part that long ones were measured to reach, and take {beside} beside "
+            "if the program is compiled"
         )
+        return (streamed,)
 
     def moving_s(self, size_bytes: float) -> float:
         """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
@@ -81,29 +93,12 @@ class Streaming:
         return Timing(time_s=overhead_s + busy_s, bound=bound + Bound(launch_s=overhead_s))
 
 
-def streaming_of(about: PartWire, roofline: Roofline) -> Streaming:
-    """Return the model of a device, from what was measured on a part.
-
-    The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
-    measured, of kernels replayed one behind another.
-    """
-    device: Device = roofline.device
-    overhead_s = device.launch_overhead_s
-    return Streaming(
-        roofline=roofline,
-        efficiency=about.streaming_efficiency,
-        overhead_s=about.streaming_latency_s if overhead_s is None else overhead_s,
-        factor=device.factor("kernels"),
-    )
-
-
 _LARGE = 8192
 _OF_PRODUCTS = frozenset({"bf16", "f8", "tf32"})
 _TRITON = (
     "products in kernels of Triton run at the rate of a large one in the tables, "
     f"{_LARGE} x {_LARGE} x {_LARGE}"
 )
-_OF_LIBRARIES = frozenset({"cholesky", "custom_call", "fft", "triangular_solve"})
 _AT_PEAK = "{} is priced at the peak rate of its arithmetic: no table has what its library reaches"
 _LIKELY = (
     "no tables are of {device}: it is taken to reach as much of its peaks, by size of "
@@ -169,7 +164,7 @@ class Measured:
 
         Raises `HardwareError` for a device whose power is not described.
         """
-        device = self.gemm.device
+        device = self.device
         if device.power is None:
             raise no_power(device)
         clock_hz = clock * device.power.boost_clock_hz
@@ -184,7 +179,7 @@ class Measured:
     @property
     def parameters(self) -> Mapping[str, object]:
         """The device, which tables serve it, and the parameters of what prices the rest."""
-        device = self.gemm.device
+        device = self.device
         about = self.gemm.part.about
         return {
             **self.streaming.roofline.parameters,
@@ -204,7 +199,13 @@ class Measured:
         What it assumes of other operations than products, they note themselves.
         """
         del program
-        return (self._products, *self._calibration)
+        device = self.device
+        if device.measured is None or not device.measured.factors:
+            return (self._products,)
+        factors = sorted(device.measured.factors.items())
+        listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+        calibrated = f"measured: times are multiplied as {device.name} was calibrated: {listed}"
+        return self._products, calibrated
 
     @property
     def _products(self) -> str:
@@ -215,15 +216,6 @@ class Measured:
             "if the program is compiled, as they are launched one by one"
         )
 
-    @property
-    def _calibration(self) -> tuple[str, ...]:
-        device = self.gemm.device
-        if device.measured is None or not device.measured.factors:
-            return ()
-        factors = sorted(device.measured.factors.items())
-        listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
-        return (f"measured: times are multiplied as {device.name} was calibrated: {listed}",)
-
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; `CostError` for work that is not known."""
         return estimate_region(
@@ -233,81 +225,41 @@ class Measured:
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
         """Return what one operation costs, the launch of a kernel within."""
         timing = self.time(leaf, is_kernel=is_kernel)
-        device, about = self.gemm.device, self.gemm.part.about
+        device = self.device
         if device.measured is None:
-            likely = _LIKELY.format(device=device.name, part=about.measured_on)
+            part = self.gemm.part.about.measured_on
+            likely = _LIKELY.format(device=device.name, part=part)
             timing = replace(timing, notes=(likely, *timing.notes))
         return self.streaming.roofline.price_timed(leaf, timing)
 
     def time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
         """Return how long one operation takes, and what was assumed."""
-        op, moved = leaf.op, leaf.work.bytes_moved
-        products = gemms(op)
-        timings = [self.attention.price(each) for each in attentions(op)]
-        timings.extend(self._gemm(each) for each in products)
-        timings.extend(self._grouped(each) for each in grouped_gemms(op))
-        if not products:
-            timings.extend(self._convolution(each, moved) for each in convolutions(op))
-        if timings:
-            return self._library(leaf, timings, is_kernel=is_kernel)
-        moved_by = self._moving(leaf, is_kernel=is_kernel)
-        if is_triton(op):
-            return self._with_products(leaf, moved_by)
-        if is_kernel and self.kernels is not None and op.kind in _OF_LIBRARIES:
-            return self._with_arithmetic(leaf, moved_by)
-        return moved_by
-
-    def _moving(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
-        """Return the time of an operation that is no product, with what that assumes."""
+        kernel = kernel_of(leaf.op)
+        if kernel.multiplies:
+            return self._library(leaf, self._products_of(leaf, kernel), is_kernel=is_kernel)
         if is_kernel and self.kernels is not None:
-            timing, assumed = self.kernels.price(leaf), self.kernels.assumptions
+            moving, assumed = self.kernels.price(leaf), self.kernels.assumptions
         else:
-            timing = self.streaming.price(leaf, is_kernel=is_kernel)
-            assumed = self.streaming.assumptions if timing.time_s else ()
-        return replace(timing, notes=(*timing.notes, *assumed))
+            moving = self.streaming.price(leaf, is_kernel=is_kernel)
+            assumed = self.streaming.assumptions if moving.time_s else ()
+        moving = replace(moving, notes=(*moving.notes, *assumed))
+        if kernel.writer is Writer.TRITON:
+            return self._with_products(leaf, moving)
+        if is_kernel and self.kernels is not None and kernel.writer is not Writer.COMPILER:
+            return self._with_arithmetic(leaf, moving)
+        return moving
 
-    def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
-        """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
-        peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
-        time_s = timing.bound.launch_s + peak.compute_time_at_peak_s
-        if time_s <= timing.time_s:
-            return timing
-        bound = Bound(compute_s=peak.compute_time_at_peak_s, launch_s=timing.bound.launch_s)
-        return Timing(
-            time_s=time_s, notes=(*timing.notes, _AT_PEAK.format(leaf.op.kind)), bound=bound
-        )
-
-    def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
-        """Return how long a kernel of Triton takes: not less than its products do."""
-        products = [each for each in leaf.work.flops if table_of(each[0]) in _OF_PRODUCTS]
-        busy_s = sum(flops / self._reached(name) for name, flops in products)
-        if busy_s <= timing.time_s:
-            return timing
-        notes = (*timing.notes, _TRITON)
-        return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
-
-    def _reached(self, type_name: str) -> float:
-        """Return the FLOP/s that a large product reaches."""
-        large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
-        return large.flops / self.gemm.price(large).time_s
-
-    def _library(self, leaf: Leaf, timings: Sequence[Timing], *, is_kernel: bool) -> Timing:
-        """Return the time of a kernel around products: not less than its own bytes take.
-
-        Tables were measured kernel behind kernel in one graph; one that a program launches by
-        itself takes somewhat more.
-        """
-        total = sum(timings, Timing(time_s=0.0))
-        about = self.gemm.part.about
-        uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
-        moving_s = self.streaming.moving_s(uncached)
-        bound = total.bound if total.time_s >= moving_s else Bound(memory_s=moving_s)
-        alone_s = about.alone_s if is_kernel else 0.0
-        return Timing(
-            time_s=max(total.time_s, moving_s) + alone_s,
-            notes=(*total.notes, self._products),
-            bound=bound + Bound(launch_s=alone_s),
-        )
+    def _products_of(self, leaf: Leaf, kernel: Kernel) -> Timing:
+        """Return the time of the products, convolutions and attention of a kernel."""
+        timings = [self.attention.price(attention) for attention in kernel.attentions]
+        timings.extend(map(self._gemm, kernel.products))
+        timings.extend(map(self._grouped, kernel.grouped))
+        if not kernel.products:
+            for convolution in kernel.convolutions:
+                product = as_product(convolution)
+                timing = convolution_time(self.gemm, product, leaf.work.bytes_moved)
+                timings.append(timing * (convolution.flops_per_product / 2))
+        return sum(timings, Timing(time_s=0.0))
 
     def _gemm(self, gemm: Gemm) -> Timing:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
@@ -327,9 +279,48 @@ class Measured:
         timing = self.gemm.price(product) * (grouped.flops_per_product / 2)
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
-    def _convolution(self, convolution: Convolution, bytes_moved: float) -> Timing:
-        timed = convolution_time(self.gemm, as_product(convolution), bytes_moved)
-        return timed * (convolution.flops_per_product / 2)
+    def _library(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:
+        """Return the time of a kernel around products: not less than its own bytes take.
+
+        Tables were measured kernel behind kernel in one graph; one that a program launches by
+        itself takes somewhat more.
+        """
+        about = self.gemm.part.about
+        uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
+        moving_s = self.streaming.moving_s(uncached)
+        bound = products.bound if products.time_s >= moving_s else Bound(memory_s=moving_s)
+        alone_s = about.alone_s if is_kernel else 0.0
+        return Timing(
+            time_s=max(products.time_s, moving_s) + alone_s,
+            notes=(*products.notes, self._products),
+            bound=bound + Bound(launch_s=alone_s),
+        )
+
+    def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
+        peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
+        launch_s, compute_s = timing.bound.launch_s, peak.compute_time_at_peak_s
+        if launch_s + compute_s <= timing.time_s:
+            return timing
+        return Timing(
+            time_s=launch_s + compute_s,
+            notes=(*timing.notes, _AT_PEAK.format(leaf.op.kind)),
+            bound=Bound(compute_s=compute_s, launch_s=launch_s),
+        )
+
+    def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
+        """Return how long a kernel of Triton takes: not less than its products do."""
+        products = [(name, n) for name, n in leaf.work.flops if table_of(name) in _OF_PRODUCTS]
+        busy_s = sum(flops / self._reached(name) for name, flops in products)
+        if busy_s <= timing.time_s:
+            return timing
+        notes = (*timing.notes, _TRITON)
+        return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
+
+    def _reached(self, type_name: str) -> float:
+        """Return the FLOP/s that a large product reaches."""
+        large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
+        return large.flops / self.gemm.price(large).time_s
 
 
 def make(spec: EstimatorSpec) -> Measured:
@@ -344,14 +335,11 @@ def make(spec: EstimatorSpec) -> Measured:
 
 def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
     """Return the estimator with ``kernels`` for what is no product."""
-    device = spec.needed_device("measured")
-    gemm = gemm_model(device)
-    roofline = Roofline(
-        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
-    )
+    roofline = Roofline.of(spec, "measured")
+    gemm = gemm_model(roofline.device)
     return Measured(
         gemm=gemm,
-        attention=attention_model(device),
-        streaming=streaming_of(gemm.part.about, roofline),
+        attention=attention_model(roofline.device),
+        streaming=Streaming.of(gemm.part.about, roofline),
         kernels=kernels,
     )

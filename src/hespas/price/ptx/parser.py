@@ -1,22 +1,20 @@
-"""PTX text -> instructions and basic blocks.
+"""PTX text -> instructions, basic blocks and loops.
 
-Only what a reader of costs needs: opcodes, operands, guards, labels and the declared block of
-threads. Source of the syntax: NVIDIA, "Parallel Thread Execution ISA", sections 4 and 9.
+Only what a reader of costs needs: opcodes, operands, guards, labels, the declared block of threads,
+and the slice of a kernel that decides where it goes and what it touches. Source of the syntax:
+NVIDIA, "Parallel Thread Execution ISA", sections 4 and 9.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import cast
+from math import prod
 
 import msgspec
-import numpy as np
 
 from hespas.errors import ProgramError
-from hespas.price.ptx.arithmetic import Value
 
 Operand = str | int
 """A register (``%r1``), a whole number, or any other text as it stands."""
@@ -120,15 +118,8 @@ def read_kernel(text: str, *, location: str = "") -> Kernel:
         name=entry[1],
         instructions=tuple(instructions),
         labels=labels,
-        threads=_product(declared) if declared else None,
+        threads=prod(int(size or 1) for size in declared.groups()) if declared else None,
     )
-
-
-def _product(match: re.Match[str]) -> int:
-    count = 1
-    for extent in match.groups():
-        count *= int(extent or 1)
-    return count
 
 
 def _statements(body: str) -> Iterator[str]:
@@ -359,10 +350,7 @@ def _nexts(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
 
 def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
     """Return the registers that addresses, guards and branches depend on."""
-    makers: dict[str, list[Instruction]] = {}
-    for each in instructions:
-        for name in each.writes:
-            makers.setdefault(name, []).append(each)
+    makers = _writers(instructions, range(len(instructions)))
     waiting = [each.guard for each in instructions if each.guard]
     waiting += [address_of(each)[0] for each in instructions if is_access(each)]
     followed: set[str] = set()
@@ -372,12 +360,17 @@ def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
             continue
         followed.add(name)
         for maker in makers.get(name, ()):
-            waiting.extend(maker.reads)
+            waiting.extend(instructions[maker].reads)
     return followed
 
 
-_NEGATED = {"ge": "lt", "hs": "lo", "gt": "le", "hi": "ls"}
-_FOREVER = 1 << 62
+def _writers(instructions: Sequence[Instruction], positions: Iterable[int]) -> dict[str, list[int]]:
+    """Return the positions among these that write each register."""
+    writers: dict[str, list[int]] = {}
+    for position in positions:
+        for name in instructions[position].writes:
+            writers.setdefault(name, []).append(position)
+    return writers
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,31 +390,23 @@ def loop_of(kernel: Kernel, flow: Flow, head: int) -> Loop:
     """Describe the loop of a head."""
     body = flow.loops[head]
     blocks = [flow.blocks[number] for number in sorted(body)]
-    followed = [position for block in blocks for position in block.steps]
-    written = {name for i in followed for name in kernel.instructions[i].writes}
+    followed = [kernel.instructions[position] for block in blocks for position in block.steps]
+    written = {name for each in followed for name in each.writes}
     carried: dict[str, None] = {}
     done: set[str] = set()
-    for position in followed:
-        each = kernel.instructions[position]
+    for each in followed:
         carried.update(dict.fromkeys(n for n in each.reads if n in written and n not in done))
         done.update(each.writes)
-    inside = [i for block in blocks for i in range(block.start, block.stop)]
-    return Loop(
-        head=head,
-        body=body,
-        carried=tuple(carried),
-        comparisons=_deciding(kernel, inside),
-    )
+    inside = [position for block in blocks for position in range(block.start, block.stop)]
+    comparisons = _deciding(kernel.instructions, inside)
+    return Loop(head=head, body=body, carried=tuple(carried), comparisons=comparisons)
 
 
-def _deciding(kernel: Kernel, inside: Sequence[int]) -> tuple[int, ...]:
+def _deciding(instructions: Sequence[Instruction], inside: Sequence[int]) -> tuple[int, ...]:
     """Return the comparisons inside a loop that its branches and guards depend on."""
-    writers: dict[str, list[int]] = {}
-    for position in inside:
-        for name in kernel.instructions[position].writes:
-            writers.setdefault(name, []).append(position)
-    waiting = [kernel.instructions[i].guard for i in inside if kernel.instructions[i].guard]
-    found: set[int] = set()
+    writers = _writers(instructions, inside)
+    waiting = [instructions[i].guard for i in inside if instructions[i].guard]
+    comparisons: set[int] = set()
     asked: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -429,73 +414,9 @@ def _deciding(kernel: Kernel, inside: Sequence[int]) -> tuple[int, ...]:
             continue
         asked.add(name)
         for position in writers.get(name, ()):
-            maker = kernel.instructions[position]
+            maker = instructions[position]
             if maker.name == "setp":
-                found.add(position)
+                comparisons.add(position)
             elif maker.parts[-1] == "pred":
                 waiting.extend(maker.reads)
-    return tuple(sorted(found))
-
-
-def further_iterations(
-    loop: Loop,
-    history: Mapping[int, Sequence[tuple[Value, Value]]],
-    kernel: Kernel,
-    from_data: AbstractSet[str],
-) -> int | None:
-    """Return for how many more iterations every comparison keeps its answer.
-
-    Comparisons of data, which set a register of ``from_data``, are taken to keep theirs. None
-    where nothing that is known ends the loop; 0 where a comparison doesn't move steadily.
-    """
-    left = _FOREVER
-    for position in loop.comparisons:
-        if not from_data.isdisjoint(kernel.instructions[position].writes):
-            continue
-        sides = history.get(position, ())
-        if len(sides) < 3:
-            return 0
-        gaps = [_gap(pair) for pair in sides[-3:]]
-        step = gaps[2] - gaps[1]
-        if np.any(step != gaps[1] - gaps[0]):
-            return 0
-        left = min(left, _iterations(kernel.instructions[position], gaps[2], step))
-    return None if left >= _FOREVER else left
-
-
-def _gap(pair: tuple[Value, Value]) -> Value:
-    left, right = pair
-    wide = [each if isinstance(each, int) else each.astype(np.int64) for each in (left, right)]
-    return wide[0] - wide[1]
-
-
-def _iterations(comparison: Instruction, gap: Value, step: Value) -> int:
-    asked = comparison.parts[1]
-    asked = _NEGATED.get(asked, asked)
-    gaps, steps = np.broadcast_arrays(np.atleast_1d(gap), np.atleast_1d(step))
-    each = [
-        _lasting(asked, int(cast("int", g)), int(cast("int", s)))
-        for g, s in set(zip(gaps.tolist(), steps.tolist(), strict=True))
-    ]
-    return min(each)
-
-
-def _lasting(asked: str, gap: int, step: int) -> int:
-    """Return how often ``gap`` can move by ``step`` before the answer changes.
-
-    >>> _lasting("lt", -10, 4), _lasting("le", -8, 4), _lasting("ne", 12, -4), _lasting("lt", 5, 1)
-    (2, 2, 2, 4611686018427387904)
-    """
-    if asked in {"eq", "ne"}:
-        return _until_equal(gap, step)
-    edge = -1 if asked in {"lt", "lo"} else 0
-    if gap <= edge:
-        return _FOREVER if step <= 0 else (edge - gap) // step
-    return _FOREVER if step >= 0 else (gap - edge - 1) // -step
-
-
-def _until_equal(gap: int, step: int) -> int:
-    if gap == 0:
-        return _FOREVER if step == 0 else 0
-    meets = step != 0 and -gap // step > 0 and gap % step == 0
-    return -gap // step - 1 if meets else _FOREVER
+    return tuple(sorted(comparisons))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
@@ -10,14 +9,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
+from hespas.price.ptx.opcodes import NOTHING, slots_of
 from hespas.price.ptx.parser import Instruction, Kernel, read_kernel
-from hespas.price.ptx.pipes import NOTHING, slots_of
 from hespas.price.ptx.terms import WARP, Access, KernelAnalysis, Slots
-from hespas.price.ptx.walk import AccessCounts, Walk, walk, walk_along, width_bytes
+from hespas.price.ptx.walk import AccessCounts, Walk, walk, width_bytes
 from hespas.program.kernels import KernelLaunch
 
 _NEIGHBOURS = (1, 2, 4)
 _TENSOR_CORE = frozenset({"mma", "wgmma", "tcgen05"})
+_BARRIERS = frozenset({"bar", "barrier"})
 
 
 def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
@@ -49,65 +49,37 @@ def walk_middle(text: str, launch: KernelLaunch) -> Walk:
 
 def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
     """Return what a kernel does whose middle block was walked."""
-    kernel, threads = walked.kernel, walked.threads
-    counts = _counts(walked)
+    instructions, threads = walked.kernel.instructions, walked.threads
+    warps, runs = -(-threads // WARP), walked.runs.tolist()
+    inside = {number for body in walked.flow.loops.values() for number in body}
+    counts = [0.0] * len(instructions)
+    for block, count in zip(walked.flow.blocks, runs, strict=True):
+        counts[block.start : block.stop] = [count] * (block.stop - block.start)
+    executed = list(zip(instructions, counts, strict=True))
+    counted = [(instructions[at], access) for at, access in walked.accesses.items()]
+    accesses = [(instruction, access) for instruction, access in counted if access.warps]
+    load_sectors, fresh_sectors, loop_sectors, loop_runs = walked.sums.tolist()
     return KernelAnalysis(
-        name=kernel.name,
+        name=walked.kernel.name,
         blocks=prod(launch.grid),
         threads=threads,
-        slots=_slots(kernel, counts),
-        load_sectors=walked.load_sectors,
-        fresh_sectors=walked.fresh_sectors,
-        store_sectors=sum(each.sectors for i, each in _global(walked) if _is_store(kernel, i)),
-        loop_sectors=walked.loop_sectors,
-        loop_runs=walked.loop_runs,
-        loop_rounds=_rounds(walked),
-        l1_lines=sum(each.lines for _, each in _global(walked)),
-        shared_passes=sum(each.passes for each in walked.accesses.values()),
+        slots=_slots(walked.kernel, counts),
+        load_sectors=load_sectors,
+        fresh_sectors=fresh_sectors,
+        store_sectors=sum(access.sectors for each, access in accesses if each.name != "ld"),
+        loop_sectors=loop_sectors,
+        loop_runs=loop_runs,
+        loop_rounds=max((runs[number] / warps for number in inside), default=0.0),
+        l1_lines=sum(access.lines for _, access in accesses),
+        shared_passes=sum(access.passes for _, access in counted),
         shared_bytes=launch.shared_memory_bytes,
-        barriers=sum(
-            count
-            for each, count in zip(kernel.instructions, counts, strict=True)
-            if each.name in {"bar", "barrier"}
-        )
-        / -(-threads // WARP),
-        uses_tensor_cores=any(each.name in _TENSOR_CORE for each in kernel.instructions),
-        accesses=tuple(_access(kernel.instructions[i], each) for i, each in _global(walked)),
+        barriers=sum(count for each, count in executed if each.name in _BARRIERS) / warps,
+        uses_tensor_cores=any(each.name in _TENSOR_CORE for each in instructions),
+        accesses=tuple(_access(instruction, access) for instruction, access in accesses),
         unknown_loops=len(walked.unknown_loops),
         data_branches=len(walked.data_branches),
         data_addresses=len(walked.data_addresses),
     )
-
-
-def _rounds(walked: Walk) -> float:
-    """Return how often the busiest loop goes round."""
-    inside = {number for body in walked.flow.loops.values() for number in body}
-    warps = -(-walked.threads // WARP)
-    return max((walked.runs[number] / warps for number in inside), default=0.0)
-
-
-def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
-    """Return the analysis with what the middle block, that was walked, and one soon after it load.
-
-    Blocks one, two and four farther on are tried: what a row of four blocks shares comes again
-    with the next row.
-    """
-    farther = [kernel.blocks // 2 + distance for distance in _NEIGHBOURS]
-    seen = [
-        walk_along(walked.kernel, walked.flow, grid=launch.grid, block=launch.block, index=at).seen
-        for at in farther
-        if at < kernel.blocks
-    ]
-    shared = [len(np.intersect1d(walked.seen, each)) for each in seen]
-    return replace(kernel, neighbour_sectors=float(max(shared, default=0)))
-
-
-def _counts(walked: Walk) -> list[float]:
-    """Return for each instruction how many warps ran it."""
-    counts = [0.0] * len(walked.kernel.instructions)
-    for block, runs in zip(walked.flow.blocks, walked.runs, strict=True):
-        counts[block.start : block.stop] = [runs] * (block.stop - block.start)
-    return counts
 
 
 def _slots(kernel: Kernel, counts: list[float]) -> Slots:
@@ -121,16 +93,6 @@ def _slots(kernel: Kernel, counts: list[float]) -> Slots:
     return total
 
 
-def _global(walked: Walk) -> Iterator[tuple[int, AccessCounts]]:
-    for position, counts in walked.accesses.items():
-        if counts.warps:
-            yield position, counts
-
-
-def _is_store(kernel: Kernel, position: int) -> bool:
-    return kernel.instructions[position].name != "ld"
-
-
 def _access(instruction: Instruction, counts: AccessCounts) -> Access:
     width = width_bytes(instruction)
     return Access(
@@ -140,3 +102,23 @@ def _access(instruction: Instruction, counts: AccessCounts) -> Access:
         bytes=counts.threads * width,
         sectors=counts.sectors,
     )
+
+
+def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
+    """Return the analysis with what the middle block, that was walked, and one soon after it load.
+
+    Blocks one, two and four farther on are tried: what a row of four blocks shares comes again
+    with the next row.
+    """
+    text, flow, grid, block = walked.kernel, walked.flow, launch.grid, launch.block
+    farther = [kernel.blocks // 2 + distance for distance in _NEIGHBOURS]
+    shared = [
+        len(
+            np.intersect1d(
+                walked.seen, walk(text, grid=grid, block=block, index=at, flow=flow).seen
+            )
+        )
+        for at in farther
+        if at < kernel.blocks
+    ]
+    return replace(kernel, neighbour_sectors=float(max(shared, default=0)))

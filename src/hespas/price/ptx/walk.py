@@ -2,25 +2,22 @@
 
 Only addresses, guards and branches are computed, for all threads of the block together. Threads
 that part at a branch wait for each other: those that are furthest behind go first. A loop whose
-registers move by a constant step is walked three times and then multiplied.
+registers move by a constant step is walked three times and then multiplied: a comparison whose
+sides move by constant steps keeps its answer for a number of iterations that follows from a
+division, and a loop goes on as it does for the least such number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
-from hespas.price.ptx.arithmetic import (
-    Array,
-    Value,
-    bits_of,
-    compared,
-    evaluate,
-    narrowed,
-)
+from hespas.price.ptx.memory import Patterns, active_warps, different
+from hespas.price.ptx.opcodes import Array, Value, bits_of, compared, evaluate, narrowed
 from hespas.price.ptx.parser import (
     NOWHERE,
     Flow,
@@ -30,117 +27,27 @@ from hespas.price.ptx.parser import (
     Operand,
     address_of,
     flow_of,
-    further_iterations,
     is_access,
     loop_of,
 )
-from hespas.price.ptx.terms import LINE_BYTES, SECTOR_BYTES, WARP
+from hespas.price.ptx.terms import SECTOR_BYTES
 from hespas.program.kernels import Extent
 
-_LINE_SHIFT = 7
-_SECTOR_SHIFT = 5
-_NOWHERE = -1
+_MOST_STEPS = 20_000
+_FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
+# What a thread cannot know without running: memory and other threads.
+_FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
+_PARAMETER_SPACING = 1 << 40
+_FAR_SECTORS = 2048 // SECTOR_BYTES
+"""A page of device memory stays open: what lies no farther on belongs to the same run."""
+_VARIABLE_SPACING = (1 << 20) + (1 << 14)
+"""Variables lie far apart, by no multiple of the range that `_loaded` distinguishes."""
+_WORD_BITS, _HALF = 32, 1 << 31
+_LOADED, FRESH, _IN_LOOPS, _LOOP_RUNS, _SUMS = range(5)
+Comparison = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
-    """One access by all warps of a block.
-
-    ``sectors`` sums over warps the different sectors of each, ``lines`` the different lines;
-    ``ids`` are the sectors, for telling what was touched before.
-    """
-
-    warps: int
-    threads: int
-    sectors: int
-    lines: int
-    ids: Array
-
-
-def touched(address: Value, mask: Array | None, threads: int) -> Touched:
-    """Return what an access touches; ``mask`` says which threads take part, None for all.
-
-    >>> lane = np.arange(32, dtype=np.int64)
-    >>> [touched(lane * step, None, 32).sectors for step in (2, 4, 8, 32)]
-    [2, 4, 8, 32]
-    """
-    active = threads if mask is None else int(np.count_nonzero(mask))
-    if isinstance(address, int):
-        warps = active_warps(mask, threads)
-        ids = np.array([address >> _SECTOR_SHIFT])
-        return Touched(warps=warps, threads=active, sectors=warps, lines=warps, ids=ids)
-    sectors = address >> _SECTOR_SHIFT
-    if mask is not None:
-        sectors = np.where(mask, sectors, _NOWHERE)
-    by_warp = np.sort(_warps(sectors), axis=1)
-    return Touched(
-        warps=active_warps(mask, threads),
-        threads=active,
-        sectors=_different(by_warp),
-        lines=_different(by_warp >> (_LINE_SHIFT - _SECTOR_SHIFT)),
-        ids=by_warp.ravel(),
-    )
-
-
-def bank_passes(address: Value, mask: Array | None, threads: int, width: int) -> int:
-    """Return the cycles that shared memory takes for one access by all warps of a block.
-
-    The first warp with active threads stands for all of them.
-
-    >>> lane = np.arange(32, dtype=np.int64)
-    >>> [bank_passes(lane * step, None, 32, 4) for step in (4, 8, 128)]
-    [1, 2, 32]
-    """
-    warps = active_warps(mask, threads)
-    if isinstance(address, int) or not warps:
-        return warps
-    by_warp = _warps(address if mask is None else np.where(mask, address, _NOWHERE))
-    first = by_warp[int(np.argmax((by_warp != _NOWHERE).any(axis=1)))]
-    words = np.unique(first[first != _NOWHERE] >> 2)
-    conflicts = int(np.bincount(words & 31).max())
-    whole = -(-len(first) * width // 128)
-    return warps * max(conflicts, whole if width > 4 else 1)
-
-
-def different(ids: Array) -> Array:
-    """Return the sectors once each, in order, without those that stand for nothing.
-
-    >>> different(np.array([3, -1, 2, 3])).tolist()
-    [2, 3]
-    """
-    ordered = np.sort(ids)
-    is_new = np.empty(len(ordered), dtype=np.bool_)
-    is_new[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    is_new &= ordered >= 0
-    return ordered[is_new]
-
-
-def active_warps(mask: Array | None, threads: int) -> int:
-    """Return how many warps have at least one active thread."""
-    if mask is None:
-        return -(-threads // WARP)
-    return int(np.count_nonzero(_warps(mask).any(axis=1)))
-
-
-def _warps(values: Array) -> Array:
-    rest = -len(values) % WARP
-    if rest:
-        filler: Any = False if values.dtype == np.bool_ else _NOWHERE
-        values = np.concatenate([values, np.full(rest, filler, dtype=values.dtype)])
-    return values.reshape(-1, WARP)
-
-
-def _different(rows: Array) -> int:
-    """Count the different values of each sorted row, without those that stand for nothing."""
-    first = int(np.count_nonzero(rows[:, 0] >= 0))
-    return first + int(np.count_nonzero((rows[:, 1:] != rows[:, :-1]) & (rows[:, 1:] >= 0)))
-
-
-_MOST_STEPS = 20_000
-
-
-@dataclass(slots=True, kw_only=True)
 class AccessCounts:
     """Sums over the block: ``sectors`` per instruction, warp by warp; ``lines`` likewise.
 
@@ -148,251 +55,395 @@ class AccessCounts:
     shared memory.
     """
 
-    warps: float = 0.0
-    threads: float = 0.0
-    sectors: float = 0.0
-    lines: float = 0.0
-    passes: float = 0.0
-    stride: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """What an access touched, for those whose addresses are whole lines away from it."""
-
-    start: Value
-    mask: Array | None
-    offset: int
+    warps: float
+    threads: float
+    sectors: float
+    lines: float
+    passes: float
     stride: int
-    found: Touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class _Visit:
     """What was known when a loop came back to its head."""
 
     carried: Mapping[str, Value | None]
     counts: Array
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Walk:
     """The state of a walk, and its result.
 
-    ``runs`` counts for each basic block the warps that ran it, ``accesses`` what each access
-    touched, by position; ``load_sectors`` the sectors that loads ask L2 for if L1 keeps what
-    one basic block loads, ``fresh_sectors`` if it keeps everything. In loops
-    ``loop_sectors`` different ones lie in ``loop_runs`` runs without wide gaps. ``unknown_loops``
-    are the heads of loops that end where data says, counted as one iteration; ``data_branches`` the
-    positions of branches on data. ``from_data`` are the registers that depend on data,
-    ``scattered`` those of them that depend on data which each thread loads for itself: what all
-    threads of the block load from one address, such as where a slice starts, keeps them together.
-    ``data_addresses`` are the positions of accesses whose address is scattered.
+    ``counts`` is all that is counted, in one order: the warps that ran each basic block (`runs`);
+    the sectors that loads ask L2 for if L1 keeps what one basic block loads, and if it keeps
+    everything, and in loops the different ones and the runs without wide gaps that these lie in
+    (`sums`); and what each access touched, by warp (`accesses`). ``unknown_loops`` are the heads of
+    loops that end where data says, counted as one iteration; ``data_branches`` the positions of
+    branches on data. ``from_data`` are the registers that depend on data, ``scattered`` those of
+    them that depend on data which each thread loads for itself: what all threads of the block load
+    from one address, such as where a slice starts, keeps them together. ``data_addresses`` are the
+    positions of accesses whose address is scattered.
     """
 
     kernel: Kernel
     flow: Flow
     threads: int
-    registers: dict[str, Value | None] = field(default_factory=dict[str, Value | None])
-    runs: list[float] = field(default_factory=list[float])
-    accesses: dict[int, AccessCounts] = field(default_factory=dict[int, AccessCounts])
-    load_sectors: float = 0.0
-    fresh_sectors: float = 0.0
+    registers: dict[str, Value | None]
     unknown_loops: set[int] = field(default_factory=set[int])
     data_branches: set[int] = field(default_factory=set[int])
     data_addresses: set[int] = field(default_factory=set[int])
     from_data: set[str] = field(default_factory=set[str])
     scattered: set[str] = field(default_factory=set[str])
-    comparisons: dict[int, list[tuple[Value, Value]]] = field(
-        default_factory=dict[int, list[tuple[Value, Value]]]
-    )
-    loop_sectors: float = 0.0
-    loop_runs: float = 0.0
+    comparisons: dict[int, list[Comparison]] = field(default_factory=dict[int, list[Comparison]])
     seen: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     loaded: list[Array] = field(default_factory=list[Array])
     stored: list[Array] = field(default_factory=list[Array])
-    patterns: dict[tuple[int, int, int], Pattern] = field(
-        default_factory=dict[tuple[int, int, int], "Pattern"]
-    )
-    bank_patterns: dict[tuple[int, int, int, int], tuple[Value, Array | None, int]] = field(
-        default_factory=dict[tuple[int, int, int, int], tuple[Value, "Array | None", int]]
-    )
+    strides: dict[int, int] = field(default_factory=dict[int, int])
     variables: dict[str, int] = field(default_factory=dict[str, int])
-    visits: dict[int, list[Visit]] = field(default_factory=dict[int, "list[Visit]"])
+    visits: dict[int, list[_Visit]] = field(default_factory=dict[int, list[_Visit]])
     loops: dict[int, Loop] = field(default_factory=dict[int, Loop])
+    pending: dict[int, Array | None] = field(default_factory=lambda: {0: None})
+
+    def __post_init__(self) -> None:
+        listed = [at for at, each in enumerate(self.kernel.instructions) if is_access(each)]
+        self.rows = {position: row for row, position in enumerate(listed)}
+        blocks = len(self.flow.blocks)
+        self.counts: Array = np.zeros(blocks + _SUMS + 5 * len(listed))
+        self.runs = self.counts[:blocks]
+        self.sums = self.counts[blocks : blocks + _SUMS]
+        self.touched = self.counts[blocks + _SUMS :].reshape(-1, 5)
+        self.patterns = Patterns(threads=self.threads)
+
+    @property
+    def accesses(self) -> dict[int, AccessCounts]:
+        """What each access touched, by its position."""
+        names = ("warps", "threads", "sectors", "lines", "passes")
+        return {
+            position: AccessCounts(
+                stride=self.strides.get(position, 0),
+                **dict(zip(names, self.touched[row].tolist(), strict=True)),
+            )
+            for position, row in self.rows.items()
+        }
+
+    def go(self) -> None:
+        """Walk from the first block until no thread goes on."""
+        for _ in range(_MOST_STEPS):
+            if not self.pending:
+                return
+            number = min(self.pending)
+            mask = self.pending.pop(number)
+            self._run(number, mask)
+            for target, going in self._leave(number, mask):
+                if target <= number:
+                    self._come_back(target, going)
+                else:
+                    self._join(target, going)
+        self.unknown_loops.add(min(self.pending))
+
+    def _join(self, target: int, going: Array | None) -> None:
+        waiting = self.pending.get(target, going)
+        self.pending[target] = None if waiting is None or going is None else waiting | going
+
+    def _run(self, number: int, mask: Array | None) -> None:
+        """Run one basic block, and count what it touches, each sector once."""
+        self.runs[number] += active_warps(mask, self.threads)
+        self.loaded.clear()
+        self.stored.clear()
+        self.patterns.clear()
+        for position in self.flow.blocks[number].steps:
+            self._step(position, mask)
+        is_inside = any(number in body for body in self.flow.loops.values())
+        for found in (self.loaded, self.stored):
+            if not found:
+                continue
+            ids = different(np.concatenate(found))
+            if is_inside:
+                self.sums[_IN_LOOPS] += len(ids)
+                self.sums[_LOOP_RUNS] += 1 + np.count_nonzero(np.diff(ids) > _FAR_SECTORS)
+            if found is self.loaded:
+                fresh = ids[~np.isin(ids, self.seen, assume_unique=True)]
+                self.sums[_LOADED] += len(ids)
+                self.sums[FRESH] += len(fresh)
+                self.seen = np.concatenate([self.seen, fresh])
+
+    def _leave(self, number: int, mask: Array | None) -> list[tuple[int, Array | None]]:
+        """Return where the threads of a basic block go."""
+        block = self.flow.blocks[number]
+        last = self.kernel.instructions[block.stop - 1]
+        if last.name != "bra" or not last.guard:
+            only = block.after if block.target == NOWHERE else block.target
+            return [] if only == NOWHERE else [(only, mask)]
+        taken = self._guard(last)
+        if taken is None:
+            return [(self._choose(number), mask)]
+        if isinstance(taken, int):
+            return [(block.target if taken else block.after, mask)]
+        going = taken if mask is None else taken & mask
+        staying = ~taken if mask is None else ~taken & mask
+        parted = [(block.target, going), (block.after, staying)]
+        return [(to, None if part.all() else part) for to, part in parted if part.any()]
+
+    def _choose(self, number: int) -> int:
+        """Choose for a branch on data: out of a loop; around what doesn't touch memory."""
+        block = self.flow.blocks[number]
+        near, far = sorted((block.after, block.target))
+        for head, body in self.flow.loops.items():
+            if number in body and (near == head or far not in body):
+                self.unknown_loops.add(head)
+                return far
+        self.data_branches.add(block.stop - 1)
+        between = [
+            instruction
+            for skipped in self.flow.blocks[near:far]
+            for instruction in self.kernel.instructions[skipped.start : skipped.stop]
+        ]
+        # The slow ways of library functions, for arguments that are hardly ever met, keep a table.
+        is_library = any("local" in instruction.parts for instruction in between)
+        return near if any(map(is_access, between)) and not is_library else far
+
+    def _come_back(self, head: int, going: Array | None) -> None:
+        """Start a loop's next iteration, after multiplying those that are like the last one."""
+        if head not in self.loops:
+            self.loops[head] = loop_of(self.kernel, self.flow, head)
+        loop, visits = self.loops[head], self.visits.setdefault(head, [])
+        carried = {name: self.registers.get(name) for name in loop.carried}
+        visits.append(_Visit(carried=carried, counts=self.counts.copy()))
+        del visits[:-3]
+        is_known = True
+        if len(visits) == 3 and not loop.body.intersection(self.pending):
+            is_known = self._multiply(loop, visits)
+        if is_known:
+            self._join(head, going)
+        for inner in [each for each in self.visits if each in loop.body and each != head]:
+            del self.visits[inner]
+
+    def _multiply(self, loop: Loop, visits: list[_Visit]) -> bool:
+        """Multiply as many iterations as are alike; False where nothing known ends the loop."""
+        steps = _steps(visits)
+        if steps is None:
+            return True
+        further = self._further_iterations(loop)
+        if further is None:
+            self.unknown_loops.add(loop.head)
+            return False
+        if further < 1:
+            return True
+        self.counts += (visits[-1].counts - visits[-2].counts) * further
+        for name, moving in steps.items():
+            moved = cast("Value", self.registers[name]) + moving * further
+            is_wide = isinstance(moved, int) or moved.dtype == np.int64
+            self.registers[name] = narrowed(moved, 64) if is_wide else moved
+        for position in loop.comparisons:
+            history = self.comparisons.get(position)
+            if history is not None:
+                pairs = zip(history[-1], history[-2], strict=True)
+                left, right = [last + (last - before) * further for last, before in pairs]
+                history[:] = [(left, right)]
+        visits.clear()
+        return True
+
+    def _further_iterations(self, loop: Loop) -> int | None:
+        """Return for how many more iterations every comparison keeps its answer.
+
+        Comparisons of data are taken to keep theirs. None where nothing that is known ends the
+        loop; 0 where a comparison doesn't move steadily.
+        """
+        left = _FOREVER
+        for position in loop.comparisons:
+            comparison = self.kernel.instructions[position]
+            if not self.from_data.isdisjoint(comparison.writes):
+                continue
+            sides = self.comparisons.get(position, ())
+            if len(sides) < 3:
+                return 0
+            gaps = [_gap(pair) for pair in sides[-3:]]
+            step = gaps[2] - gaps[1]
+            if np.any(step != gaps[1] - gaps[0]):
+                return 0
+            left = min(left, _iterations(comparison, gaps[2], step))
+        return None if left >= _FOREVER else left
+
+    def _guard(self, instruction: Instruction) -> int | Array | None:
+        """Return whether the threads take part: all or none, each by itself, or None: unknown."""
+        value = self.registers.get(instruction.guard)
+        if value is None or instruction.guard in self.from_data:
+            return None
+        if isinstance(value, int):
+            return int(bool(value) != instruction.guard_is_negated)
+        return ~value if instruction.guard_is_negated else value
+
+    def _step(self, position: int, mask: Array | None) -> None:
+        """Execute one instruction for the threads of ``mask``, None for all."""
+        instruction = self.kernel.instructions[position]
+        if instruction.guard and instruction.name != "bra":
+            allowed = self._guard(instruction)
+            if isinstance(allowed, int) and not allowed:
+                return
+            if isinstance(allowed, np.ndarray):
+                mask = allowed if mask is None else allowed & mask
+                if not mask.any():
+                    return
+        if position in self.rows:
+            self._access(position, instruction, mask)
+        elif instruction.writes:
+            self._assign(instruction, self._result(position, instruction), mask)
+            self._mark(instruction)
+
+    def _mark(self, instruction: Instruction) -> None:
+        """Keep track of the registers whose value depends on memory or on other threads."""
+        from_memory = instruction.name in _FROM_DATA and "param" not in instruction.parts
+        for names in (self.from_data, self.scattered):
+            if from_memory or not names.isdisjoint(instruction.reads):
+                names.update(instruction.writes)
+            elif names:
+                names.difference_update(instruction.writes)
+
+    def _result(self, position: int, instruction: Instruction) -> Value | None:
+        parts, bits = instruction.parts, bits_of(instruction.parts)
+        if parts[0] == "ld" and "param" in parts:
+            return _parameter(str(instruction.sources[0]), bits)
+        if parts[-1] in _FLOATS and parts[0] not in {"mov", "selp"}:
+            return None
+        operands = [self._value(source) for source in instruction.sources]
+        if bits == _WORD_BITS:
+            operands = [_word(operand) for operand in operands]
+        if any(operand is None for operand in operands):
+            return None
+        values = cast("list[Value]", operands)
+        if parts[0] == "setp":
+            history = self.comparisons.setdefault(position, [])
+            history.append(compared(parts, values))
+            del history[:-3]
+        result = evaluate(parts, values)
+        if result is None or (parts[-1] == "pred" and isinstance(result, int)):
+            return result
+        if parts[-1] != "pred" or isinstance(result, int):
+            return narrowed(result, bits)
+        return result.astype(np.bool_)
+
+    def _value(self, source: Operand) -> Value | None:
+        if isinstance(source, int):
+            return source
+        if source[0] == "%":
+            return self.registers.get(source)
+        if source[0].isdigit() or source[0] in "-[":
+            return None
+        # The address of a variable: in the order in which a kernel first names them.
+        return _VARIABLE_SPACING * self.variables.setdefault(source, len(self.variables))
+
+    def _assign(self, instruction: Instruction, value: Value | None, mask: Array | None) -> None:
+        for name in instruction.writes:
+            before = self.registers.get(name)
+            if mask is None or value is None or before is None:
+                self.registers[name] = value
+            elif not (isinstance(value, int) and isinstance(before, int) and value == before):
+                like = value if isinstance(value, np.ndarray) else before
+                chosen = np.where(mask, value, before)
+                is_array = isinstance(like, np.ndarray)
+                chosen = chosen.astype(cast("Any", like).dtype) if is_array else chosen
+                self.registers[name] = chosen
+
+    def _access(self, position: int, instruction: Instruction, mask: Array | None) -> None:
+        base, offset = address_of(instruction)
+        start = self._value(base) if base else None
+        if start is None or base in self.scattered:
+            self.data_addresses.add(position)
+        if start is None:
+            start = np.arange(self.threads, dtype=np.int64) * 4096
+        is_load = instruction.name == "ld"
+        if is_load:
+            self._load(instruction, start, offset, is_scattered=base in self.scattered)
+        row = self.touched[self.rows[position]]
+        if "shared" in instruction.parts:
+            row[4] += self.patterns.passes(start, offset, mask, width_bytes(instruction))
+            return
+        found, self.strides[position] = self.patterns.access(start, offset, mask)
+        row[:4] += (found.warps, found.threads, found.sectors, found.lines)
+        (self.loaded if is_load else self.stored).append(found.ids)
+
+    def _load(
+        self, instruction: Instruction, start: Value, offset: int, *, is_scattered: bool
+    ) -> None:
+        """Put stand-ins into those registers that addresses or branches depend on."""
+        for number, name in enumerate(instruction.writes):
+            if name in self.flow.followed:
+                self.registers[name] = _loaded(narrowed(start, 64) + offset, number)
+        self.from_data.update(instruction.writes)
+        if is_scattered or not isinstance(start, int):
+            self.scattered.update(instruction.writes)
+        else:
+            self.scattered.difference_update(instruction.writes)
 
 
-def counts_of(state: Walk) -> Array:
-    """Return all that a walk counts, in one order."""
-    rows = [*state.runs, state.load_sectors, state.fresh_sectors]
-    rows += [state.loop_sectors, state.loop_runs]
-    for each in state.accesses.values():
-        rows += [each.warps, each.threads, each.sectors, each.lines, each.passes]
-    return np.array(rows)
-
-
-def add_counts(state: Walk, counts: Array) -> None:
-    """Add to all that a walk counts, in the order of `counts_of`."""
-    values = iter(cast("list[float]", counts.tolist()))
-    state.runs = [run + next(values) for run in state.runs]
-    state.load_sectors += next(values)
-    state.fresh_sectors += next(values)
-    state.loop_sectors += next(values)
-    state.loop_runs += next(values)
-    for each in state.accesses.values():
-        each.warps += next(values)
-        each.threads += next(values)
-        each.sectors += next(values)
-        each.lines += next(values)
-        each.passes += next(values)
-
-
-def walk(kernel: Kernel, *, grid: Extent, block: Extent, index: int) -> Walk:
-    """Walk block number ``index`` of the grid through the kernel."""
-    return walk_along(kernel, flow_of(kernel), grid=grid, block=block, index=index)
-
-
-def walk_along(kernel: Kernel, flow: Flow, *, grid: Extent, block: Extent, index: int) -> Walk:
-    """Walk a block through a kernel whose flow is known."""
-    threads = block[0] * block[1] * block[2]
-    state = Walk(kernel=kernel, flow=flow, threads=threads)
-    state.runs = [0.0] * len(flow.blocks)
-    state.registers.update(special_registers(grid, block, index))
-    state.accesses = {
-        position: AccessCounts()
-        for position, each in enumerate(kernel.instructions)
-        if is_access(each)
-    }
-    pending: dict[int, Array | None] = {0: None}
-    for _ in range(_MOST_STEPS):
-        if not pending:
-            return state
-        number = min(pending)
-        mask = pending.pop(number)
-        for target, going in _run(state, number, mask):
-            if target <= number:
-                _come_back(state, target, going, pending)
-            else:
-                _join(pending, target, going)
-    state.unknown_loops.add(min(pending))
+def walk(
+    kernel: Kernel, *, grid: Extent, block: Extent, index: int, flow: Flow | None = None
+) -> Walk:
+    """Walk block number ``index`` of the grid through the kernel, whose flow may be known."""
+    state = Walk(
+        kernel=kernel,
+        flow=flow_of(kernel) if flow is None else flow,
+        threads=prod(block),
+        registers=_special_registers(grid, block, index),
+    )
+    state.go()
     return state
 
 
-def _join(pending: dict[int, Array | None], target: int, going: Array | None) -> None:
-    if target not in pending:
-        pending[target] = going
-        return
-    waiting = pending[target]
-    pending[target] = None if waiting is None or going is None else waiting | going
+def _special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Value | None]:
+    """Return what the threads of block number ``index`` know of themselves."""
+    lanes = np.arange(prod(block), dtype=np.int32)
+    return {
+        "%tid.x": lanes % block[0] if block[1] * block[2] > 1 else lanes,
+        "%tid.y": (lanes // block[0]) % block[1] if block[1] > 1 else 0,
+        "%tid.z": lanes // (block[0] * block[1]) if block[2] > 1 else 0,
+        "%ctaid.x": index % grid[0],
+        "%ctaid.y": index // grid[0] % grid[1],
+        "%ctaid.z": index // (grid[0] * grid[1]),
+        "%laneid": lanes % 32,
+        "%warpid": lanes // 32,
+        **{f"%ntid.{name}": block[axis] for axis, name in enumerate("xyz")},
+        **{f"%nctaid.{name}": grid[axis] for axis, name in enumerate("xyz")},
+    }
 
 
-def _run(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array | None]]:
-    """Run one basic block; return where its threads go."""
-    block = state.flow.blocks[number]
-    state.runs[number] += active_warps(mask, state.threads)
-    state.loaded.clear()
-    state.stored.clear()
-    state.patterns.clear()
-    state.bank_patterns.clear()
-    for position in block.steps:
-        step(state, position, mask)
-    close(state, number)
-    return _leave(state, number, mask)
+def _word(value: Value | None) -> Value | None:
+    """Return a whole number of the text as a register of 32 bits holds it."""
+    if isinstance(value, int) and not -_HALF <= value < _HALF:
+        return narrowed(value, _WORD_BITS)
+    return value
 
 
-def _leave(state: Walk, number: int, mask: Array | None) -> list[tuple[int, Array | None]]:
-    block = state.flow.blocks[number]
-    last = state.kernel.instructions[block.stop - 1]
-    if last.name != "bra" or not last.guard:
-        only = block.after if block.target == NOWHERE else block.target
-        return [] if only == NOWHERE else [(only, mask)]
-    taken = guard(state, last)
-    if taken is None:
-        return [(_choose(state, number), mask)]
-    if isinstance(taken, int):
-        return [(block.target if taken else block.after, mask)]
-    going = taken if mask is None else taken & mask
-    staying = ~taken if mask is None else ~taken & mask
-    parted = [(block.target, going), (block.after, staying)]
-    return [(to, None if each.all() else each) for to, each in parted if each.any()]
+def _parameter(operand: str, bits: int) -> int:
+    """Return the address that a parameter holds, distinguished by its number; 0 for a number."""
+    digits = operand.strip("[] ").rpartition("_")[2]
+    number = int(digits) if digits.isdigit() else 0
+    return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
 
 
-def _choose(state: Walk, number: int) -> int:
-    """Choose for a branch on data: out of a loop; around what doesn't touch memory."""
-    block = state.flow.blocks[number]
-    near, far = sorted((block.after, block.target))
-    for head, body in state.flow.loops.items():
-        if number in body and (near == head or far not in body):
-            state.unknown_loops.add(head)
-            return far
-    state.data_branches.add(block.stop - 1)
-    between = [
-        state.kernel.instructions[position]
-        for each in state.flow.blocks[near:far]
-        for position in range(each.start, each.stop)
-    ]
-    # The slow ways of library functions, for arguments that are hardly ever met, keep a table.
-    is_library = any("local" in each.parts for each in between)
-    works = any(is_access(each) for each in between) and not is_library
-    return near if works else far
+def _loaded(address: Value, number: int) -> Value:
+    """Return a stand-in for what memory holds: the same for the same address, else scattered."""
+    if isinstance(address, int):
+        return 0
+    scattered = ((address >> 2) * 40503 + number) & 0x7FFF
+    return scattered.astype(np.int32)
 
 
-def _come_back(
-    state: Walk, head: int, going: Array | None, pending: dict[int, Array | None]
-) -> None:
-    """Start a loop's next iteration, after multiplying those that are like the last one."""
-    loop = state.loops.get(head)
-    if loop is None:
-        loop = state.loops[head] = loop_of(state.kernel, state.flow, head)
-    visits = state.visits.setdefault(head, [])
-    visits.append(_visit(state, loop))
-    del visits[:-3]
-    is_known = True
-    if len(visits) == 3 and not state.flow.loops[head].intersection(pending):
-        is_known = _multiply(state, loop, visits)
-    if is_known:
-        _join(pending, head, going)
-    for inner in [each for each in state.visits if each in loop.body and each != head]:
-        del state.visits[inner]
+def width_bytes(instruction: Instruction) -> int:
+    """Return the bytes that one thread moves.
+
+    >>> from hespas.price.ptx.parser import read_kernel
+    >>> kernel = read_kernel(".entry k() { st.global.v4.b16 [%rd1], {%a, %b, %c, %d}; ret; }")
+    >>> width_bytes(kernel.instructions[0])
+    8
+    """
+    lanes = next((int(p[1:]) for p in instruction.parts if p[0] == "v" and p[1:].isdigit()), 1)
+    bits = "".join(filter(str.isdigit, instruction.parts[-1]))
+    return max(1, int(bits or 32) // 8) * lanes
 
 
-def _visit(state: Walk, loop: Loop) -> Visit:
-    return Visit(
-        carried={name: state.registers.get(name) for name in loop.carried},
-        counts=counts_of(state),
-    )
-
-
-def _multiply(state: Walk, loop: Loop, visits: list[Visit]) -> bool:
-    """Multiply as many iterations as are alike; False where nothing known ends the loop."""
-    steps = _steps(visits)
-    if steps is None:
-        return True
-    further = further_iterations(loop, state.comparisons, state.kernel, state.from_data)
-    if further is None:
-        state.unknown_loops.add(loop.head)
-        return False
-    if further < 1:
-        return True
-    add_counts(state, (visits[-1].counts - visits[-2].counts) * further)
-    for name, moving in steps.items():
-        moved = cast("Value", state.registers[name]) + moving * further
-        is_wide = isinstance(moved, int) or moved.dtype == np.int64
-        state.registers[name] = narrowed(moved, 64) if is_wide else moved
-    for position in loop.comparisons:
-        history = state.comparisons.get(position)
-        if history is not None:
-            history[:] = [_moved(history, further)]
-    visits.clear()
-    return True
-
-
-def _moved(history: list[tuple[Value, Value]], further: int) -> tuple[Value, Value]:
-    (left, right), (left_before, right_before) = history[-1], history[-2]
-    return left + (left - left_before) * further, right + (right - right_before) * further
-
-
-def _steps(visits: list[Visit]) -> dict[str, Value] | None:
+def _steps(visits: list[_Visit]) -> dict[str, Value] | None:
     """Return by how much each register moves in an iteration; None where it is no constant."""
     steps: dict[str, Value] = {}
     for name, last in visits[-1].carried.items():
@@ -414,253 +465,34 @@ def _is_truth(value: Value) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.bool_
 
 
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
-# What a thread cannot know without running: memory and other threads.
-_FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
-_PARAMETER_SPACING = 1 << 40
-_FAR_SECTORS = 2048 // SECTOR_BYTES
-"""A page of device memory stays open: what lies no farther on belongs to the same run."""
-
-_VARIABLE_SPACING = (1 << 20) + (1 << 14)
-"""Variables lie far apart, by no multiple of the range that `_loaded` distinguishes."""
-
-_WORD_BITS, _HALF = 32, 1 << 31
+_NEGATED = {"ge": "lt", "hs": "lo", "gt": "le", "hi": "ls"}
+_FOREVER = 1 << 62
 
 
-def special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Value | None]:
-    """Return what the threads of block number ``index`` know of themselves."""
-    lanes = np.arange(block[0] * block[1] * block[2], dtype=np.int32)
-    found: dict[str, Value | None] = {
-        "%tid.x": lanes % block[0] if block[1] * block[2] > 1 else lanes,
-        "%tid.y": (lanes // block[0]) % block[1] if block[1] > 1 else 0,
-        "%tid.z": lanes // (block[0] * block[1]) if block[2] > 1 else 0,
-        "%ctaid.x": index % grid[0],
-        "%ctaid.y": index // grid[0] % grid[1],
-        "%ctaid.z": index // (grid[0] * grid[1]),
-        "%laneid": lanes % 32,
-        "%warpid": lanes // 32,
-    }
-    for axis, name in enumerate("xyz"):
-        found[f"%ntid.{name}"] = block[axis]
-        found[f"%nctaid.{name}"] = grid[axis]
-    return found
+def _gap(pair: Comparison) -> Value:
+    left, right = [each if isinstance(each, int) else each.astype(np.int64) for each in pair]
+    return left - right
 
 
-def guard(state: Walk, instruction: Instruction) -> int | Array | None:
-    """Return whether the threads take part: all or none, each by itself, or None: unknown."""
-    if not instruction.guard:
-        return 1
-    value = state.registers.get(instruction.guard)
-    if value is None or instruction.guard in state.from_data:
-        return None
-    if isinstance(value, int):
-        return int(bool(value) != instruction.guard_is_negated)
-    return ~value if instruction.guard_is_negated else value
+def _iterations(comparison: Instruction, gap: Value, step: Value) -> int:
+    asked = _NEGATED.get(comparison.parts[1], comparison.parts[1])
+    gaps, steps = np.broadcast_arrays(np.atleast_1d(gap), np.atleast_1d(step))
+    pairs = set(zip(gaps.tolist(), steps.tolist(), strict=True))
+    return min(_lasting(asked, int(cast("int", g)), int(cast("int", s))) for g, s in pairs)
 
 
-def step(state: Walk, position: int, mask: Array | None) -> None:
-    """Execute one instruction for the threads of ``mask``, None for all."""
-    instruction = state.kernel.instructions[position]
-    if instruction.guard and instruction.name != "bra":
-        allowed = guard(state, instruction)
-        if isinstance(allowed, int) and not allowed:
-            return
-        if isinstance(allowed, np.ndarray):
-            mask = allowed if mask is None else allowed & mask
-            if not mask.any():
-                return
-    if position in state.accesses:
-        _access(state, position, instruction, mask)
-    elif instruction.writes:
-        _assign(state, instruction, _result(state, position, instruction), mask)
-        _mark(state, instruction)
+def _lasting(asked: str, gap: int, step: int) -> int:
+    """Return how often ``gap`` can move by ``step`` before the answer changes.
 
-
-def _mark(state: Walk, instruction: Instruction) -> None:
-    """Keep track of the registers whose value depends on memory or on other threads."""
-    from_memory = instruction.parts[0] in _FROM_DATA and "param" not in instruction.parts
-    for names in (state.from_data, state.scattered):
-        if from_memory or not names.isdisjoint(instruction.reads):
-            names.update(instruction.writes)
-        elif names:
-            names.difference_update(instruction.writes)
-
-
-def _result(state: Walk, position: int, instruction: Instruction) -> Value | None:
-    parts = instruction.parts
-    if parts[0] == "ld" and "param" in parts:
-        return _parameter(str(instruction.sources[0]), bits_of(parts))
-    if parts[-1] in _FLOATS and parts[0] not in {"mov", "selp"}:
-        return None
-    operands = [_value(state, source) for source in instruction.sources]
-    if bits_of(parts) == _WORD_BITS:
-        operands = [_word(operand) for operand in operands]
-    if any(operand is None for operand in operands):
-        return None
-    values = cast("list[Value]", operands)
-    if parts[0] == "setp":
-        history = state.comparisons.setdefault(position, [])
-        history.append(compared(parts, values))
-        del history[:-3]
-    found = evaluate(parts, values)
-    if found is None or isinstance(found, int) or parts[0] == "setp":
-        return found if parts[-1] == "pred" else _narrow(found, parts)
-    return found.astype(np.bool_) if parts[-1] == "pred" else _narrow(found, parts)
-
-
-def _word(value: Value | None) -> Value | None:
-    """Return a whole number of the text as a register of 32 bits holds it."""
-    if isinstance(value, int) and not -_HALF <= value < _HALF:
-        return narrowed(value, _WORD_BITS)
-    return value
-
-
-def _narrow(value: Value | None, parts: tuple[str, ...]) -> Value | None:
-    return None if value is None else narrowed(value, bits_of(parts))
-
-
-def _value(state: Walk, source: Operand) -> Value | None:
-    if isinstance(source, int):
-        return source
-    if source[0] == "%":
-        return state.registers.get(source)
-    if source[0].isdigit() or source[0] in "-[":
-        return None
-    # The address of a shared or local variable: in the order in which a kernel first names them.
-    return _VARIABLE_SPACING * state.variables.setdefault(source, len(state.variables))
-
-
-def _parameter(operand: str, bits: int) -> int:
-    """Return the address that a parameter holds, distinguished by its number; 0 for a number."""
-    digits = operand.strip("[] ").rpartition("_")[2]
-    number = int(digits) if digits.isdigit() else 0
-    return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
-
-
-def _assign(state: Walk, instruction: Instruction, value: Value | None, mask: Array | None) -> None:
-    for name in instruction.writes:
-        before = state.registers.get(name)
-        if mask is None or value is None or before is None:
-            state.registers[name] = value
-        elif not _is_same_number(value, before):
-            like = value if isinstance(value, np.ndarray) else before
-            chosen = np.where(mask, value, before)
-            is_array = isinstance(like, np.ndarray)
-            state.registers[name] = chosen.astype(cast("Any", like).dtype) if is_array else chosen
-
-
-def _is_same_number(left: Value, right: Value) -> bool:
-    return isinstance(left, int) and isinstance(right, int) and left == right
-
-
-def _access(state: Walk, position: int, instruction: Instruction, mask: Array | None) -> None:
-    base, offset = address_of(instruction)
-    start = _value(state, base) if base else None
-    if start is None or base in state.scattered:
-        state.data_addresses.add(position)
-    if start is None:
-        start = np.arange(state.threads, dtype=np.int64) * 4096
-    if instruction.name == "ld":
-        _load(state, instruction, start, offset, is_scattered=base in state.scattered)
-    counts = state.accesses[position]
-    if "shared" in instruction.parts:
-        counts.passes += _passes(state, instruction, start, offset, mask)
-        return
-    pattern = _pattern(state, start, offset, mask)
-    found = pattern.found
-    counts.warps += found.warps
-    counts.threads += found.threads
-    counts.sectors += found.sectors
-    counts.lines += found.lines
-    counts.stride = pattern.stride
-    moved = (offset - pattern.offset) // SECTOR_BYTES
-    ids = np.where(found.ids >= 0, found.ids + moved, found.ids) if moved else found.ids
-    (state.loaded if instruction.name == "ld" else state.stored).append(ids)
-
-
-def _load(
-    state: Walk, instruction: Instruction, start: Value, offset: int, *, is_scattered: bool
-) -> None:
-    """Put stand-ins into those registers that addresses or branches depend on."""
-    for number, name in enumerate(instruction.writes):
-        if name in state.flow.followed:
-            state.registers[name] = _loaded(narrowed(start, 64) + offset, number)
-    state.from_data.update(instruction.writes)
-    if is_scattered or not isinstance(start, int):
-        state.scattered.update(instruction.writes)
-    else:
-        state.scattered.difference_update(instruction.writes)
-
-
-def _pattern(state: Walk, start: Value, offset: int, mask: Array | None) -> Pattern:
-    """Return what an access touches, or one whole lines away from it touched."""
-    key = (id(start), id(mask), offset % LINE_BYTES)
-    pattern = state.patterns.get(key)
-    if pattern is None or isinstance(start, int):
-        address = narrowed(start, 64) + offset
-        pattern = state.patterns[key] = Pattern(
-            start=start,
-            mask=mask,
-            offset=offset,
-            stride=_stride(address),
-            found=touched(address, mask, state.threads),
-        )
-    return pattern
-
-
-def _stride(address: Value) -> int:
-    if isinstance(address, int) or len(address) < 2:
-        return 0
-    return int(address[1] - address[0])
-
-
-def _passes(
-    state: Walk, instruction: Instruction, start: Value, offset: int, mask: Array | None
-) -> int:
-    """Return the cycles of shared memory, the same for every access whole lines away."""
-    width = width_bytes(instruction)
-    key = (id(start), id(mask), offset % LINE_BYTES, width)
-    pattern = state.bank_patterns.get(key)
-    if pattern is None:
-        passes = bank_passes(narrowed(start, 64) + offset, mask, state.threads, width)
-        pattern = state.bank_patterns[key] = (start, mask, passes)
-    return pattern[2]
-
-
-def _loaded(address: Value, number: int) -> Value:
-    """Return a stand-in for what memory holds: the same for the same address, else scattered."""
-    if isinstance(address, int):
-        return 0
-    scattered = ((address >> 2) * 40503 + number) & 0x7FFF
-    return scattered.astype(np.int32)
-
-
-def close(state: Walk, number: int) -> None:
-    """Count what one run of a basic block touched, each sector once."""
-    is_inside = any(number in body for body in state.flow.loops.values())
-    for found in (state.loaded, state.stored):
-        if not found:
-            continue
-        ids = different(np.concatenate(found))
-        if is_inside:
-            state.loop_sectors += len(ids)
-            state.loop_runs += 1 + int(np.count_nonzero(np.diff(ids) > _FAR_SECTORS))
-        if found is state.loaded:
-            state.load_sectors += len(ids)
-            fresh = ids[~np.isin(ids, state.seen, assume_unique=True)]
-            state.fresh_sectors += len(fresh)
-            state.seen = np.concatenate([state.seen, fresh])
-
-
-def width_bytes(instruction: Instruction) -> int:
-    """Return the bytes that one thread moves.
-
-    >>> from hespas.price.ptx.parser import read_kernel
-    >>> kernel = read_kernel(".entry k() { st.global.v4.b16 [%rd1], {%a, %b, %c, %d}; ret; }")
-    >>> width_bytes(kernel.instructions[0])
-    8
+    >>> _lasting("lt", -10, 4), _lasting("le", -8, 4), _lasting("ne", 12, -4), _lasting("lt", 5, 1)
+    (2, 2, 2, 4611686018427387904)
     """
-    kind = instruction.parts[-1]
-    lanes = next((int(p[1:]) for p in instruction.parts if p[0] == "v" and p[1:].isdigit()), 1)
-    bits = "".join(character for character in kind if character.isdigit())
-    return max(1, int(bits or 32) // 8) * lanes
+    if asked in {"eq", "ne"}:
+        if gap == 0:
+            return _FOREVER if step == 0 else 0
+        meets = step != 0 and -gap // step > 0 and gap % step == 0
+        return -gap // step - 1 if meets else _FOREVER
+    edge = -1 if asked in {"lt", "lo"} else 0
+    if gap <= edge:
+        return _FOREVER if step <= 0 else (edge - gap) // step
+    return _FOREVER if step >= 0 else (gap - edge - 1) // -step

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hespas.price.ptx.memory import bank_passes, touched
 from hespas.price.ptx.parser import Kernel, flow_of, read_kernel
-from hespas.price.ptx.walk import Walk, bank_passes, touched, walk
+from hespas.price.ptx.walk import FRESH, Walk, walk
 
 
 def kernel(body: str) -> Kernel:
@@ -280,7 +281,7 @@ def gathered(first: str, second: str) -> float:
     add.s64 %rd5, %rd1, %rd4;
     ld.global.b32 %r10, [%rd5];
     ret;"""
-    return walked(body).fresh_sectors
+    return float(walked(body).sums[FRESH])
 
 
 def test_shared_variables_lie_apart_whatever_they_are_called() -> None:

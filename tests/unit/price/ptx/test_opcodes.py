@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.price.ptx.arithmetic import bits_of, evaluate, narrowed
+from hespas.price.ptx.opcodes import bits_of, evaluate, narrowed
 
 WORDS = st.integers(-(2**31), 2**31 - 1)
 TWO = st.lists(WORDS, min_size=2, max_size=2)

@@ -1,7 +1,7 @@
 import pytest
 
+from hespas.price.ptx.opcodes import Slots, slots_of
 from hespas.price.ptx.parser import read_kernel
-from hespas.price.ptx.pipes import Slots, slots_of
 
 
 def slots(*statements: str) -> tuple[Slots, ...]:
