@@ -154,14 +154,14 @@ class _Parts:
             self._of_module[number] = (
                 self._divided(first, estimate) if isinstance(first, Compute) else []
             )
-        own = _all_operations(region)
+        own = all_operations(region)
         for at, amount in self._of_module[number]:
             if amount.time_s:
                 yield own[at], amount
 
     def _divided(self, region: Compute, estimate: Estimate) -> list[tuple[int, Amount]]:
         """Return what each operation takes, by its place; their times add up to the estimate's."""
-        place = {op: at for at, op in enumerate(_all_operations(region))}
+        place = {op: at for at, op in enumerate(all_operations(region))}
         steps = self.prediction.steps(region)
         amounts: dict[int, Amount] = {}
         if steps is None:
@@ -177,13 +177,14 @@ class _Parts:
         return list(amounts.items())
 
 
-def _all_operations(region: Compute) -> list[Op]:
-    found: list[Op] = []
-    for op in region.operations:
-        found.append(op)
-        for inner in op.regions:
-            found.extend(nested_ops(inner))
-    return found
+def all_operations(region: Compute) -> list[Op]:
+    """Return a region's operations, each before those inside of it."""
+    return [op for outer in region.operations for op in (outer, *_nested(outer))]
+
+
+def _nested(op: Op) -> Iterator[Op]:
+    for inner in op.regions:
+        yield from nested_ops(inner)
 
 
 def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, float]]:

@@ -16,6 +16,10 @@ SCHEMA_VERSION = 2
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
+def _of(description: str) -> Meta:
+    return Meta(description=description)
+
+
 Count: TypeAlias = float | int
 """A whole number is written as one; branches with weights make others."""
 
@@ -23,10 +27,10 @@ Count: TypeAlias = float | int
 class OpRow(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kind of operation in a step, on one device."""
 
-    count: Annotated[Count, Meta(description="how often it runs, every round of a loop counted")]
-    time_s: Annotated[Seconds, Meta(description="all of them together")]
+    count: Annotated[Count, _of("how often it runs, every round of a loop counted")]
+    time_s: Annotated[Seconds, _of("all of them together")]
     flops: float
-    bytes: Annotated[float, Meta(description="what they read from and write to device memory")]
+    bytes: Annotated[float, _of("what they read from and write to device memory")]
 
 
 class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,17 +39,15 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
     ``straggler`` is below 0 where devices are faster than specified.
     """
 
-    compute: Annotated[float, Meta(description="arithmetic")]
-    memory: Annotated[float, Meta(description="traffic to and from device memory and caches")]
-    launch: Annotated[float, Meta(description="launches of kernels")]
+    compute: Annotated[float, _of("arithmetic")]
+    memory: Annotated[float, _of("traffic to and from device memory and caches")]
+    launch: Annotated[float, _of("launches of kernels")]
     exposed_communication: Annotated[
-        float, Meta(description="communication that no computation hides, idle time included")
+        float, _of("communication that no computation hides, idle time included")
     ]
-    straggler: Annotated[float, Meta(description="slow and late devices, and jitter")]
-    exposed_host_transfer: Annotated[
-        float, Meta(description="moves to and from the host that nothing hides")
-    ]
-    other: Annotated[float, Meta(description="what the method does not divide")]
+    straggler: Annotated[float, _of("slow and late devices, and jitter")]
+    exposed_host_transfer: Annotated[float, _of("moves to and from the host that nothing hides")]
+    other: Annotated[float, _of("what the method does not divide")]
 
 
 class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,25 +56,18 @@ class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
     The parts that are null are in no sum: nothing is known of them.
     """
 
-    compute_j: Annotated[float, Meta(description="matrix products, and multiprocessors at work")]
-    memory_j: Annotated[float, Meta(description="bytes moved to and from device memory")]
-    idle_j: Annotated[float, Meta(description="what the board draws all the while")]
+    compute_j: Annotated[float, _of("matrix products, and multiprocessors at work")]
+    memory_j: Annotated[float, _of("bytes moved to and from device memory")]
+    idle_j: Annotated[float, _of("what the board draws all the while")]
     node_j: Annotated[
-        float | None,
-        Meta(description="the machine around: processors, network cards, fans, losses of supplies"),
+        float | None, _of("the machine around: processors, network cards, fans, losses of supplies")
     ]
-    network_j: Annotated[float | None, Meta(description="switches between machines")]
-    facility_j: Annotated[float, Meta(description="cooling and the like, by the PUE that is given")]
-    device_w: Annotated[float, Meta(description="mean power of the board over the step")]
-    node_w: Annotated[
-        float | None, Meta(description="mean power of a machine with all its devices")
-    ]
-    node_devices: Annotated[
-        int | None, Meta(description="of a machine, as those whose power was published")
-    ]
-    clock: Annotated[
-        float, Meta(description="of the device, as a part of its boost clock, while it computes")
-    ]
+    network_j: Annotated[float | None, _of("switches between machines")]
+    facility_j: Annotated[float, _of("cooling and the like, by the PUE that is given")]
+    device_w: Annotated[float, _of("mean power of the board over the step")]
+    node_w: Annotated[float | None, _of("mean power of a machine with all its devices")]
+    node_devices: Annotated[int | None, _of("of a machine, as those whose power was published")]
+    clock: Annotated[float, _of("of the device, as a part of its boost clock, while it computes")]
     power_limit_w: float
 
 
@@ -81,16 +76,13 @@ class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Annotated[
         str,
-        Meta(
-            description="forward, recomputation, backward, optimiser, other; (no name) for what no "
-            "name says"
-        ),
+        _of("forward, recomputation, backward, optimiser, other; (no name) for what no name says"),
     ]
     time_s: Seconds
-    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    share: Annotated[float, _of("of the computation, 0 to 1")]
     flops: float
     bytes: float
-    exposed_s: Annotated[Seconds, Meta(description="communication that no computation hides")]
+    exposed_s: Annotated[Seconds, _of("communication that no computation hides")]
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,29 +90,27 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Annotated[
         str,
-        Meta(
-            description="modules as in layers/attention, cut at the depth that is asked for; an "
+        _of(
+            "modules as in layers/attention, cut at the depth that is asked for; an "
             "operation outside of all modules stands under its own name"
         ),
     ]
-    depth: Annotated[int, Meta(description="how many names the path has")]
+    depth: Annotated[int, _of("how many names the path has")]
     time_s: Seconds
-    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    share: Annotated[float, _of("of the computation, 0 to 1")]
     flops: float
     bytes: float
-    exposed_s: Annotated[Seconds, Meta(description="communication that no computation hides")]
-    phases: Annotated[dict[str, float], Meta(description="its seconds by phase")]
+    exposed_s: Annotated[Seconds, _of("communication that no computation hides")]
+    phases: Annotated[dict[str, float], _of("its seconds by phase")]
 
 
 class KindRow(msgspec.Struct, frozen=True, kw_only=True):
     """The computation in kernels of one kind. Rows add up to the computation."""
 
-    kind: Annotated[
-        str, Meta(description="what the kernel does: matrix product, reduction fusion, copy, ...")
-    ]
-    count: Annotated[Count, Meta(description="how often it runs, every round of a loop counted")]
-    time_s: Annotated[Seconds, Meta(description="all of them together, launches included")]
-    share: Annotated[float, Meta(description="of the computation, 0 to 1")]
+    kind: Annotated[str, _of("what the kernel does: matrix product, reduction fusion, copy, ...")]
+    count: Annotated[Count, _of("how often it runs, every round of a loop counted")]
+    time_s: Annotated[Seconds, _of("all of them together, launches included")]
+    share: Annotated[float, _of("of the computation, 0 to 1")]
     flops: float
     bytes: float
 
@@ -129,44 +119,39 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     """All communication of one kind among the same groups of devices, on the slowest device."""
 
     kind: str
-    axis: Annotated[str, Meta(description="the axis of the mesh, or how its groups are formed")]
-    dimension: Annotated[str, Meta(description="the dimensions of the network that it uses")]
-    devices: Annotated[int, Meta(description="in a group")]
+    axis: Annotated[str, _of("the axis of the mesh, or how its groups are formed")]
+    dimension: Annotated[str, _of("the dimensions of the network that it uses")]
+    devices: Annotated[int, _of("in a group")]
     count: int
-    bytes: Annotated[float, Meta(description="what one device puts in, all of them together")]
+    bytes: Annotated[float, _of("what one device puts in, all of them together")]
     bytes_per_s: Annotated[
         float | None,
-        Meta(
-            description="reached while it does not wait: what a device must send at least, as "
+        _of(
+            "reached while it does not wait: what a device must send at least, as "
             "nccl-tests count it"
         ),
     ]
     limit_bytes_per_s: Annotated[
         float | None,
-        Meta(
-            description="the most that links of the group's devices allow; null where that is "
-            "not known"
-        ),
+        _of("the most that links of the group's devices allow; null where that is not known"),
     ]
-    time_s: Annotated[Seconds, Meta(description="from start to end, all of them together")]
+    time_s: Annotated[Seconds, _of("from start to end, all of them together")]
     waiting_s: Annotated[
         Seconds | None,
-        Meta(
-            description="the part of it in which the device waits for others and nothing is "
+        _of(
+            "the part of it in which the device waits for others and nothing is "
             "sent; null where the network model does not tell"
         ),
     ]
-    hidden_s: Annotated[
-        Seconds, Meta(description="behind computation, or other communication that is charged")
-    ]
+    hidden_s: Annotated[Seconds, _of("behind computation, or other communication that is charged")]
     exposed_s: Annotated[
         Seconds,
-        Meta(
-            description="charged of the time in which the device does not compute; all rows "
+        _of(
+            "charged of the time in which the device does not compute; all rows "
             "add up to the step's"
         ),
     ]
-    waits: Annotated[str | None, Meta(description="what waits longest for it")]
+    waits: Annotated[str | None, _of("what waits longest for it")]
 
 
 class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +159,7 @@ class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
 
     change: str
     step_time_s: Seconds
-    gain: Annotated[float, Meta(description="by what share the step is shorter")]
+    gain: Annotated[float, _of("by what share the step is shorter")]
 
 
 class KernelTimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,16 +168,16 @@ class KernelTimeRow(msgspec.Struct, frozen=True, kw_only=True):
     Rows add up to the computation; those beyond the longest are in one row, ``others``.
     """
 
-    name: Annotated[str, Meta(description="the first of them, as the program calls it")]
-    kind: Annotated[str, Meta(description="as in kinds")]
-    path: Annotated[str, Meta(description="the modules that it belongs to, all of them")]
-    count: Annotated[Count, Meta(description="how often they run, every round of a loop counted")]
-    time_s: Annotated[Seconds, Meta(description="all of them together, launches included")]
-    flops: Annotated[float, Meta(description="all of them together")]
-    bytes: Annotated[float, Meta(description="what they read from and write to device memory")]
+    name: Annotated[str, _of("the first of them, as the program calls it")]
+    kind: Annotated[str, _of("as in kinds")]
+    path: Annotated[str, _of("the modules that it belongs to, all of them")]
+    count: Annotated[Count, _of("how often they run, every round of a loop counted")]
+    time_s: Annotated[Seconds, _of("all of them together, launches included")]
+    flops: Annotated[float, _of("all of them together")]
+    bytes: Annotated[float, _of("what they read from and write to device memory")]
     limit: Annotated[
         Literal["compute", "memory", "launch", "other"],
-        Meta(description="what decides most of the time; other is what the method does not divide"),
+        _of("what decides most of the time; other is what the method does not divide"),
     ]
 
 
@@ -207,9 +192,9 @@ class HeldRow(msgspec.Struct, frozen=True, kw_only=True):
     """A buffer that is held when most memory is in use."""
 
     bytes: int
-    type: Annotated[str, Meta(description="element type and shape")]
-    role: Annotated[str, Meta(description="argument, output or temporary")]
-    place: Annotated[str, Meta(description="what makes it, in the program")]
+    type: Annotated[str, _of("element type and shape")]
+    role: Annotated[str, _of("argument, output or temporary")]
+    place: Annotated[str, _of("what makes it, in the program")]
 
 
 class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,20 +202,19 @@ class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     argument_bytes: int
     output_bytes: int
-    alias_bytes: Annotated[int, Meta(description="outputs that are written over arguments")]
+    alias_bytes: Annotated[int, _of("outputs that are written over arguments")]
     temporary_bytes: int
-    peak_place: Annotated[str, Meta(description="the operation at which the peak is reached")]
+    peak_place: Annotated[str, _of("the operation at which the peak is reached")]
     points: Annotated[
-        list[MemoryPoint],
-        Meta(description="in order of time; empty for a program that no compiler scheduled"),
+        list[MemoryPoint], _of("in order of time; empty for a program that no compiler scheduled")
     ]
-    held: Annotated[list[HeldRow], Meta(description="the largest buffers at the peak")]
+    held: Annotated[list[HeldRow], _of("the largest buffers at the peak")]
 
 
 class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """Something on a track of the slowest device, as in ``--timeline`` but joined to be few."""
 
-    track: Annotated[str, Meta(description="phases, compute, a stream of communication, waiting")]
+    track: Annotated[str, _of("phases, compute, a stream of communication, waiting")]
     name: str
     start_s: Seconds
     end_s: Seconds
@@ -239,30 +223,28 @@ class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     """The peak rates of the device, as its vendor states them."""
 
-    flops_per_s: Annotated[
-        dict[str, float], Meta(description="of the element types of the step's products")
-    ]
-    bytes_per_s: Annotated[float, Meta(description="of device memory")]
+    flops_per_s: Annotated[dict[str, float], _of("of the element types of the step's products")]
+    bytes_per_s: Annotated[float, _of("of device memory")]
 
 
 class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     """What of a long run's time is progress: shares that add to 1."""
 
-    productive: Annotated[float, Meta(description="training that is kept: the goodput")]
-    saving: Annotated[float, Meta(description="training waits while checkpoints are saved")]
-    lost: Annotated[float, Meta(description="training that a failure threw away")]
-    starting: Annotated[float, Meta(description="from a failure until the program runs again")]
-    loading: Annotated[float, Meta(description="checkpoints are loaded")]
-    waiting: Annotated[float, Meta(description="all spares are out")]
-    failure_interval_s: Annotated[Seconds, Meta(description="between failures of all devices")]
-    checkpoint_interval_s: Annotated[Seconds, Meta(description="training between checkpoints")]
-    checkpoint_bytes: Annotated[int, Meta(description="what a step hands to the next, each once")]
-    checkpoint_s: Annotated[Seconds, Meta(description="to save one, or to load it")]
-    tokens_per_day: Annotated[float | None, Meta(description="null where tokens are not known")]
+    productive: Annotated[float, _of("training that is kept: the goodput")]
+    saving: Annotated[float, _of("training waits while checkpoints are saved")]
+    lost: Annotated[float, _of("training that a failure threw away")]
+    starting: Annotated[float, _of("from a failure until the program runs again")]
+    loading: Annotated[float, _of("checkpoints are loaded")]
+    waiting: Annotated[float, _of("all spares are out")]
+    failure_interval_s: Annotated[Seconds, _of("between failures of all devices")]
+    checkpoint_interval_s: Annotated[Seconds, _of("training between checkpoints")]
+    checkpoint_bytes: Annotated[int, _of("what a step hands to the next, each once")]
+    checkpoint_s: Annotated[Seconds, _of("to save one, or to load it")]
+    tokens_per_day: Annotated[float | None, _of("null where tokens are not known")]
     steps_per_day: float
-    days: Annotated[float | None, Meta(description="until --train-tokens are seen")]
-    usd: Annotated[float | None, Meta(description="what these days cost")]
-    assumptions: Annotated[list[str], Meta(description="taken for granted of the long run")]
+    days: Annotated[float | None, _of("until --train-tokens are seen")]
+    usd: Annotated[float | None, _of("what these days cost")]
+    assumptions: Annotated[list[str], _of("taken for granted of the long run")]
 
 
 About: TypeAlias = Literal["time", "memory", "overlap"]
@@ -272,22 +254,17 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Assumptions that differ only in what they are about."""
 
     text: str
-    count: Annotated[int, Meta(description="how many are alike")]
+    count: Annotated[int, _of("how many are alike")]
     share: Annotated[
         float | None,
-        Meta(
-            description="of the computation, what they decide, 0 to 1; null for those about "
-            "everything"
-        ),
+        _of("of the computation, what they decide, 0 to 1; null for those about everything"),
     ]
-    examples: Annotated[list[str], Meta(description="what the first of them are about")]
+    examples: Annotated[list[str], _of("what the first of them are about")]
     step_share: Annotated[
-        float | None,
-        Meta(description="of the step, what they decide, 0 to 1; null where it is not known"),
+        float | None, _of("of the step, what they decide, 0 to 1; null where it is not known")
     ] = None
     about: Annotated[
-        list[About],
-        Meta(description="what they decide: time, whether the step fits, what of it is hidden"),
+        list[About], _of("what they decide: time, whether the step fits, what of it is hidden")
     ] = []
 
 
@@ -295,36 +272,26 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a pipeline: times of a step, and the memory of one of its devices."""
 
     stage: int
-    devices: Annotated[str, Meta(description="as in devices 0-63")]
+    devices: Annotated[str, _of("as in devices 0-63")]
     layers: int
-    parts: Annotated[list[str], Meta(description="what each of its chunks holds, in order")]
-    forward_s: Annotated[Seconds, Meta(description="of one micro-batch through all its chunks")]
-    backward_s: Annotated[Seconds, Meta(description="the same, gradients of weights included")]
-    compute_s: Annotated[Seconds, Meta(description="all passes and the optimiser's step")]
-    exposed_communication_s: Annotated[
-        Seconds, Meta(description="inside of passes and of the optimiser's step")
-    ]
-    exposed_host_transfer_s: Annotated[
-        Seconds, Meta(description="passes wait for moves to and from the host")
-    ]
-    waiting_s: Annotated[
-        Seconds, Meta(description="for weights and other stages, before its last pass ends")
-    ]
-    sums_s: Annotated[
-        Seconds, Meta(description="for sums of gradients, its own and those of other stages")
-    ]
-    end_s: Annotated[Seconds, Meta(description="waiting for the last stage to end")]
-    in_flight: Annotated[
-        int, Meta(description="most chunks of micro-batches between forward and backward pass")
-    ]
+    parts: Annotated[list[str], _of("what each of its chunks holds, in order")]
+    forward_s: Annotated[Seconds, _of("of one micro-batch through all its chunks")]
+    backward_s: Annotated[Seconds, _of("the same, gradients of weights included")]
+    compute_s: Annotated[Seconds, _of("all passes and the optimiser's step")]
+    exposed_communication_s: Annotated[Seconds, _of("inside of passes and of the optimiser's step")]
+    exposed_host_transfer_s: Annotated[Seconds, _of("passes wait for moves to and from the host")]
+    waiting_s: Annotated[Seconds, _of("for weights and other stages, before its last pass ends")]
+    sums_s: Annotated[Seconds, _of("for sums of gradients, its own and those of other stages")]
+    end_s: Annotated[Seconds, _of("waiting for the last stage to end")]
+    in_flight: Annotated[int, _of("most chunks of micro-batches between forward and backward pass")]
     peak_memory_bytes: int
     weight_bytes: int
     gradient_bytes: int
-    state_bytes: Annotated[int, Meta(description="of the optimiser")]
-    kept_bytes: Annotated[int, Meta(description="of micro-batches in flight")]
-    working_bytes: Annotated[int, Meta(description="what a pass needs beside")]
-    host_memory_bytes: Annotated[int, Meta(description="of micro-batches in flight, in the host's")]
-    fits: Annotated[bool | None, Meta(description="null where a device's memory is not known")]
+    state_bytes: Annotated[int, _of("of the optimiser")]
+    kept_bytes: Annotated[int, _of("of micro-batches in flight")]
+    working_bytes: Annotated[int, _of("what a pass needs beside")]
+    host_memory_bytes: Annotated[int, _of("of micro-batches in flight, in the host's")]
+    fits: Annotated[bool | None, _of("null where a device's memory is not known")]
 
 
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,37 +299,32 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: str
     micro_batches: int
-    micro_batch: Annotated[int, Meta(description="sequences of one, of a data-parallel part")]
-    chunks: Annotated[int, Meta(description="of a stage")]
+    micro_batch: Annotated[int, _of("sequences of one, of a data-parallel part")]
+    chunks: Annotated[int, _of("of a stage")]
     bubble: Annotated[
-        float, Meta(description="share of the time up to the last pass in which stages run no pass")
+        float, _of("share of the time up to the last pass in which stages run no pass")
     ]
     ideal_bubble: Annotated[
         float | None,
-        Meta(
-            description="the same in closed form, for equal stages and free messages; null for a "
+        _of(
+            "the same in closed form, for equal stages and free messages; null for a "
             "schedule of one's own"
         ),
     ]
-    message_s: Annotated[Seconds, Meta(description="from a stage to the next one")]
-    hidden: Annotated[list[str], Meta(description="communication that is hidden where it can be")]
+    message_s: Annotated[Seconds, _of("from a stage to the next one")]
+    hidden: Annotated[list[str], _of("communication that is hidden where it can be")]
     stages: list[StageRow]
 
 
 class SchedulerLimit(msgspec.Struct, frozen=True, kw_only=True):
     """The memory limit of XLA's scheduler, where a program on GPUs exceeds it."""
 
-    limit_bytes: Annotated[int, Meta(description="of temporaries, with the factor")]
-    needed_bytes: Annotated[int, Meta(description="of temporaries, with work beside collectives")]
-    factor: Annotated[int, Meta(description="xla_gpu_memory_limit_slop_factor, in per cent")]
-    full_factor: Annotated[
-        int | None, Meta(description="the one that fills the device; null where none helps")
-    ]
+    limit_bytes: Annotated[int, _of("of temporaries, with the factor")]
+    needed_bytes: Annotated[int, _of("of temporaries, with work beside collectives")]
+    factor: Annotated[int, _of("xla_gpu_memory_limit_slop_factor, in per cent")]
+    full_factor: Annotated[int | None, _of("the one that fills the device; null where none helps")]
     is_given_up: Annotated[
-        bool,
-        Meta(
-            description="whether collectives run by themselves; false: scheduled with full_factor"
-        ),
+        bool, _of("whether collectives run by themselves; false: scheduled with full_factor")
     ]
 
 
@@ -370,95 +332,79 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a program on a system. FLOPs, energy, memory and rows are those of one device."""
 
     schema_version: int
-    program: Annotated[str, Meta(description="the file, or the name of the model")]
-    node: Annotated[str, Meta(description="the device")]
-    system: Annotated[str | None, Meta(description="null where none is needed or given")]
-    method: Annotated[str, Meta(description="how computation is priced")]
+    program: Annotated[str, _of("the file, or the name of the model")]
+    node: Annotated[str, _of("the device")]
+    system: Annotated[str | None, _of("null where none is needed or given")]
+    method: Annotated[str, _of("how computation is priced")]
     fidelity: Annotated[
         Fidelity,
-        Meta(
-            description="what is priced: kernels as a compiler made them, as a model of a compiler "
+        _of(
+            "what is priced: kernels as a compiler made them, as a model of a compiler "
             "makes them, as libraries have them, or operations one by one"
         ),
     ]
     devices: int
     step_time_s: Annotated[
         Seconds,
-        Meta(
-            description="until the slowest device ends: compute_s + exposed_communication_s + "
+        _of(
+            "until the slowest device ends: compute_s + exposed_communication_s + "
             "exposed_host_transfer_s + straggler_s"
         ),
     ]
-    compute_s: Annotated[Seconds, Meta(description="computation on a device as specified")]
+    compute_s: Annotated[Seconds, _of("computation on a device as specified")]
     communication_s: Annotated[
-        Seconds, Meta(description="while any communication is under way on the slowest device")
+        Seconds, _of("while any communication is under way on the slowest device")
     ]
     exposed_communication_s: Annotated[
-        float, Meta(description="the part of it in which that device does not compute")
+        float, _of("the part of it in which that device does not compute")
     ]
     host_transfer_s: Annotated[
-        Seconds, Meta(description="while data moves between that device and its host, either way")
+        Seconds, _of("while data moves between that device and its host, either way")
     ]
     exposed_host_transfer_s: Annotated[
-        Seconds,
-        Meta(description="the part of it in which that device neither computes nor communicates"),
+        Seconds, _of("the part of it in which that device neither computes nor communicates")
     ]
-    straggler_s: Annotated[
-        float, Meta(description="how much slow and late devices and jitter add to the step")
-    ]
+    straggler_s: Annotated[float, _of("how much slow and late devices and jitter add to the step")]
     bound: BoundShares
-    tokens_per_s: Annotated[float | None, Meta(description="null where tokens are not known")]
+    tokens_per_s: Annotated[float | None, _of("null where tokens are not known")]
     tokens_per_s_per_device: float | None
-    samples_per_s: Annotated[
-        float | None, Meta(description="sequences, images: null where they are not known")
-    ]
-    samples: Annotated[str, Meta(description="what samples are: sequences, images")]
+    samples_per_s: Annotated[float | None, _of("sequences, images: null where they are not known")]
+    samples: Annotated[str, _of("what samples are: sequences, images")]
     mfu: Annotated[
         float | None,
-        Meta(
-            description="model_flops / (step_time_s x devices x peak_flops_per_s), null where "
+        _of(
+            "model_flops / (step_time_s x devices x peak_flops_per_s), null where "
             "the model's FLOPs are not known"
         ),
     ]
     hardware_utilisation: Annotated[
         float | None,
-        Meta(
-            description="flops / (step_time_s x peak_flops_per_s), null where peaks are not known"
-        ),
+        _of("flops / (step_time_s x peak_flops_per_s), null where peaks are not known"),
     ]
     flops: float
     flops_utilisation: Annotated[
-        float | None,
-        Meta(description="flops / (compute_s x peak_flops_per_s): while the device computes"),
+        float | None, _of("flops / (compute_s x peak_flops_per_s): while the device computes")
     ]
     memory_traffic_bytes: float
     memory_utilisation: Annotated[
         float | None,
-        Meta(
-            description="memory_traffic_bytes / (compute_s x peak_bytes_per_s): while the device "
-            "computes"
-        ),
+        _of("memory_traffic_bytes / (compute_s x peak_bytes_per_s): while the device computes"),
     ]
     energy_j: Annotated[
         float | None,
-        Meta(
-            description="the sum of the parts in energy; without them, of the board while it "
+        _of(
+            "the sum of the parts in energy; without them, of the board while it "
             "computes at its thermal design power; null where the power is not known"
         ),
     ]
     energy: Annotated[
-        EnergyParts | None,
-        Meta(description="null where the clock does not follow from the device's power"),
+        EnergyParts | None, _of("null where the clock does not follow from the device's power")
     ]
     peak_memory_bytes: int
-    memory_capacity_bytes: Annotated[int | None, Meta(description="null where it is not known")]
-    host_memory_bytes: Annotated[
-        int, Meta(description="what a step needs of the host's memory, for one device")
-    ]
-    host_transfer_bytes: Annotated[
-        int, Meta(description="what one device moves to its host and from it")
-    ]
-    per_op: Annotated[dict[str, OpRow], Meta(description="by kind of operation")]
+    memory_capacity_bytes: Annotated[int | None, _of("null where it is not known")]
+    host_memory_bytes: Annotated[int, _of("what a step needs of the host's memory, for one device")]
+    host_transfer_bytes: Annotated[int, _of("what one device moves to its host and from it")]
+    per_op: Annotated[dict[str, OpRow], _of("by kind of operation")]
     kinds: list[KindRow]
     phases: list[PhaseRow]
     layers: list[LayerRow]
@@ -466,45 +412,30 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     explain: list[ExplainRow]
     assumptions: Annotated[
         list[str],
-        Meta(
-            description="what was taken for granted, those that are alike joined, those that "
+        _of(
+            "what was taken for granted, those that are alike joined, those that "
             "decide most of the step first"
         ),
     ]
     assumption_groups: list[AssumptionGroup]
     warnings: list[str]
-    options: Annotated[
-        dict[str, Any], Meta(description="by name, those that differ from their defaults")
-    ]
+    options: Annotated[dict[str, Any], _of("by name, those that differ from their defaults")]
     versions: Annotated[
-        dict[str, str], Meta(description="of hespas, and of the packages that compiled the program")
+        dict[str, str], _of("of hespas, and of the packages that compiled the program")
     ]
     kernels: list[KernelTimeRow] = []
     memory: MemoryDetails | None = None
     timeline: list[TimelineRow] = []
-    goodput: Annotated[
-        GoodputReport | None, Meta(description="null unless --goodput asks for it")
-    ] = None
-    peaks: Annotated[
-        Peaks | None, Meta(description="null where the device's figures are not known")
-    ] = None
-    pipeline: Annotated[
-        PipelineReport | None, Meta(description="null for a step of one program")
-    ] = None
+    goodput: Annotated[GoodputReport | None, _of("null unless --goodput asks for it")] = None
+    peaks: Annotated[Peaks | None, _of("null where the device's figures are not known")] = None
+    pipeline: Annotated[PipelineReport | None, _of("null for a step of one program")] = None
     model_flops: Annotated[
-        float | None,
-        Meta(description="what the model needs of a step, on all devices; null if not known"),
+        float | None, _of("what the model needs of a step, on all devices; null if not known")
     ] = None
-    peak_type: Annotated[
-        str | None, Meta(description="the type of most of the FLOPs that are executed")
-    ] = None
-    peak_flops_per_s: Annotated[
-        float | None, Meta(description="the device's peak rate of that type")
-    ] = None
-    peak_bytes_per_s: Annotated[float | None, Meta(description="of the device's memory")] = None
-    scheduler: Annotated[
-        SchedulerLimit | None, Meta(description="null where the limit is not exceeded")
-    ] = None
+    peak_type: Annotated[str | None, _of("the type of most of the FLOPs that are executed")] = None
+    peak_flops_per_s: Annotated[float | None, _of("the device's peak rate of that type")] = None
+    peak_bytes_per_s: Annotated[float | None, _of("of the device's memory")] = None
+    scheduler: Annotated[SchedulerLimit | None, _of("null where the limit is not exceeded")] = None
 
 
 def run_schema() -> dict[str, Any]:

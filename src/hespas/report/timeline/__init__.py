@@ -2,6 +2,6 @@
 
 `chart.Chart` describes it: a process for each class of devices that behave alike, with tracks of
 nested slices, counters, and flows from one slice to another. `step` makes a chart of a simulated
-timeline; `chrome` and `perfetto` write a chart as Trace Event JSON and as Perfetto's protobuf, and
-`write` chooses between them by the name of the file.
+timeline, with `details` of its program and `waits`; `pipeline` that of stages. `write` writes a
+chart as Trace Event JSON, or in Perfetto's format (`perfetto`).
 """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from hespas.memory.over_time import memory_of_operations, operation_key
+from hespas.prediction.figures.breakdown import all_operations
 from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Rounds, Step
 from hespas.price.estimate import Bound, OpEstimate
-from hespas.program.program import Op, nested_ops
+from hespas.program.program import Op
 from hespas.report.timeline.chart import Argument, Arguments
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, Region, operations_of
@@ -44,69 +44,9 @@ class Piece:
     inside: tuple[Piece, ...] = ()
 
 
-class Details(Protocol):
-    """What is known of tasks, by their ids; those of another graph have no details."""
-
-    def arguments(self, task: int) -> Arguments:
-        """Return figures and names of a task."""
-        ...
-
-    def place(self, task: int) -> Place:
-        """Return where all operations of a task stand together."""
-        ...
-
-    def pieces(self, task: int) -> tuple[Piece, ...]:
-        """Return what a task runs, one after another; nothing where it is a single kernel."""
-        ...
-
-    def size(self, task: int) -> int:
-        """Return about how many slices the pieces of a task take."""
-        ...
-
-    def memory_bytes(self, task: int) -> int | None:
-        """Return the memory in use while a task runs; None where that is not known."""
-        ...
-
-    def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
-        """Return the rounds of loops whose tasks are shown one by one, each with its tasks."""
-        ...
-
-
-class NoDetails:
-    """Tasks of which only a trace is known."""
-
-    def arguments(self, task: int) -> Arguments:
-        """Return nothing."""
-        del task
-        return {}
-
-    def place(self, task: int) -> Place:
-        """Return no place."""
-        del task
-        return NOWHERE
-
-    def pieces(self, task: int) -> tuple[Piece, ...]:
-        """Return nothing."""
-        del task
-        return ()
-
-    def size(self, task: int) -> int:
-        """Return 0."""
-        del task
-        return 0
-
-    def memory_bytes(self, task: int) -> int | None:
-        """Return None."""
-        del task
-
-    def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
-        """Return nothing."""
-        return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProgramDetails:
-    """What a program and its estimates say of the tasks of a prediction.
+    """What a program and its estimates say of tasks, by their ids; nothing of other tasks.
 
     Operations of a region are not shown one by one where the method prices regions whole.
     """
@@ -142,8 +82,9 @@ class ProgramDetails:
         steps = self._steps(region)
         if len(steps) == 1 and isinstance(steps[0], Priced):
             return ()
-        own = self._own_operations(region)
-        pieces = tuple(self._pieces(steps, own))
+        first = self._first(region)
+        pairs = zip(all_operations(first), all_operations(region), strict=True)
+        pieces = tuple(self._pieces(steps, {} if first is region else dict(pairs)))
         # A loop that is a task of its own stands there as the task.
         return pieces[0].inside if len(steps) == 1 and pieces else pieces
 
@@ -161,21 +102,22 @@ class ProgramDetails:
 
     def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
         """Return the rounds of loops that communicate, each with its computations."""
-        rounds = self.prediction.graph.rounds
-        if not rounds:
-            return ()
-        task_of = {
+        tasks = {
             region.id: task for task, region in self.regions.items() if isinstance(region, Compute)
         }
         return [
-            (each, tuple([task_of[at] for at in range(each.first, each.last + 1) if at in task_of]))
-            for each in rounds
+            (
+                one,
+                tuple(
+                    tasks[number] for number in range(one.first, one.last + 1) if number in tasks
+                ),
+            )
+            for one in self.prediction.graph.rounds
         ]
 
     def _place(self, op: Op) -> Place:
         named = self.names.of(op)
-        phase = "" if named.phase is None else named.phase.value
-        return Place(phase=phase, layers=named.path)
+        return Place(phase="" if named.phase is None else named.phase.value, layers=named.path)
 
     def _pieces(self, steps: Iterable[Step], own: Mapping[Op, Op]) -> Iterator[Piece]:
         """Yield the steps that take time; ``own`` gives the operation to name for another one."""
@@ -195,28 +137,18 @@ class ProgramDetails:
                 case Rounds():
                     yield _loop(step, op, tuple(self._pieces(step.body, own)))
 
-    def _steps(self, region: Compute) -> tuple[Step, ...]:
-        """Return the steps of the first region that equals this one."""
-        module = self.prediction.modules.module_of_region[region.id]
-        if module not in self.steps_of_module:
-            first = self.prediction.graph.regions[
-                self.prediction.modules.modules[module].first_region
-            ]
-            found: tuple[Step, ...] = ()
-            if isinstance(first, Compute):
-                found = self.prediction.steps(first) or ()
-            self.steps_of_module[module] = found
-        return self.steps_of_module[module]
+    def _first(self, region: Compute) -> Compute:
+        """Return the first region that equals this one, whose operations are priced."""
+        modules, graph = self.prediction.modules, self.prediction.graph
+        number = modules.modules[modules.module_of_region[region.id]].first_region
+        first = graph.regions[number]
+        return first if isinstance(first, Compute) else region
 
-    def _own_operations(self, region: Compute) -> Mapping[Op, Op]:
-        """Return the region's own operation for each of the first region that equals it."""
-        module = self.prediction.modules.modules[
-            self.prediction.modules.module_of_region[region.id]
-        ]
-        first = self.prediction.graph.regions[module.first_region]
-        if first is region:
-            return {}
-        return dict(zip(_all_operations(first), _all_operations(region), strict=True))
+    def _steps(self, region: Compute) -> tuple[Step, ...]:
+        first = self._first(region)
+        if first.id not in self.steps_of_module:
+            self.steps_of_module[first.id] = self.prediction.steps(first) or ()
+        return self.steps_of_module[first.id]
 
 
 def program_details(prediction: Prediction) -> ProgramDetails:
@@ -227,13 +159,6 @@ def program_details(prediction: Prediction) -> ProgramDetails:
         regions=regions_of_tasks(prediction.graph, prediction.tasks),
         memory=memory_of_operations(prediction.graph.program),
     )
-
-
-def _all_operations(region: Region) -> Iterator[Op]:
-    for op in operations_of(region):
-        yield op
-        for inner in op.regions:
-            yield from nested_ops(inner)
 
 
 def _size(steps: Iterable[Step]) -> int:
@@ -321,11 +246,6 @@ def _limits(bound: Bound, time_s: float) -> str:
     if time_s <= 0:
         return ""
     parts = {"compute": bound.compute_s, "memory": bound.memory_s, "launch": bound.launch_s}
-    shares = sorted(
-        ((round(100 * part / time_s), name) for name, part in parts.items()), key=_first
-    )
-    return ", ".join(f"{name} {share} %" for share, name in shares if share)
-
-
-def _first(share: tuple[int, str]) -> int:
-    return -share[0]
+    shares = {name: round(100 * part / time_s) for name, part in parts.items()}
+    ordered = sorted(shares, key=lambda name: -shares[name])
+    return ", ".join(f"{name} {shares[name]} %" for name in ordered if shares[name])

@@ -19,55 +19,33 @@ from hespas.tasks.chakra.format import varint
 class _Packet:
     """Fields of ``TracePacket``."""
 
-    TIMESTAMP = 8
-    SEQUENCE = 10
-    TRACK_EVENT = 11
-    INTERNED_DATA = 12
-    SEQUENCE_FLAGS = 13
-    TRACK_DESCRIPTOR = 60
+    TIMESTAMP, SEQUENCE, TRACK_EVENT = 8, 10, 11
+    INTERNED_DATA, SEQUENCE_FLAGS, TRACK_DESCRIPTOR = 12, 13, 60
 
 
 class _Descriptor:
     """Fields of ``TrackDescriptor``."""
 
-    UUID = 1
-    NAME = 2
-    PARENT = 5
-    COUNTER = 8
-    CHILD_ORDERING = 11
-    RANK = 12
+    UUID, NAME, PARENT, COUNTER, CHILD_ORDERING, RANK = 1, 2, 5, 8, 11, 12
 
 
 class _Event:
     """Fields of ``TrackEvent``."""
 
-    CATEGORY = 3
-    ANNOTATION = 4
-    TYPE = 9
-    NAME = 10
-    TRACK = 11
-    COUNTER_VALUE = 30
-    FLOW = 47
-    FLOW_END = 48
+    CATEGORY, ANNOTATION, TYPE, NAME, TRACK = 3, 4, 9, 10, 11
+    COUNTER_VALUE, FLOW, FLOW_END = 30, 47, 48
 
 
 class _Annotation:
     """Fields of ``DebugAnnotation``."""
 
-    NAME = 1
-    BOOL = 2
-    INT = 4
-    DOUBLE = 5
-    STRING = 17
+    NAME, BOOL, INT, DOUBLE, STRING = 1, 2, 4, 5, 17
 
 
 class _Interned:
     """Fields of ``InternedData``, each a table of texts."""
 
-    CATEGORIES = 1
-    NAMES = 2
-    ARGUMENT_NAMES = 3
-    TEXTS = 29
+    CATEGORIES, NAMES, ARGUMENT_NAMES, TEXTS = 1, 2, 3, 29
 
 
 _SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from hespas.base.limits import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
-from hespas.report.timeline.chart import Chart, Process, Slice, Track
-from hespas.report.timeline.joined import joined
+from hespas.report.timeline.chart import Chart, Process, Slice, Track, joined
 from hespas.tasks.graph import devices_text
 from hespas.tasks.pipelining.schedule import Action, Pass
 from hespas.tasks.pipelining.timing import Interval

@@ -1,35 +1,33 @@
 """Make a chart of a simulated step: a process for each class of devices that behave alike.
 
-Its tracks, from top to bottom: phases and layers of the model; loops,
-round by round; computation, with the kernels of
-each region inside of it; the CPU; communication, one track for each stream; receives, as many
-tracks as overlap; communication that no computation hides; and what the device waits for while it
-doesn't compute. Computation and waiting together fill the step. A counter has the memory in use.
+Its tracks, from top to bottom: phases and layers of the model; loops, round by round; computation,
+with the kernels of each region inside of it; the CPU; communication, one track for each stream;
+receives, as many tracks as overlap; communication that no computation hides; and what the device
+waits for while it doesn't compute. Computation and waiting together fill the step. A counter has
+the memory in use.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from hespas.base.limits import MOST_SLICES
-from hespas.report.timeline.chart import Arguments, Chart, Counter, Process, Slice, Track
-from hespas.report.timeline.details import Details, NoDetails
-from hespas.report.timeline.flows import Flows, flows_of
-from hespas.report.timeline.joined import joined
-from hespas.report.timeline.nested import (
-    PlacedTime,
-    layer_slices,
-    loop_slices,
-    phase_slices,
-    piece_places,
-    piece_slices,
+from hespas.report.timeline.chart import (
+    Arguments,
+    Chart,
+    Counter,
+    Process,
+    Slice,
+    Track,
+    joined,
+    whole_ns,
 )
-from hespas.report.timeline.partners import Partners
-from hespas.report.timeline.waits import Wait, arrivals, waits_of
+from hespas.report.timeline.details import NOWHERE, Piece, Place, ProgramDetails
+from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
+from hespas.split.rounds import LoopRound
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -44,16 +42,8 @@ from hespas.tasks.graph import (
 Timed = tuple[Task, Interval]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """A class of devices to show, with what its tasks run or without."""
-
-    number: int
-    has_pieces: bool
-
-
 def step_chart(
-    timeline: Timeline, details: Details | None = None, *, most_slices: int = MOST_SLICES
+    timeline: Timeline, details: ProgramDetails | None = None, *, most_slices: int = MOST_SLICES
 ) -> Chart:
     """Return the chart of a timeline, with about ``most_slices`` slices at most.
 
@@ -61,39 +51,41 @@ def step_chart(
     are left out, then classes of devices, all but the slowest, and then slices of one track are
     joined. The chart's notes say what is not shown.
     """
-    known = details or NoDetails()
     partners = Partners(timeline=timeline)
-    shown = _shown(timeline, known, most_slices)
-    flows = flows_of(partners, [each.number for each in shown])
-    processes = [_process(partners, each, flows, known) for each in shown]
+    shown = _shown(timeline, details, most_slices)
+    flows = flows_of(partners, shown)
+    processes = [
+        _process(partners, number, flows, details, has_pieces=has_pieces)
+        for number, has_pieces in shown.items()
+    ]
     notes = tuple(_notes(timeline, shown, most_slices))
     return joined(Chart(processes=tuple(processes), notes=notes), most_slices=most_slices)
 
 
-def _shown(timeline: Timeline, details: Details, most_slices: int) -> list[_Shown]:
-    """Return the classes to show, in order: the slowest one, and as many first ones as fit.
+def _shown(timeline: Timeline, details: ProgramDetails | None, most_slices: int) -> dict[int, bool]:
+    """Return the classes to show, and of each whether what is inside of its tasks is.
 
-    A task is taken for two slices: itself, and a wait or the part of it that is exposed.
+    The slowest one is shown, and as many first ones as fit. A task is taken for two slices: itself,
+    and a wait or the part of it that is exposed.
     """
     classes = timeline.classes
     slowest = classes.index(timeline.slowest)
-    shown: list[_Shown] = []
-    room = most_slices
+    shown: dict[int, bool] = {}
+    left = most_slices
     for number in (slowest, *(each for each in range(len(classes)) if each != slowest)):
         nodes = classes[number].nodes
         needed = 2 * len(nodes)
-        if shown and needed > room:
+        if shown and needed > left:
             break
         # What is inside of a task stands on the tracks of layers too.
-        inside = 2 * sum(map(details.size, nodes))
-        has_pieces = needed + inside <= room
-        shown.append(_Shown(number=number, has_pieces=has_pieces))
-        room -= needed + (inside if has_pieces else 0)
-    return sorted(shown, key=lambda each: each.number)
+        inside = 0 if details is None else 2 * sum(map(details.size, nodes))
+        shown[number] = needed + inside <= left
+        left -= needed + (inside if shown[number] else 0)
+    return dict(sorted(shown.items()))
 
 
-def _notes(timeline: Timeline, shown: Sequence[_Shown], most_slices: int) -> Iterator[str]:
-    without = [timeline.classes[each.number].devices for each in shown if not each.has_pieces]
+def _notes(timeline: Timeline, shown: Mapping[int, bool], most_slices: int) -> Iterator[str]:
+    without = [timeline.classes[number].devices for number in shown if not shown[number]]
     if without:
         named = ", ".join(map(short_devices_text, without[:3]))
         more = f" and {len(without) - 3} more classes" if len(without) > 3 else ""
@@ -109,8 +101,14 @@ def _notes(timeline: Timeline, shown: Sequence[_Shown], most_slices: int) -> Ite
         )
 
 
-def _process(partners: Partners, shown: _Shown, flows: Flows, details: Details) -> Process:
-    number = shown.number
+def _process(
+    partners: Partners,
+    number: int,
+    flows: Flows,
+    details: ProgramDetails | None,
+    *,
+    has_pieces: bool,
+) -> Process:
     one = partners.timeline.classes[number]
     timed = [(task, one.nodes[task.id]) for task in partners.tasks[number].values()]
     timed.sort(key=lambda pair: (pair[1], pair[0].id))
@@ -118,31 +116,30 @@ def _process(partners: Partners, shown: _Shown, flows: Flows, details: Details) 
     slices: dict[str, list[Slice]] = defaultdict(list)
     places: list[PlacedTime] = []
     for (task, interval), track in zip(timed, _tracks(timed, one), strict=True):
-        arguments = {**_arguments(task), **details.arguments(task.id)}
-        slices[track].append(_slice(task, interval, arguments, flows.of(number, task.id)))
+        known: Arguments = {} if details is None else details.arguments(task.id)
+        slices[track].append(_slice(task, interval, known, flows.of(number, task.id)))
         if task.id in late:
-            slices[track].append(_wait_slice(late[task.id]))
+            slices[track].append(late[task.id])
         if isinstance(task, ComputeTask) and not task.is_on_host:
-            pieces = details.pieces(task.id) if shown.has_pieces else ()
+            pieces = details.pieces(task.id) if details is not None and has_pieces else ()
             slices[track].extend(piece_slices(pieces, interval))
-            whole = [(interval, details.place(task.id))]
-            places.extend(piece_places(pieces, interval) if pieces else whole)
+            place = NOWHERE if details is None else details.place(task.id)
+            places.extend(piece_places(pieces, interval) if pieces else [(interval, place)])
     slices[_PHASES] = list(phase_slices(places))
     slices[_LAYERS] = list(layer_slices(places))
-    slices[_LOOPS] = list(loop_slices(details.rounds(), one.nodes))
+    slices[_LOOPS] = [] if details is None else list(loop_slices(details.rounds(), one.nodes))
     slices[_EXPOSED] = [
-        _slice(task, interval, _arguments(task), category="exposed")
-        for task, interval in _exposed(timed)
+        _slice(task, interval, {}, category="exposed") for task, interval in _exposed(timed)
     ]
-    slices[_WAITING] = [_wait_slice(wait) for wait in waits_of(partners, number)]
+    slices[_WAITING] = list(waits_of(partners, number))
     return Process(
         name=short_devices_text(one.devices),
         tracks=tuple([Track(name=name, slices=tuple(slices[name])) for name in _ordered(slices)]),
-        counters=tuple(_memory(timed, details)),
+        counters=() if details is None else tuple(_memory(timed, details)),
     )
 
 
-def _memory(timed: Iterable[Timed], details: Details) -> Iterator[Counter]:
+def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter]:
     """Yield the memory in use, where it is known: it changes as the program goes on.
 
     A communication that starts later than what stands behind it in the program changes nothing.
@@ -172,13 +169,8 @@ _LAST = (_EXPOSED, _WAITING)
 def _ordered(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
     """Return the names of the tracks that hold something, from top to bottom."""
     named = [name for name in slices if name not in (*_FIRST, *_LAST)]
-    named.sort(
-        key=lambda name: (
-            name.startswith(_RECEIVE),
-            len(name) if name.startswith(_RECEIVE) else 0,
-            name,
-        )
-    )
+    # Receives come last, the second before the tenth.
+    named.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
     return [name for name in (*_FIRST, *named, *_LAST) if slices.get(name)]
 
 
@@ -194,15 +186,13 @@ def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:
 
 
 def _stream(task: Task, one: ClassTimeline) -> str:
-    if _is_receive(task):
+    """Return the track of a task; receives and recorded collectives may overlap on a device."""
+    is_recorded = isinstance(task, CollectiveTask) and not task.takes_slot
+    if isinstance(task, ReceiveTask) or is_recorded:
         return _RECEIVE
-    match task:
-        case ComputeTask():
-            return _HOST if task.is_on_host else _COMPUTE
-        case CollectiveTask() | SendTask() | ReceiveTask() | MemoryTask() | EmptyTask():
-            return one.streams.get(task.id, _COMMUNICATION)
-        case _:
-            assert_never(task)
+    if isinstance(task, ComputeTask):
+        return _HOST if task.is_on_host else _COMPUTE
+    return one.streams.get(task.id, _COMMUNICATION)
 
 
 def _slice(
@@ -220,15 +210,9 @@ def _slice(
         start_ps=interval[0],
         end_ps=interval[1],
         category=category or ("compute" if computes else "communication"),
-        arguments=arguments,
+        arguments={**_arguments(task), **arguments},
         starts=starts,
         ends=ends,
-    )
-
-
-def _wait_slice(wait: Wait) -> Slice:
-    return Slice(
-        name=f"waits for {wait.reason}", start_ps=wait.start_ps, end_ps=wait.end_ps, category="wait"
     )
 
 
@@ -248,21 +232,13 @@ def _arguments(task: Task) -> Arguments:
             assert_never(task)
 
 
-def _is_on_host(task: Task) -> bool:
-    return isinstance(task, ComputeTask) and task.is_on_host
-
-
-def _is_receive(task: Task) -> bool:
-    """Return whether several such tasks may overlap on a device: receives, and recorded ones."""
-    return isinstance(task, ReceiveTask) or (
-        isinstance(task, CollectiveTask) and not task.takes_slot
-    )
-
-
 def _exposed(tasks: Sequence[Timed]) -> Iterator[Timed]:
     """Yield exposed communication, each moment once: as the communication that started first."""
-    hiding = [pair for pair in tasks if isinstance(pair[0], ComputeTask)]
-    computing = [interval for task, interval in hiding if not _is_on_host(task)]
+    computing = [
+        interval
+        for task, interval in tasks
+        if isinstance(task, ComputeTask) and not task.is_on_host
+    ]
     own: list[Timed] = []
     reached = 0
     for task, (start, end) in tasks:
@@ -273,3 +249,106 @@ def _exposed(tasks: Sequence[Timed]) -> Iterator[Timed]:
     parts = exposed_parts(computing, [interval for _, interval in own])
     for (task, _), exposed in zip(own, parts, strict=True):
         yield from ((task, part) for part in exposed)
+
+
+PlacedTime = tuple[Interval, Place]
+
+
+def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
+    """Yield pieces one after another, each followed by what is inside of it.
+
+    They fill the interval: on a slower device each takes longer in proportion. What is shorter than
+    the nanosecond that viewers count in is left out.
+    """
+    for piece, (start_ps, end_ps) in _placed(pieces, within):
+        if whole_ns(start_ps) == whole_ns(end_ps):
+            continue
+        yield Slice(
+            name=piece.name,
+            start_ps=start_ps,
+            end_ps=end_ps,
+            category=piece.category,
+            arguments=piece.arguments,
+        )
+        yield from piece_slices(piece.inside, (start_ps, end_ps))
+
+
+def piece_places(pieces: Sequence[Piece], within: Interval) -> Iterator[PlacedTime]:
+    """Yield the times of the innermost pieces, with where they stand in the model."""
+    for piece, interval in _placed(pieces, within):
+        if piece.inside:
+            yield from piece_places(piece.inside, interval)
+        else:
+            yield interval, piece.place
+
+
+def _placed(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, Interval]]:
+    start_ps, end_ps = within
+    whole_ps = sum(piece.duration_ps for piece in pieces)
+    before_ps = 0
+    at_ps = start_ps
+    for piece in pieces:
+        before_ps += piece.duration_ps
+        next_ps = start_ps + (end_ps - start_ps) * before_ps // whole_ps
+        yield piece, (at_ps, next_ps)
+        at_ps = next_ps
+
+
+def loop_slices(
+    rounds: Iterable[tuple[LoopRound, tuple[int, ...]]], nodes: Mapping[int, Interval]
+) -> Iterator[Slice]:
+    """Yield a slice for each loop with its rounds inside, from the first to the last computation.
+
+    A round whose computations run among those of another one is left out.
+    """
+    found: list[tuple[int, int, int, str]] = []
+    began_ps: dict[str, int] = {}
+    for each, tasks in rounds:
+        times = [nodes[task] for task in tasks if task in nodes]
+        if not times:
+            continue
+        start_ps, end_ps = min(times)[0], max(end for _, end in times)
+        found.append((start_ps, -end_ps, 1, f"round {each.number} of {each.count}"))
+        if each.number == 1:
+            began_ps[each.loop] = start_ps
+        if each.number == each.count and each.loop in began_ps:
+            found.append((began_ps.pop(each.loop), -end_ps, 0, each.loop))
+    open_ends: list[int] = []
+    for start_ps, negative_end_ps, _, name in sorted(found):
+        end_ps = -negative_end_ps
+        while open_ends and open_ends[-1] <= start_ps:
+            open_ends.pop()
+        if not open_ends or end_ps <= open_ends[-1]:
+            open_ends.append(end_ps)
+            yield Slice(name=name, start_ps=start_ps, end_ps=end_ps, category="loop")
+
+
+def phase_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
+    """Yield a slice for each phase, from its first operation to the last before another one."""
+    return _runs(((place.phase,) if place.phase else (), interval) for interval, place in times)
+
+
+def layer_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
+    """Yield a slice for each layer, with its inner layers behind it, as long as it is not left."""
+    return _runs((place.layers, interval) for interval, place in times)
+
+
+def _runs(times: Iterable[tuple[tuple[str, ...], Interval]]) -> Iterator[Slice]:
+    """Yield runs of equal paths as nested slices; outer ones first, in order of their starts."""
+    done: list[tuple[int, int, str, int]] = []
+    opened: list[tuple[str, int]] = []
+    reached_ps = 0
+    for path, (start_ps, end_ps) in times:
+        shared = 0
+        while shared < min(len(path), len(opened)) and path[shared] == opened[shared][0]:
+            shared += 1
+        while len(opened) > shared:
+            name, since_ps = opened.pop()
+            done.append((since_ps, len(opened), name, reached_ps))
+        opened.extend((name, start_ps) for name in path[shared:])
+        reached_ps = end_ps
+    while opened:
+        name, since_ps = opened.pop()
+        done.append((since_ps, len(opened), name, reached_ps))
+    for since_ps, _, name, until_ps in sorted(done):
+        yield Slice(name=name, start_ps=since_ps, end_ps=until_ps, category="layer")
