@@ -21,7 +21,7 @@ from hespas.price.estimate import FROM_TIME, Estimate, Price, TypeTotals, larger
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs
-from hespas.program.operations.sizes import operand, result
+from hespas.program.operations.traits import operand, result
 from hespas.program.program import Op, Program
 from hespas.program.types import TensorType
 from hespas.split.regions import Compute

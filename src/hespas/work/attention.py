@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hespas.errors import CostError
 from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA, CustomCallAttrs
 from hespas.program.operations.contraction import multiplier_of
-from hespas.program.operations.sizes import operand
+from hespas.program.operations.traits import operand
 from hespas.program.program import Op
 from hespas.program.types import TensorType, tensors
 from hespas.work.library_config import attention_config, flash_config

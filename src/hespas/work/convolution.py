@@ -14,7 +14,7 @@ from hespas.program.attrs import (
     CustomCallAttrs,
 )
 from hespas.program.operations.contraction import convolution_macs, multiplier_of
-from hespas.program.operations.sizes import operand, result
+from hespas.program.operations.traits import operand, result
 from hespas.program.program import Op
 from hespas.program.types import TensorType
 from hespas.work.fusion import operations_of

@@ -16,22 +16,22 @@ from hespas.program.attrs import (
     TOP_K_OF_GPUS,
     CustomCallAttrs,
 )
-from hespas.program.operations.linear_algebra import (
+from hespas.program.operations.libraries import (
     cholesky,
     householder,
     lu_decomposition,
+    threefry,
+    top_k,
     triangular_solve,
 )
 from hespas.program.operations.movement import nothing
-from hespas.program.operations.randomness import threefry
-from hespas.program.operations.sizes import (
+from hespas.program.operations.traits import (
     arithmetic_type,
     bytes_of,
     memory_bytes,
     operand,
     traffic,
 )
-from hespas.program.operations.sorting import top_k
 from hespas.program.program import Op, Value
 from hespas.program.types import NumberKind, TensorType
 from hespas.program.work import Work, flop_counts, summed

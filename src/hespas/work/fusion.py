@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hespas.program.operations.reduction import only_replaces
-from hespas.program.operations.sizes import memory_bytes
 from hespas.program.operations.table import kinds_where
-from hespas.program.operations.traits import Category
+from hespas.program.operations.traits import Category, memory_bytes
 from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops, size_of
 from hespas.program.types import HOST_MEMORY, TensorType, size_bytes, tensors
 from hespas.program.work import Work

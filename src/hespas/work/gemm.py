@@ -15,7 +15,7 @@ from hespas.program.operations.contraction import (
     real_pairs,
     window_axes,
 )
-from hespas.program.operations.sizes import operand, result
+from hespas.program.operations.traits import operand, result
 from hespas.program.program import Op
 from hespas.program.types import TensorType
 from hespas.work.fusion import operations_of

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
-from hespas.program.operations.sizes import arithmetic_type, bytes_of, ceil_log2, operand, result
+from hespas.program.operations.traits import arithmetic_type, bytes_of, ceil_log2, operand, result
 from hespas.program.program import Op, values_read
 from hespas.program.types import TensorType
 from hespas.program.work import Work, flop_counts

@@ -10,7 +10,7 @@ from math import prod
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.kernels import TritonKernel, TritonOp, TritonType
-from hespas.program.operations.sizes import bytes_of
+from hespas.program.operations.traits import bytes_of
 from hespas.program.program import Op
 from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import Work, flop_counts, summed

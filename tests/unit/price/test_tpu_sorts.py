@@ -7,7 +7,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.tpu import sort_timing
-from hespas.program.operations.sizes import traffic
+from hespas.program.operations.traits import traffic
 from hespas.program.program import Op
 from programs import main_function
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from hespas.base.limits import MOST_DILATION_CASES
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
-from hespas.program.operations.sizes import (
+from hespas.program.operations.traits import (
+    Category,
+    Traits,
     arithmetic_type,
     memory_bytes,
     operand,
@@ -20,7 +22,6 @@ from hespas.program.operations.sizes import (
     traffic,
     wider,
 )
-from hespas.program.operations.traits import Category, Traits
 from hespas.program.types import ElementType, NumberKind
 from hespas.program.work import Work, flop_counts
 

@@ -6,8 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hespas.program.operations.sizes import arithmetic_type, operand, result, traffic
-from hespas.program.operations.traits import Category, Instructions, Traits
+from hespas.program.operations.traits import (
+    Category,
+    Instructions,
+    Traits,
+    arithmetic_type,
+    operand,
+    result,
+    traffic,
+)
 from hespas.program.types import NumberKind
 from hespas.program.work import ZERO, Work, flop_counts
 

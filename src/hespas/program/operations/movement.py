@@ -1,6 +1,8 @@
-"""Operations that compute nothing: they move data, or only give it another name or shape.
+"""Operations that compute nothing: they move data, rename it, run others, or communicate.
 
-Bytes are those the operation has to touch. A slice reads the slice, not what it is cut from.
+Bytes are those the operation has to touch. A slice reads the slice, not what it is cut from. What
+loops, calls and fusions run is counted where it is opened. Of collectives only the arithmetic on
+each device counts: the simulation of the network prices what they carry, memory traffic included.
 """
 
 from __future__ import annotations
@@ -8,16 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hespas.program.operations.sizes import (
+from hespas.program.operations.traits import (
+    UNKNOWN,
+    Category,
+    Traits,
+    arithmetic_type,
     bytes_of,
     in_memory,
     memory_bytes,
     operand,
     result,
+    tensor,
     traffic,
 )
-from hespas.program.operations.traits import Category, Traits
-from hespas.program.work import ZERO, Work
+from hespas.program.work import ZERO, Work, flop_counts, summed
 
 if TYPE_CHECKING:
     from hespas.program.program import Op
@@ -120,4 +126,72 @@ TRAITS = {
     "slice": replace(_PART, keeps_dimensions=True, kernel_name="slice"),
     "torch_index_select": _PART,
     "transpose": replace(_MOVEMENT, kernel_name="transpose", fusion_rank=8),
+}
+
+
+_CONTROL = Traits(category=Category.CONTROL, has_effect=True)
+_CALL = Traits(category=Category.CALL)
+_ASYNCHRONOUS = Traits(category=Category.ASYNCHRONOUS)
+_DYNAMIC = "its result has a size that is known only when it runs"
+_QUANTIZED = "quantised types are not supported"
+
+CONTROL_TRAITS = {
+    "async_done": replace(_ASYNCHRONOUS, work=nothing),
+    "async_start": _ASYNCHRONOUS,
+    "async_update": replace(_ASYNCHRONOUS, work=nothing),
+    "call": _CALL,
+    "case": _CONTROL,
+    "composite": _CALL,
+    "custom_call": Traits(category=Category.CUSTOM_CALL, has_effect=True),
+    "fusion": Traits(category=Category.FUSION),
+    "if": _CONTROL,
+    "set_dimension_size": replace(UNKNOWN, without_work=_DYNAMIC),
+    "uniform_dequantize": replace(UNKNOWN, without_work=_QUANTIZED),
+    "uniform_quantize": replace(UNKNOWN, without_work=_QUANTIZED),
+    "while": _CONTROL,
+}
+
+
+def all_reduce(op: Op) -> Work:
+    """One FLOP for each element (XLA's HloCostAnalysis, whatever the reduction is)."""
+    types = [tensor(op, value) for value in op.operands]
+    return summed(
+        Work(flops=flop_counts(arithmetic_type(kind.element), kind.element_count)) for kind in types
+    )
+
+
+def reduce_scatter(op: Op) -> Work:
+    """Each of the device's N / p results sums p contributions: (p - 1) N / p, inputs - outputs.
+
+    XLA's HloCostAnalysis counts nothing here.
+    """
+    pairs = zip(op.operands, op.results, strict=True)
+    types = [(tensor(op, given), tensor(op, made)) for given, made in pairs]
+    return summed(
+        Work(
+            flops=flop_counts(
+                arithmetic_type(given.element), max(0, given.element_count - made.element_count)
+            )
+        )
+        for given, made in types
+    )
+
+
+_COLLECTIVE = Traits(category=Category.COLLECTIVE, work=nothing, kernel_name="collective")
+_SUM = replace(_COLLECTIVE, work=all_reduce)
+_END = Traits(category=Category.HOST, work=nothing, has_effect=True)
+
+COLLECTIVE_TRAITS = {
+    "all_gather": _COLLECTIVE,
+    "all_reduce": _SUM,
+    "all_to_all": _COLLECTIVE,
+    "collective_broadcast": _COLLECTIVE,
+    "collective_permute": _COLLECTIVE,
+    "cross-replica-sum": _SUM,
+    "ragged_all_to_all": _COLLECTIVE,
+    "recv": replace(_COLLECTIVE, has_effect=True),
+    "recv_done": _END,
+    "reduce_scatter": replace(_COLLECTIVE, work=reduce_scatter),
+    "send": replace(_COLLECTIVE, has_effect=True),
+    "send_done": _END,
 }

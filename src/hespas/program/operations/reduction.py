@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from hespas.errors import CostError
 from hespas.program.attrs import WindowAttrs
-from hespas.program.operations.sizes import (
+from hespas.program.operations.traits import (
+    Category,
+    Traits,
     bytes_of,
     in_memory,
     operand,
     result,
     traffic,
 )
-from hespas.program.operations.traits import Category, Traits
 from hespas.program.work import Work
 
 if TYPE_CHECKING:

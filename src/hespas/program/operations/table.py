@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from hespas.program.operations import (
-    collective,
     contraction,
-    control,
     elementwise,
-    linear_algebra,
+    libraries,
     movement,
-    randomness,
     reduction,
-    sorting,
 )
 from hespas.program.operations.traits import UNKNOWN, Category, Traits
 
@@ -33,15 +29,15 @@ def joined(tables: Iterable[Mapping[str, Traits]]) -> dict[str, Traits]:
 TRAITS: Mapping[str, Traits] = MappingProxyType(
     joined(
         (
-            collective.TRAITS,
             contraction.TRAITS,
-            control.TRAITS,
             elementwise.TRAITS,
-            linear_algebra.TRAITS,
+            libraries.TRAITS,
+            libraries.RANDOM_TRAITS,
+            libraries.SORTING_TRAITS,
             movement.TRAITS,
-            randomness.TRAITS,
+            movement.CONTROL_TRAITS,
+            movement.COLLECTIVE_TRAITS,
             reduction.TRAITS,
-            sorting.TRAITS,
         )
     )
 )

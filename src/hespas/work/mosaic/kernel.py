@@ -24,7 +24,7 @@ from hespas.program.attrs import MOSAIC, CustomCallAttrs, DeviceTables, Table
 from hespas.program.grouped import grouped_product, steps_of_tiles
 from hespas.program.kernels import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.operations.contraction import Multiplier, multiplier_of
-from hespas.program.operations.sizes import arithmetic_type
+from hespas.program.operations.traits import arithmetic_type
 from hespas.program.program import Op
 from hespas.program.types import TensorType, element_type, tensors
 from hespas.program.work import Work, flop_counts, summed

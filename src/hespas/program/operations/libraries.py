@@ -1,7 +1,7 @@
-"""Factorisations, triangular solves, Fourier transforms and batch normalisation.
+"""What libraries compute: linear algebra, transforms, normalisation, random numbers and sorts.
 
-XLA's HloCostAnalysis is only rough here (docs/evidence/operation-counts.md); these are the
-textbook counts.
+XLA's HloCostAnalysis is only rough on factorisations (docs/evidence/operation-counts.md); these are
+the textbook counts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ from math import log2, prod
 from typing import TYPE_CHECKING
 
 from hespas.errors import CostError
-from hespas.program.attrs import FftAttrs
-from hespas.program.operations.sizes import arithmetic_type, operand, result, traffic
-from hespas.program.operations.traits import Category, Traits
-from hespas.program.types import NumberKind, TensorType
+from hespas.program.attrs import DimensionAttrs, FftAttrs
+from hespas.program.operations.traits import (
+    Category,
+    Traits,
+    arithmetic_type,
+    ceil_log2,
+    first_result,
+    operand,
+    result,
+    traffic,
+)
+from hespas.program.types import NumberKind, TensorType, tensors
 from hespas.program.work import Work, flop_counts
 
 if TYPE_CHECKING:
@@ -152,4 +160,68 @@ TRAITS = {
     "cholesky": replace(_LIBRARY, work=cholesky, kernel_name="linear algebra"),
     "fft": replace(_LIBRARY, work=fft, kernel_name="fft"),
     "triangular_solve": replace(_LIBRARY, work=triangular_solve, kernel_name="linear algebra"),
+}
+
+
+def rng(op: Op) -> Work:
+    """One transcendental for each number made (XLA's HloCostAnalysis).
+
+    The bounds and the generator's state are read, numbers and new state are written.
+    """
+    made = [kind for value in op.results for kind in tensors(value.type)]
+    return traffic(op, transcendentals=sum(kind.element_count for kind in made))
+
+
+# Threefry 2x32 makes two numbers with 20 rounds of add, rotate (2 shifts, 1 or) and xor, after 2
+# additions of the key; 5 times in between it adds the key and a counter, 3 additions.
+# Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+_THREEFRY_FLOPS_PER_PAIR = 20 * 5 + 2 + 5 * 3
+
+
+def threefry(op: Op) -> Work:
+    """Count the integer operations of Threefry 2x32, for each pair of numbers made."""
+    made = first_result(op)
+    name = arithmetic_type(made.element)
+    return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
+
+
+_RANDOM = Traits(category=Category.RANDOM, work=rng, kernel_name="random numbers")
+
+RANDOM_TRAITS = {
+    "rng": replace(_RANDOM, fusion_rank=6),
+    "rng_bit_generator": replace(_RANDOM, fusion_rank=7),
+    "xla.rng_get_and_update_state": replace(_RANDOM, kernel_name=""),
+}
+
+
+def top_k(op: Op) -> Work:
+    """Keep the k largest or smallest of each row in a heap: ceil(log2(k + 1)) comparisons each.
+
+    An element that goes through a heap of k passes its levels, of which there are so many. The
+    k values and their indices, the second result, are written.
+    """
+    given = operand(op, 0)
+    comparisons = given.element_count * ceil_log2(first_result(op).shape[-1] + 1)
+    return traffic(op, flops=flop_counts(arithmetic_type(given.element), comparisons))
+
+
+def sort(op: Op, bodies: tuple[Work, ...]) -> Work:  # noqa: ARG001 - a comparison counts as one FLOP
+    """Compare n log2 n times along the sorted dimension, in every row.
+
+    A comparison is one FLOP, whatever the comparator does about NaNs (XLA's convention). Keys
+    and values are read once and written once: the least that a sort can do.
+    """
+    keys = operand(op, 0)
+    if not isinstance(op.attrs, DimensionAttrs):
+        raise CostError("the sorted dimension is not known", location=op.location)
+    length = keys.shape[op.attrs.dimension] if keys.shape else 1
+    comparisons = keys.element_count * ceil_log2(length)
+    return traffic(op, flops=flop_counts(arithmetic_type(keys.element), comparisons))
+
+
+SORTING_TRAITS = {
+    "sort": Traits(
+        category=Category.SORTING, work_of_bodies=sort, kernel_name="sort", fusion_rank=1
+    ),
+    "topk": Traits(category=Category.SORTING, work=top_k),
 }
