@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from hespas.memory.over_time import memory_of_operations, operation_key
-from hespas.memory.usage import unpacked_bytes
+from hespas.memory.usage import memory_of_operations, operation_key, unpacked_bytes
 from hespas.program.attrs import CollectiveAttrs
 from hespas.program.groups import ReplicaGroups
 from hespas.program.program import (

@@ -15,28 +15,113 @@ the same element of an operand may work in place as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import accumulate
 
 from hespas.errors import ProgramError
-from hespas.memory.buffers import (
-    CONSTANTS,
-    FOLDED_CONSTANTS,
-    FOLDED_VIEWS,
-    VIEWS,
-    Buffer,
-    HeldBuffer,
-    Leaves,
-    Role,
-    argument_buffers,
-    new_buffers,
+from hespas.program.attrs import (
+    CallAttrs,
+    CustomCallAttrs,
+    DimensionAttrs,
+    FusionAttrs,
+    WhileAttrs,
 )
-from hespas.program.attrs import CallAttrs, CustomCallAttrs, FusionAttrs
-from hespas.program.operations.table import kinds_of
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, values_read
-from hespas.program.types import DEVICE_MEMORY, TensorType
+from hespas.program.types import DEVICE_MEMORY, TensorType, TupleType, tensors
+from hespas.program.uses import Uses
+
+THROUGHOUT = -1
+"""The moment before the first operation."""
+
+
+class Role(Enum):
+    """What a buffer is for.
+
+    Arguments and outputs are allocated throughout: the caller owns them. A temporary is live from
+    the operation that writes it to the last one that reads it.
+    """
+
+    ARGUMENT = "argument"
+    OUTPUT = "output"
+    TEMPORARY = "temporary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBuffer:
+    """A buffer that is live at the peak: its size, its type, and the operation that wrote it."""
+
+    size_bytes: int
+    type: str
+    role: Role
+    location: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Buffer:
+    """Memory for one tensor, while its liveness is determined.
+
+    Moments are positions in the block that writes it. ``written_at`` is the operation that writes
+    it, ``read_at`` the last one that reads it, and ``held_until`` the last moment at which it must
+    be allocated: an asynchronous operation holds its buffers until its end. ``merged_into`` is the
+    buffer in whose memory this one lies, if an operation works in place.
+    """
+
+    size_bytes: int
+    type: TensorType
+    role: Role
+    location: str
+    written_at: int
+    read_at: int
+    held_until: int
+    merged_into: Buffer | None = None
+
+    @property
+    def actual(self) -> Buffer:
+        """The buffer whose memory it uses: itself, or the first of a chain of merged ones."""
+        buffer = self
+        while buffer.merged_into is not None:
+            buffer = buffer.merged_into
+        return buffer
+
+    @property
+    def held(self) -> HeldBuffer:
+        """What a report says about it."""
+        return HeldBuffer(
+            size_bytes=self.size_bytes, type=str(self.type), role=self.role, location=self.location
+        )
+
+
+Buffers = tuple[Buffer, ...]
+Leaves = dict[Value, Buffers]
+"""The buffers of each value, one for each tensor in its type."""
+
+
+def _new_buffers(value: Value, role: Role, location: str, at: int, space: int) -> Buffers:
+    """Return a buffer for each tensor of a value; those of other memory spaces have no size."""
+    return tuple([
+        Buffer(
+            size_bytes=tensor.allocated_bytes if tensor.memory_space == space else 0,
+            type=tensor,
+            role=role,
+            location=location,
+            written_at=at,
+            read_at=at,
+            held_until=at,
+        )
+        for tensor in tensors(value.type)
+    ])  # fmt: skip
+
+
+def argument_buffers(values: Iterable[Value], *, space: int = DEVICE_MEMORY) -> Buffers:
+    """Return the buffers of a block's arguments, which are live from before its first operation."""
+    return tuple([
+        buffer
+        for number, value in enumerate(values)
+        for buffer in _new_buffers(value, Role.ARGUMENT, f"argument {number}", THROUGHOUT, space)
+    ])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +147,8 @@ class BlockLiveness:
     ``overwritten`` pairs operands with returned results that may be written where they are.
     """
 
-    results: tuple[Buffer, ...]
-    written: tuple[Buffer, ...]
+    results: Buffers
+    written: Buffers
     inner: dict[int, Peak]
     regions: dict[int, Inside]
     operations: tuple[str, ...]
@@ -85,7 +170,7 @@ class Inside:
     """The regions of a loop or a branch, and the buffers that the operation is given."""
 
     blocks: tuple[BlockLiveness, ...]
-    given: tuple[Buffer, ...]
+    given: Buffers
 
 
 def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[int]:
@@ -103,15 +188,16 @@ def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[in
 def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
     """Return the first moment at which these temporaries and inner blocks take most memory."""
     owned = list(temporaries)
-    most = at = 0
-    for moment, live in enumerate(levels_of(liveness, owned)):
-        needed = live + liveness.inner.get(moment, NOTHING).size_bytes
-        if needed > most:
-            most, at = needed, moment
-    if not most:
+    needed = [
+        live + liveness.inner.get(moment, NOTHING).size_bytes
+        for moment, live in enumerate(levels_of(liveness, owned))
+    ]
+    most = max(needed, default=0)
+    if most <= 0:
         return NOTHING
+    at = needed.index(most)
     inner = liveness.inner.get(at, NOTHING)
-    held = [each.held for each in owned if each.written_at <= at <= each.held_until]
+    held = [buffer.held for buffer in owned if buffer.written_at <= at <= buffer.held_until]
     return Peak(
         size_bytes=most,
         location=inner.location or liveness.operations[at],
@@ -122,17 +208,9 @@ def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
 Destinations = Sequence[Buffer | None]
 """For each tensor that a block returns, the argument in whose memory it goes, if in any."""
 
-_BRANCHES = frozenset({"case", "if"})
-_HOLDS_BLOCKS = _BRANCHES | {"while"}
-
 
 def block_liveness(
-    program: Program,
-    block: Block,
-    arguments: Sequence[Buffer],
-    destinations: Destinations,
-    *,
-    space: int = DEVICE_MEMORY,
+    program: Program, block: Block, arguments: Buffers, destinations: Destinations, *, space: int
 ) -> BlockLiveness:
     """Return how long the buffers of a block are live, and their sizes in a memory space.
 
@@ -165,39 +243,11 @@ def block_liveness(
     )
 
 
-def inner_liveness(
-    program: Program, op: Op, number: int, *, space: int = DEVICE_MEMORY
-) -> BlockLiveness:
-    """Return how long the buffers of a region of a loop or a branch are live."""
-    block = op.regions[number]
-    arguments = argument_buffers(block.arguments, space=space)
-    returned = block.operations[-1].operands
-    carries = op.kind == "while" and number == 1
-    destinations: Destinations = arguments if carries else [None] * len(argument_buffers(returned))
-    liveness = block_liveness(program, block, arguments, destinations, space=space)
-    if not carries:
-        return liveness
-    carried = tuple(zip(arguments, liveness.results, strict=True))
-    return replace(liveness, carried=carried, replaced=tuple(_replaced(carried)))
-
-
-def _shape(value: Value) -> tuple[int, ...] | None:
-    """Return the shape of a tensor, None for anything else."""
-    return value.type.shape if isinstance(value.type, TensorType) else None
-
-
 def _location(op: Op) -> str:
     """Name an operation, by the compiler's name for it if it has one."""
     if not op.instruction:
         return op.location
     return f"{op.place}: {op.instruction}" if op.place else op.instruction
-
-
-def _replaced(carried: Iterable[tuple[Buffer, Buffer]]) -> Iterator[tuple[Buffer, Buffer]]:
-    """Yield what an iteration reads for the last time before it writes what replaces it."""
-    for old, new in carried:
-        if new.actual.role is Role.OUTPUT and old.read_at < new.actual.written_at:
-            yield old, new.actual
 
 
 def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
@@ -249,28 +299,21 @@ class _Walk:
     """
 
     program: Program
-    space: int = DEVICE_MEMORY
+    space: int
     leaves: Leaves = field(default_factory=Leaves)
     written: list[Buffer] = field(default_factory=list[Buffer])
     inner: dict[int, Peak] = field(default_factory=dict[int, Peak])
-    regions: dict[int, Inside] = field(default_factory=dict[int, "Inside"])
+    regions: dict[int, Inside] = field(default_factory=dict[int, Inside])
     reuses: list[_Reuse] = field(default_factory=list[_Reuse])
-    in_flight: dict[Value, tuple[Buffer, ...]] = field(
-        default_factory=dict[Value, tuple[Buffer, ...]]
-    )
+    in_flight: dict[Value, Buffers] = field(default_factory=dict[Value, Buffers])
     single: set[Value] = field(default_factory=set[Value])
-
-    @property
-    def _constants(self) -> frozenset[str]:
-        return CONSTANTS if self.program.is_scheduled else FOLDED_CONSTANTS
 
     def bind(self, values: Iterable[Value], buffers: Sequence[Buffer]) -> None:
         remaining = iter(buffers)
         for value in values:
-            count = len(argument_buffers((value,)))
-            self.leaves[value] = tuple([next(remaining) for _ in range(count)])
+            self.leaves[value] = tuple([next(remaining) for _ in tensors(value.type)])
 
-    def buffers_of(self, values: Iterable[Value]) -> tuple[Buffer, ...]:
+    def buffers_of(self, values: Iterable[Value]) -> Buffers:
         return tuple([buffer for value in values for buffer in self.leaves[value]])
 
     def op(self, op: Op, moment: int) -> None:
@@ -278,62 +321,74 @@ class _Walk:
             if value not in self.leaves:
                 # From outside of the block: it is live throughout.
                 self.leaves[value] = argument_buffers((value,), space=self.space)
-        views = VIEWS if self.program.is_scheduled else FOLDED_VIEWS
-        view = views.get(op.kind)
+        is_scheduled = self.program.is_scheduled
+        view = (_VIEWS if is_scheduled else _FOLDED_VIEWS).get(op.kind)
         if view is not None:
             self.leaves.update(zip(op.results, view(op, self.leaves), strict=True))
             return
-        self._read(op, moment)
+        for value in values_read(op):
+            for buffer in self.leaves.get(value, ()):
+                buffer.read_at = moment
+                buffer.held_until = max(buffer.held_until, moment)
         match op.kind:
             case "async_start":
                 self._start(op, moment)
             case "async_update" | "async_done":
                 self._continue(op, moment)
-            case kind if kind in self._constants:
+            case kind if kind in (_CONSTANTS if is_scheduled else _FOLDED_CONSTANTS):
                 self.leaves[op.results[0]] = argument_buffers(op.results, space=self.space)
             case _:
                 self._write(op, moment)
 
-    def _read(self, op: Op, moment: int) -> None:
-        for value in values_read(op):
-            for buffer in self.leaves.get(value, ()):
-                buffer.read_at = moment
-                buffer.held_until = max(buffer.held_until, moment)
-
     def _write(self, op: Op, moment: int) -> None:
         self._new(op, op.results, moment)
-        self._add_reuses(_always_in_place(op), op.operands, op.results, moment)
-        self._add_reuses(self._may_be_written_over(op), op.operands, op.results, moment, must=False)
-        if not self.program.is_scheduled and op.kind in _REDUCED:
-            self._add_reuses(_started_in_place(op), op.operands, op.results, moment)
+        self._reuse(_always_in_place(op), op.operands, op.results, moment)
+        self._reuse(_perhaps_in_place(op), op.operands, op.results, moment, must=False)
+        is_scheduled = self.program.is_scheduled
+        if not is_scheduled and op.kind in _REDUCED:
+            self._reuse(_started_in_place(op), op.operands, op.results, moment)
         if len(op.results) == 1:
             self.single.add(op.results[0])
-        if op.kind == "while":
+        if op.traits.category is not Category.CONTROL:
+            return
+        if isinstance(op.attrs, WhileAttrs):
             self._alias_unchanged(op)
-        if op.kind in _BRANCHES and self.program.is_scheduled:
+        elif is_scheduled:
             self._pass_on(op, moment)
-        if op.kind in _HOLDS_BLOCKS:
-            blocks = [
-                inner_liveness(self.program, op, number, space=self.space)
-                for number in range(len(op.regions))
-            ]
-            peaks = [peak_of(block, block.temporaries()) for block in blocks]
-            self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
-            given = self.buffers_of(op.operands)
-            self.regions[moment] = Inside(blocks=tuple(blocks), given=given)
+        blocks = tuple([self._inner(op, number) for number in range(len(op.regions))])
+        peaks = [peak_of(block, block.temporaries()) for block in blocks]
+        self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
+        self.regions[moment] = Inside(blocks=blocks, given=self.buffers_of(op.operands))
 
-    def _new(self, op: Op, values: Iterable[Value], moment: int) -> tuple[Buffer, ...]:
+    def _inner(self, op: Op, number: int) -> BlockLiveness:
+        """Return how long the buffers of a region of a loop or a branch are live."""
+        block = op.regions[number]
+        arguments = argument_buffers(block.arguments, space=self.space)
+        carries = isinstance(op.attrs, WhileAttrs) and number == 1
+        returned = sum(len(tensors(value.type)) for value in block.operations[-1].operands)
+        destinations: Destinations = arguments if carries else [None] * returned
+        liveness = block_liveness(self.program, block, arguments, destinations, space=self.space)
+        if not carries:
+            return liveness
+        carried = tuple(zip(arguments, liveness.results, strict=True))
+        # What an iteration reads for the last time before it writes what replaces it.
+        replaced = [
+            (old, new.actual)
+            for old, new in carried
+            if new.actual.role is Role.OUTPUT and old.read_at < new.actual.written_at
+        ]
+        return replace(liveness, carried=carried, replaced=tuple(replaced))
+
+    def _new(self, op: Op, values: Iterable[Value], moment: int) -> Buffers:
         location, new = _location(op), list[Buffer]()
         for value in values:
-            buffers = new_buffers(
-                value, role=Role.TEMPORARY, location=location, at=moment, space=self.space
-            )
+            buffers = _new_buffers(value, Role.TEMPORARY, location, moment, self.space)
             self.leaves[value] = buffers
             new.extend(buffers)
         self.written.extend(new)
         return tuple(new)
 
-    def _add_reuses(
+    def _reuse(
         self,
         pairs: Pairs,
         operands: Sequence[Value],
@@ -350,21 +405,14 @@ class _Walk:
                 for source, buffer in zip(read, written, strict=False)
             )
 
-    def _may_be_written_over(self, op: Op) -> Pairs:
-        """Yield what a compiler may do in place, if operand and result have the same shape."""
-        for operand, result in _perhaps_in_place(op):
-            if _shape(op.operands[operand]) == _shape(op.results[result]):
-                yield operand, result
-
     def _alias_unchanged(self, op: Op) -> None:
         """Give values that no iteration of a loop changes the buffers that they had before it."""
         body = op.regions[1]
-        carried = zip(body.arguments, body.operations[-1].operands, strict=True)
+        returned = body.operations[-1].operands
         unneeded = set[Buffer]()
-        for (argument, returned), operand, result in zip(
-            carried, op.operands, op.results, strict=True
-        ):
-            if argument is returned:
+        carried = zip(body.arguments, returned, op.operands, op.results, strict=True)
+        for argument, value, operand, result in carried:
+            if argument is value:
                 unneeded.update(self.leaves[result])
                 self.leaves[result] = self.leaves[operand]
         self.written = [buffer for buffer in self.written if buffer not in unneeded]
@@ -384,21 +432,26 @@ class _Walk:
                 for source, buffer in zip(buffers, made, strict=False)
             )
 
-    def _came_in(self, region: Block) -> list[tuple[Buffer, ...]]:
+    def _came_in(self, region: Block) -> list[Buffers]:
         """Return the buffers of what a region returns; none where it makes that itself."""
         leaves = dict(self.leaves)
         for op in region.operations[:-1]:
-            view = VIEWS.get(op.kind)
+            view = _VIEWS.get(op.kind)
             if view is not None and all(value in leaves for value in op.operands):
                 leaves.update(zip(op.results, view(op, leaves), strict=True))
         return [leaves.get(value, ()) for value in region.operations[-1].operands]
 
     def _start(self, op: Op, moment: int) -> None:
         """Allocate the results now, and hold the operands until the operation is done."""
-        block = self._started(op)
+        if op.regions:
+            block = op.regions[0]
+        elif isinstance(op.attrs, CallAttrs):
+            block = self.program.function(op.attrs.callee, location=op.location).body
+        else:
+            raise ProgramError("it starts nothing", location=op.location)
         results = block.operations[-1].operands
         new = self._new(op, results, moment)
-        self._add_reuses(_started_in_place(block.operations[0]), op.operands, results, moment)
+        self._reuse(_started_in_place(block.operations[0]), op.operands, results, moment)
         self.leaves[op.results[0]] = new
         self.in_flight[op.results[0]] = (*self.buffers_of(op.operands), *new)
 
@@ -413,33 +466,65 @@ class _Walk:
         else:
             self.bind(op.results, results)
 
-    def _started(self, op: Op) -> Block:
-        if op.regions:
-            return op.regions[0]
-        if isinstance(op.attrs, CallAttrs):
-            return self.program.function(op.attrs.callee, location=op.location).body
-        raise ProgramError("it starts nothing", location=op.location)
 
+def _operands(op: Op, leaves: Leaves) -> list[Buffers]:
+    return [leaves[value] for value in op.operands]
+
+
+def _grouped(op: Op, leaves: Leaves) -> list[Buffers]:
+    return [tuple([leaf for value in op.operands for leaf in leaves[value]])]
+
+
+def _member(op: Op, leaves: Leaves) -> list[Buffers]:
+    (source,) = op.operands
+    if not (isinstance(op.attrs, DimensionAttrs) and isinstance(source.type, TupleType)):
+        raise TypeError(f"{op.location} takes a member of something that is no tuple")
+    index, members = op.attrs.dimension, source.type.members
+    before = sum(len(tensors(member)) for member in members[:index])
+    return [leaves[source][before : before + len(tensors(members[index]))]]
+
+
+_VIEWS: Mapping[str, Callable[[Op, Leaves], list[Buffers]]] = {
+    **dict.fromkeys(("bitcast", "optimization_barrier", "reshape"), _operands),
+    "get_tuple_element": _member,
+    "tuple": _grouped,
+}
+"""Operations that move no data: the buffers that their results stand for."""
+_FOLDED_VIEWS = {**_VIEWS, **dict.fromkeys(("broadcast", "broadcast_in_dim", "copy"), _operands)}
+"""The same before compilation.
+
+All compilers compute broadcasts where they are read, and decide themselves what to copy.
+"""
+_CONSTANTS = frozenset({"constant"})
+_FOLDED_CONSTANTS = _CONSTANTS | {"iota"}
+"""Operations whose results take no memory during the step."""
 
 Pairs = Iterator[tuple[int, int]]
 """Positions of operands, and of the results that are written over them."""
 
-_UPDATES = kinds_of(Category.UPDATE)
 _RENAMING = frozenset({"bitcast", "reshape"})
-_SAME_ELEMENT = kinds_of(Category.ELEMENTWISE)
 _REDUCED = frozenset({"all_reduce", "cross-replica-sum"})
+
+
+def _renames(op: Op) -> bool:
+    return op.kind in _RENAMING
+
+
+def _updates(op: Op) -> bool:
+    return op.traits.category is Category.UPDATE
+
+
+def _each_result(op: Op) -> Pairs:
+    return ((number, number) for number in range(len(op.results)))
 
 
 def _always_in_place(op: Op) -> Pairs:
     """Yield what an operation does in place in any program."""
-    match op.attrs:
-        case FusionAttrs(in_place=aliases) | CustomCallAttrs(in_place=aliases):
-            yield from ((alias.operand, alias.result) for alias in aliases)
-        case _:
-            pass
-    if op.kind in {"while", "scatter"}:
-        yield from ((number, number) for number in range(len(op.results)))
-    elif op.kind in _UPDATES:
+    if isinstance(op.attrs, FusionAttrs | CustomCallAttrs):
+        yield from ((alias.operand, alias.result) for alias in op.attrs.in_place)
+    if isinstance(op.attrs, WhileAttrs) or op.kind == "scatter":
+        yield from _each_result(op)
+    elif _updates(op):
         yield 0, 0
     elif op.kind == "fusion":
         yield from _updated_arguments(op.regions[0])
@@ -447,34 +532,38 @@ def _always_in_place(op: Op) -> Pairs:
 
 def _started_in_place(op: Op) -> Pairs:
     """Yield what an asynchronously started operation does in place."""
-    if op.kind in _REDUCED:
-        yield from ((number, number) for number in range(len(op.results)))
-    else:
-        yield from _always_in_place(op)
+    return _each_result(op) if op.kind in _REDUCED else _always_in_place(op)
 
 
 def _perhaps_in_place(op: Op) -> Pairs:
-    """Yield what a compiler may do in place: results computed element by element."""
-    if op.kind in _SAME_ELEMENT:
-        yield from ((number, 0) for number in range(len(op.operands)))
+    """Yield what a compiler may do in place: results of an operand's shape, made of its elements.
+
+    Each element is computed from the one at the same place.
+    """
+    pairs: Iterable[tuple[int, int]] = ()
+    if op.traits.is_elementwise:
+        pairs = ((number, 0) for number in range(len(op.operands)))
     elif op.kind == "fusion":
-        yield from _element_by_element(op.regions[0])
+        pairs = _element_by_element(op.regions[0])
+    for operand, result in pairs:
+        if _shape(op.operands[operand]) == _shape(op.results[result]):
+            yield operand, result
+
+
+def _shape(value: Value) -> tuple[int, ...] | None:
+    """Return the shape of a tensor, None for anything else."""
+    return value.type.shape if isinstance(value.type, TensorType) else None
 
 
 def _element_by_element(body: Block) -> Pairs:
     """Yield the arguments of a fusion that are only read where a result is written."""
-    users: dict[Value, list[Op]] = {}
-    for op in body.operations:
-        for value in dict.fromkeys(op.operands):
-            users.setdefault(value, []).append(op)
+    uses = Uses.of_block(body)
     results = {value: number for number, value in enumerate(body.operations[-1].operands)}
     for operand, argument in enumerate(body.arguments):
-        yield from ((operand, result) for result in _results_of(argument, users, results))
+        yield from ((operand, result) for result in _results_of(argument, uses, results))
 
 
-def _results_of(
-    argument: Value, users: Mapping[Value, list[Op]], results: Mapping[Value, int]
-) -> list[int]:
+def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> list[int]:
     """Return the results that depend on an argument, if all do so element by element."""
     reached = list[int]()
     pending, seen = [argument], set[Value]()
@@ -483,34 +572,25 @@ def _results_of(
         if value in seen:
             continue
         seen.add(value)
-        for op in users.get(value, ()):
-            if op.kind == "return" and len(users[value]) > 1:
+        readers = uses.readers(value)
+        if value in results:
+            if readers:
                 return []
-            if op.kind == "return":
-                reached.append(results[value])
-            elif op.kind in _RENAMING or op.kind in _SAME_ELEMENT:
-                pending.extend(op.results)
-            else:
+            reached.append(results[value])
+        for op in readers:
+            if not (_renames(op) or op.traits.is_elementwise):
                 return []
+            pending.extend(op.results)
     return reached
 
 
 def _updated_arguments(body: Block) -> Pairs:
     """Yield the arguments of a fusion that a result is an update of."""
-    producer = {value: op for op in body.operations for value in op.results}
+    uses = Uses.of_block(body)
     arguments = {value: number for number, value in enumerate(body.arguments)}
     for result, value in enumerate(body.operations[-1].operands):
-        source = _updated(value, producer)
-        if source in arguments:
-            yield arguments[source], result
-
-
-def _updated(value: Value, producer: Mapping[Value, Op]) -> Value | None:
-    """Return the value that this one is an update of, None if it is none."""
-    is_update = False
-    op = producer.get(value)
-    while op is not None and op.kind in _UPDATES | _RENAMING:
-        is_update = is_update or op.kind in _UPDATES
-        value = op.operands[0]
-        op = producer.get(value)
-    return value if is_update and op is None else None
+        update = uses.producer(uses.source(value, _renames))
+        if update is not None and _updates(update):
+            source = uses.source(value, lambda op: _renames(op) or _updates(op))
+            if source in arguments:
+                yield arguments[source], result

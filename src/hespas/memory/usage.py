@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 
-from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes
-from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
-from hespas.memory.liveness import BlockLiveness, Destinations, block_liveness, peak_of
-from hespas.memory.one_schedule import spans_of
-from hespas.program.program import Function, Program, Value, all_ops
+from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
+from hespas.memory.liveness import (
+    NOTHING,
+    THROUGHOUT,
+    BlockLiveness,
+    Buffer,
+    Destinations,
+    HeldBuffer,
+    Role,
+    argument_buffers,
+    block_liveness,
+    levels_of,
+    peak_of,
+)
+from hespas.program.program import Block, Function, Op, Program, Value, all_ops, values_read
 from hespas.program.rewrite import with_calls_opened
+from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
 
 
@@ -134,6 +145,7 @@ def _memory_use(program: Program, space: int) -> MemoryUse:
         *(each for number, each in enumerate(state.outputs) if number not in written_over),
         *peak.held,
     )
+    sized = [buffer for buffer in held if buffer.size_bytes]
     return MemoryUse(
         argument_bytes=sum(buffer.size_bytes for buffer in state.arguments),
         output_bytes=sum(each.size_bytes for each in state.outputs),
@@ -141,29 +153,23 @@ def _memory_use(program: Program, space: int) -> MemoryUse:
         temporary_bytes=needed,
         gap_bytes=needed - peak.size_bytes,
         peak_location=peak.location,
-        held=tuple(sorted(filter(_is_sized, held), key=lambda each: -each.size_bytes)),
+        held=tuple(sorted(sized, key=lambda buffer: -buffer.size_bytes)),
     )
 
 
 def _destinations(program: Program, main: Function, arguments: tuple[Buffer, ...]) -> Destinations:
     """Return the donated argument that each returned tensor is written over, if any."""
-    first = _first_tensors(main.body.arguments)
+    counts = [len(tensors(value.type)) for value in main.body.arguments]
     of_result = {alias.result: alias.argument for alias in program.aliases}
     destinations: list[Buffer | None] = []
     for number, value in enumerate(main.results):
-        count = len(argument_buffers((value,)))
-        at = first[of_result[number]] if number in of_result else None
-        destinations.extend([None] * count if at is None else arguments[at : at + count])
+        count = len(tensors(value.type))
+        if number in of_result:
+            first = sum(counts[: of_result[number]])
+            destinations.extend(arguments[first : first + count])
+        else:
+            destinations.extend([None] * count)
     return destinations
-
-
-def _first_tensors(values: Iterable[Value]) -> list[int]:
-    """Return, for each value, the number of tensors in the values before it."""
-    first, before = list[int](), 0
-    for value in values:
-        first.append(before)
-        before += len(argument_buffers((value,)))
-    return first
 
 
 def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> list[OutputMemory]:
@@ -192,5 +198,105 @@ def _output(value: Value, number: int, space: int) -> HeldBuffer:
     )
 
 
-def _is_sized(buffer: HeldBuffer) -> bool:
-    return buffer.size_bytes > 0
+def operation_key(op: Op) -> Hashable:
+    """Return what an operation is known by: its name, or itself where it has none."""
+    return op.instruction or op
+
+
+def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
+    """Return the device memory in use while each operation of a scheduled program runs.
+
+    Arguments and outputs are held throughout. The largest value is
+    `hespas.memory.usage.MemoryUse.peak_bytes` without the gaps between buffers. A program that no
+    compiler scheduled gives nothing: its order isn't that of a device.
+    """
+    if not program.is_scheduled:
+        return {}
+    state = settled(program)
+    main = state.main.body
+    return dict(_in_use(main, state.liveness, state.temporaries, state.held_bytes))
+
+
+def _in_use(
+    block: Block, liveness: BlockLiveness, temporaries: Iterable[Buffer], outer_bytes: int
+) -> Iterator[tuple[Hashable, int]]:
+    """Yield the memory of each operation of a block, and of the bodies and branches inside."""
+    for moment, level in enumerate(levels_of(liveness, temporaries)):
+        op, live_bytes = block.operations[moment], outer_bytes + level
+        yield operation_key(op), live_bytes + liveness.inner.get(moment, NOTHING).size_bytes
+        if moment in liveness.regions:
+            for region, inner in zip(op.regions, liveness.regions[moment].blocks, strict=True):
+                yield from _in_use(region, inner, inner.temporaries(), live_bytes)
+
+
+_LATER = frozenset({Phase.BACKWARD, Phase.RECOMPUTATION})
+
+
+def held_between(
+    program: Program, phase_of: Callable[[Op], Phase | None], *, space: int
+) -> tuple[int, int]:
+    """Return what the forward pass holds for the backward one, and all temporaries at most.
+
+    Both are bytes in a memory space: the device's, or the host's. The first is the most that
+    buffers take which the forward pass writes and the backward pass reads last, at any moment.
+    Operations of no phase belong to the pass that they serve.
+
+    Compilers mix the passes: a part of the weights that the backward pass reads is cut out, and a
+    stack of zeros that it adds to is made, while the forward pass still runs. So there is no moment
+    between them, and buffers are told apart by the passes that write them and read them last.
+    """
+    state = settled(program, space=space)
+    owned = list(state.liveness.temporaries())
+    operations = state.main.body.operations
+    later = _later(operations, phase_of)
+    serving = _serving(operations, later)
+    passed = later | serving
+    end = max((at for at, op in enumerate(operations[:-1]) if op not in passed), default=0)
+
+    def is_read_later(buffer: Buffer) -> bool:
+        op = operations[buffer.read_at]
+        return op in later or (op in serving and buffer.read_at > end and not _moves(op, space))
+
+    written: dict[Buffer, int] = {}
+    for buffer in state.liveness.written:
+        if operations[buffer.written_at] not in later:
+            written.setdefault(buffer.actual, buffer.written_at)
+    change = [0] * (len(operations) + 1)
+    for buffer in owned:
+        if buffer in written and is_read_later(buffer):
+            change[written[buffer]] += buffer.size_bytes
+            change[buffer.held_until] -= buffer.size_bytes
+    return max(accumulate(change)), peak_of(state.liveness, owned).size_bytes
+
+
+def _moves(op: Op, space: int) -> bool:
+    """Return whether what an operation makes lies elsewhere."""
+    made = [tensor for value in op.results for tensor in tensors(value.type)]
+    return any(tensor.memory_space != space for tensor in made)
+
+
+def _later(operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]) -> set[Op]:
+    """Return the operations of the backward pass."""
+    later: set[Op] = set()
+    made: set[Value] = set()
+    forward = {op for op in operations if phase_of(op) is Phase.FORWARD}
+    for op in operations[:-1]:
+        needs_later = op not in forward and not made.isdisjoint(values_read(op))
+        if needs_later or phase_of(op) in _LATER:
+            later.add(op)
+            made.update(op.results)
+    return later | (_serving(operations, later) - forward)
+
+
+def _serving(operations: tuple[Op, ...], later: set[Op]) -> set[Op]:
+    """Return the other operations whose results nothing but the backward pass needs."""
+    serving: set[Op] = set()
+    elsewhere: set[Value] = set()
+    for op in reversed(operations):
+        if op in later:
+            continue
+        if op.results and elsewhere.isdisjoint(op.results):
+            serving.add(op)
+        else:
+            elsewhere.update(values_read(op))
+    return serving

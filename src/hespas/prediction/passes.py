@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from hespas.memory.between_passes import held_between
+from hespas.memory.usage import held_between
 from hespas.models.model import MeshAxes
 from hespas.models.part import EXPERT, Part
 from hespas.prediction.result import Prediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hespas.base.units import format_quantity
-from hespas.memory.buffers import HeldBuffer
+from hespas.memory.liveness import HeldBuffer
 from hespas.memory.usage import MemoryUse
 
 

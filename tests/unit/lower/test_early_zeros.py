@@ -9,8 +9,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.lower.early_zeros import with_early_zeros
 from hespas.lower.fused import fused
-from hespas.memory.over_time import memory_of_operations, operation_key
-from hespas.memory.usage import memory_use, unpacked_bytes
+from hespas.memory.usage import memory_of_operations, memory_use, operation_key, unpacked_bytes
 from hespas.program.program import Op, Program
 from hespas.program.types import allocated_bytes
 from hespas.sources.exported import partitioned

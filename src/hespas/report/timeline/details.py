@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hespas.memory.over_time import memory_of_operations, operation_key
+from hespas.memory.usage import memory_of_operations, operation_key
 from hespas.prediction.figures.breakdown import all_operations
 from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Rounds, Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hespas.memory.between_passes import held_between
+from hespas.memory.usage import held_between
 from hespas.program.program import Op, Program
 from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY

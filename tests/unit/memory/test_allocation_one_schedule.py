@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hespas.memory.one_schedule import spans_of
+from hespas.memory.allocation import spans_of
 from hespas.memory.usage import memory_use, settled
 from scheduled import kernel, loop, scheduled
 

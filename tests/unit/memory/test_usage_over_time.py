@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hespas.memory.over_time import memory_of_operations
-from hespas.memory.usage import memory_use
+from hespas.memory.usage import memory_of_operations, memory_use
 from hespas.stages import load
 from scheduled import done, kernel, loop, scheduled, start, sync
 
