@@ -122,14 +122,26 @@ def _signed(error: float) -> str:
 
 
 def steps_table() -> str:
-    """Return a row for each step that is predicted."""
+    """Return a row for each model and part that is predicted, whatever the number of devices."""
     lines = ["| step | devices | published | predicted | error |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {_name(row)} | {row['devices']} {row['part']} | {format_time(row['published_s'])} "
-        f"| {format_time(row['predicted_s'])} | {_signed(row['error'])} |"
-        for row in _predicted(_rows())
-    ]
+    alike: dict[tuple[str, str], list[Recorded]] = {}
+    for row in _predicted(_rows()):
+        alike.setdefault((_name(row), row["part"]), []).append(row)
+    for (name, part), rows in alike.items():
+        cells = (
+            f"{_range(rows, 'devices', str)} {part}",
+            _range(rows, "published_s", format_time),
+            _range(rows, "predicted_s", format_time),
+            _range(rows, "error", _signed),
+        )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _range(rows: Sequence[Recorded], key: str, show: Callable[[Any], str]) -> str:
+    """Return the least and the largest value of some rows."""
+    least, most = (show(each(row[key] for row in rows)) for each in (min, max))
+    return least if least == most else f"{least} to {most}"
 
 
 def groups_table() -> str:

@@ -143,7 +143,7 @@ class Row:
 
 def row_of(entry: Mapping[str, Any]) -> Row:
     """Return the line of a comparison, and the errors of what is modelled."""
-    exported, fused, compiled = (entry[name] for name in ("exported", "fused", "compiled"))
+    fused, compiled = entry["fused"], entry["compiled"]
     errors = {name: fused[name] / compiled[name] - 1 for name in ("step_s", "kernels", "bytes")}
     hidden = ("attention", "state_dtype")
     options = ",".join(
@@ -153,7 +153,6 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     cells = (
         f"{entry['workload']}{attention} {options}",
         entry["node"].partition("_")[0],
-        f"{1e3 * exported['step_s']:.1f} ms",
         f"{1e3 * fused['step_s']:.1f} ms",
         f"{1e3 * compiled['step_s']:.1f} ms",
         *map(_signed, errors.values()),
@@ -165,8 +164,8 @@ def table(file: Path = FUSION) -> str:
     """Return the page's table and the line under it."""
     entries = json.loads(file.read_text())["programs"]
     lines = [
-        "| program | on | exported | fused | compiled | step | kernels | bytes |",
-        f"|{'---|' * 8}",
+        "| program | on | fused | compiled | step | kernels | bytes |",
+        f"|{'---|' * 7}",
     ]
     rows = [row_of(entry) for entry in entries]
     lines += [f"| {' | '.join(row.cells)} |" for row in rows]

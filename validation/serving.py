@@ -80,11 +80,6 @@ class Parts:
         return Parts(**{name: value * count for name, value in asdict(self).items()})
 
     @property
-    def shown(self) -> tuple[float, float]:
-        """What the page shows: products and attention."""
-        return self.products_s, self.attention_s
-
-    @property
     def total_s(self) -> float:
         """The time of the steps."""
         return self.products_s + self.attention_s + self.others_s + self.collectives_s
@@ -192,7 +187,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 
 def _table(what: str, measured: str, ours: str, rows: list[dict[str, Any]]) -> list[str]:
-    heads = ("model", "GPUs", what, measured, ours, "error", "products", "attention")
+    heads = ("model", "GPUs", what, measured, ours, "error", "attention")
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines.extend(f"| {' | '.join(_cells(row))} |" for row in rows)
     return lines
@@ -210,7 +205,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['value']:,.{places}f}{unit}",
         f"{row['predicted']:,.{places}f}{unit}",
         f"{100 * error(row):+.1f} %",
-        *(f"{100 * max(0.0, share) / whole.total_s:.0f} %" for share in whole.shown),
+        f"{100 * whole.attention_s / whole.total_s:.0f} %",
     ]
 
 
