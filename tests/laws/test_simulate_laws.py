@@ -19,9 +19,9 @@ from hespas.hardware.system import (
     bare_system,
 )
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.durations import ring_bytes_sent
+from hespas.simulate.astra.durations import message_bytes, ring_steps
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.imperfect import joined_job
+from hespas.simulate.jobs import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import Timeline, covered_ps, exposed_parts, union
 from hespas.tasks.graph import (
@@ -439,7 +439,8 @@ def test_a_collective_is_not_slower_on_a_faster_network(task: Task, system: Syst
 def test_a_ring_all_reduce_moves_all_but_a_share_twice(members: int, each: int) -> None:
     size = members * each
 
-    sent = ring_bytes_sent(CollectiveKind.ALL_REDUCE, members, size)
+    kind = CollectiveKind.ALL_REDUCE
+    sent = ring_steps(kind, members) * message_bytes(kind, members, size)
 
     assert sent == Fraction(2 * (members - 1), members) * size
 

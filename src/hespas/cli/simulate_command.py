@@ -28,9 +28,8 @@ from hespas.prediction import machines
 from hespas.prediction.options import NetworkOptions
 from hespas.report.simulation import external_text, simulation_text
 from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.astra.simulate import is_replay
 from hespas.simulate.astra.streamed import simulate_streamed
-from hespas.simulate.imperfect import joined_job
+from hespas.simulate.jobs import is_replay, joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.simulate.timeline import ExternalResult, Timeline
 from hespas.tasks.chakra.reader import read_traces

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from hespas.errors import SimulationError
 
@@ -27,13 +27,25 @@ from hespas.errors import SimulationError
 Action: TypeAlias = Callable[[Any], object]
 
 
-class Kernel:
-    """The clock, and the actions scheduled by (time, order of scheduling)."""
+class Clock(Protocol):
+    """Schedules what somebody does: a `Kernel` or an `ActorQueue`."""
 
-    __slots__ = ("_actions", "_times", "now_ps")
+    def after(self, delay_ps: int, action: Action, argument: object = None) -> None:
+        """Schedule ``action(argument)`` ``delay_ps`` from now."""
+        ...
+
+
+class Kernel:
+    """The clock, and the actions scheduled by (time, order of scheduling).
+
+    ``event`` counts the actions so far, and thus names the one that runs.
+    """
+
+    __slots__ = ("_actions", "_times", "event", "now_ps")
 
     def __init__(self) -> None:
         self.now_ps = 0
+        self.event = 0
         # A heap of the instants, and the actions of each: fewer comparisons than a heap of actions.
         self._times: list[int] = []
         self._actions: dict[int, list[tuple[Action, Any]]] = {}
@@ -70,6 +82,7 @@ class Kernel:
         while times:
             self.now_ps = now_ps = heappop(times)
             for action, argument in all_actions[now_ps]:  # grows while it is worked through
+                self.event += 1
                 action(argument)
             del all_actions[now_ps]
             if settle is not None:
@@ -97,11 +110,6 @@ class ActorQueue:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._actions: dict[int, list[tuple[Action, Any]]] = {}
-
-    @property
-    def now_ps(self) -> int:
-        """The current time."""
-        return self._kernel.now_ps
 
     def after(self, delay_ps: int, action: Action, argument: object = None) -> None:
         """Schedule ``action(argument)`` ``delay_ps`` from now."""

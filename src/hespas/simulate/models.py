@@ -13,9 +13,8 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System
 from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.astra.simulate import is_replay
 from hespas.simulate.flow.choices import ON_AXES
-from hespas.simulate.imperfect import check_devices, on_cluster
+from hespas.simulate.jobs import check_devices, is_replay, on_cluster
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import Job, TaskGraph, as_job
 

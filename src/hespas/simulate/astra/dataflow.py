@@ -7,7 +7,7 @@ then be worked through task by task, as arrays, however much they differ in spee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
@@ -15,20 +15,21 @@ import numpy as np
 from hespas.base.units import PS_PER_NS
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.durations import (
-    AlgorithmName,
+    ClosedForms,
+    GroupShape,
     LogicalRing,
     halving_doubling_steps,
     message_bytes,
     ring_steps,
 )
 from hespas.simulate.astra.folding import Members
+from hespas.simulate.astra.plan import AlgorithmName
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.tasks.graph import (
     ALWAYS,
     CollectiveTask,
     ComputeTask,
     Job,
-    Roles,
     Task,
     TaskGraph,
     find_roles,
@@ -40,40 +41,29 @@ if TYPE_CHECKING:
     Times: TypeAlias = NDArray[np.int64]
     _Part: TypeAlias = tuple[Members | None, NDArray[np.int64]]
 
-Ends: TypeAlias = Callable[[CollectiveTask, Members | None, "Times"], "Times | None"]
-"""Gives when members of groups of one shape end a collective, given when they start it.
-
-Of the groups, one is given, None for everyone; times have a row for each. None where there is no
-closed form.
-"""
 _MOST_TIMES = 50_000_000
 
 
-def supports(job: Job) -> bool:
-    """Return whether a job is of the kind that runs here.
+def run_dataflow(job: Job, forms: ClosedForms) -> tuple[ClassTimeline, ...] | None:
+    """Return what devices do, those together that do the same at the same times.
 
-    Not those with sends, memory or CPU tasks, graphs that differ in more than durations, tasks
-    that compete for a slot, and more times than fit in memory.
+    None where a collective has no closed form, and for jobs that do not run here: with sends,
+    memory or CPU tasks, graphs that differ in more than durations, tasks that compete for a stream,
+    or more times than fit in memory.
     """
+    if not _is_supported(job):
+        return None
+    run = _Run(job, forms)
+    return tuple(run.classes()) if run.run() else None
+
+
+def _is_supported(job: Job) -> bool:
     first, *others = job.graphs
     for graph in others:
         is_alike = graph.group_tables == first.group_tables and len(graph.tasks) == len(first.tasks)
         if not (is_alike and all(map(_is_alike, first.tasks, graph.tasks))):
             return False
     return job.device_count * len(first.tasks) <= _MOST_TIMES and _is_in_rows(first)
-
-
-def run_dataflow(
-    job: Job, shape_of: Callable[[Members], object], ends_ps: Ends
-) -> tuple[ClassTimeline, ...] | None:
-    """Return what devices do, those together that do the same at the same times.
-
-    None where ``ends_ps`` has no closed form. ``shape_of`` is equal for groups of which
-    ``ends_ps`` is alike, None for one of all devices. The job is one that `supports` allows.
-    """
-    graph = job.graphs[0]
-    run = _Run(job, graph, find_roles(graph), shape_of, ends_ps)
-    return tuple(run.classes()) if run.run() else None
 
 
 def _is_alike(one: Task, other: Task) -> bool:
@@ -111,19 +101,11 @@ def _duration_ps(task: Task) -> int:
 
 
 class _Run:
-    def __init__(
-        self,
-        job: Job,
-        graph: TaskGraph,
-        roles: Roles,
-        shape_of: Callable[[Members], object],
-        ends_ps: Ends,
-    ) -> None:
+    def __init__(self, job: Job, forms: ClosedForms) -> None:
         self._job = job
-        self._graph = graph
-        self._roles = roles
-        self._shape_of = shape_of
-        self._ends_ps = ends_ps
+        self._forms = forms
+        self._graph = job.graphs[0]
+        self._roles = find_roles(self._graph)
         self._of_device = np.array(job.graph_of_device)
         everyone = np.arange(job.device_count, dtype=np.int64)[np.newaxis]
         self._everyone: _Part = (None, everyone)
@@ -155,11 +137,27 @@ class _Run:
         # Who takes no part goes on at once.
         end = start.copy()
         for group, members in self._parts(task.group_table):
-            ends = self._ends_ps(task, group, start[members])
+            ends = self._group_ends_ps(task, group, start[members])
             if ends is None:
                 return None
             end[members] = ends
         return end
+
+    def _group_ends_ps(
+        self, task: CollectiveTask, group: Members | None, starts_ps: Times
+    ) -> Times | None:
+        """Return when members of groups of one shape end; ``starts_ps`` has a row for each."""
+        shape = None if group is None else self._shape_of(group)
+        span = self._forms.span(task, shape)
+        if span is None or (self._forms.wait_ns(shape) == 0 and not starts_ps.all()):
+            return None  # of what takes no time at the start, events say what is wrong
+        if (starts_ps == starts_ps[:, :1]).all():
+            return starts_ps + span.total_ns * PS_PER_NS
+        return self._forms.ends_ps(task, shape, starts_ps)
+
+    def _shape_of(self, group: Members) -> GroupShape | None:
+        timing = self._forms.timing(group)
+        return timing if isinstance(timing, GroupShape) else None
 
     def _parts(self, table: int | None) -> Sequence[_Part]:
         """Return groups of one shape together."""

@@ -1,44 +1,51 @@
-"""How long a collective takes on a system, by closed forms.
+"""How long communication takes on a system, by closed forms.
 
-The phases of its chunks take what `hespas.simulate.astra.durations` says, and queue up as in
-ASTRA-sim's stream scheduler: every phase has a queue, which runs so many chunks at once, in order
-of arrival, and all members of the collective do so alike.
+Source of every formula: ASTRA-sim's collective algorithms over a network without congestion,
+where n members each wait E at an endpoint, D(m) for a message of m bytes, R(m) for a reduction.
+The phases of a collective's chunks queue up as in ASTRA-sim's stream scheduler: every phase has a
+queue, which runs so many chunks at once, in order of arrival, and all members do so alike.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from math import ceil, prod
-from typing import TYPE_CHECKING, assert_never
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
+from hespas.simulate.astra.folding import Channel, Group, Members
 from hespas.simulate.astra.plan import (
     SUBGROUP_ENDPOINT_NS,
     AlgorithmName,
     Plan,
     PlannedRing,
     Planner,
+    Queues,
     Route,
+    collective_kind,
     delay_ns,
     endpoint_ns,
     group_implementation,
     hops,
     reduce_ns,
     route,
+    task_text,
 )
-from hespas.simulate.kernel import Kernel
+from hespas.simulate.kernel import Action, Kernel
+from hespas.tasks.graph import CollectiveTask, SendTask, Task
 
 if TYPE_CHECKING:
     from hespas.collectives.schedule import Schedule
     from hespas.simulate.astra.dataflow import Times
+    from hespas.simulate.astra.events.network import Message
 
-Group = tuple[int, ...]
+_AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+_AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +59,12 @@ class GroupShape:
     routes: tuple[tuple[AlgorithmName, int, Route | None], ...]
 
 
-def group_shape(system: System, group: Group, algorithms: frozenset[AlgorithmName]) -> GroupShape:
-    """Return the shape of a group, with the distances that its algorithms use.
-
-    Raises `SimulationError` for a group of one device.
-    """
-    if len(group) < 2:
-        message = f"the group {list(group)} has only one member"
-        raise SimulationError(message, hint="leave collectives of one device out")
-    routes: list[tuple[AlgorithmName, int, Route | None]] = [
-        (algorithm, distance, _common_route(system, _pairs(algorithm, group, distance)))
-        for algorithm in sorted(algorithms)
-        for distance in _distances(algorithm, len(group))
-    ]
-    return GroupShape(len(group), tuple(routes))
-
-
-def group_algorithms(system: System, kinds: Iterable[CollectiveKind]) -> frozenset[AlgorithmName]:
-    """Return the algorithms that groups smaller than the system use for some collectives."""
-    return frozenset(group_implementation(system, kind).algorithm for kind in kinds)
+Timing: TypeAlias = Route | GroupShape | None
+"""What decides the time of communication: a channel's route, a group's shape; None for everyone."""
 
 
 def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
+    """Return the distances in a group's list at which an algorithm sends."""
     match algorithm:
         case "ring":
             return (1,)
@@ -83,11 +74,9 @@ def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
             return [1 << level for level in range((size - 1).bit_length())]
         case "double-binary-tree":
             return ()
-        case _:
-            assert_never(algorithm)
 
 
-def _pairs(algorithm: AlgorithmName, group: Group, distance: int) -> Iterator[tuple[int, int]]:
+def _pairs(algorithm: AlgorithmName, group: Members, distance: int) -> Iterator[tuple[int, int]]:
     """Yield the members that send to each other: around the list, or within its blocks."""
     size = len(group)
     if algorithm != "halving-doubling":
@@ -99,224 +88,27 @@ def _pairs(algorithm: AlgorithmName, group: Group, distance: int) -> Iterator[tu
 
 
 def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | None:
-    common: Route | None = None
-    # Pairs that are as far apart from places alike along the dimensions have equal routes.
-    sizes = [dimension.npus_count for dimension in system.dimensions]
-    known: set[tuple[int, int]] = set()
+    """Return the route of all pairs; None where they differ."""
+    routes: dict[tuple[int, int], Route] = {}
     for source, target in pairs:
-        place = _first_difference(sizes, source, target)
-        if place in known:
-            continue
-        known.add(place)
-        one = route(system, source, target)
-        if common not in (None, one):
-            return None
-        common = one
-    return common
+        # Pairs that are as far apart from places alike along the dimensions have equal routes.
+        difference = _first_difference(system, source, target)
+        if difference not in routes:
+            routes[difference] = route(system, source, target)
+            if len(set(routes.values())) > 1:
+                return None
+    return next(iter(routes.values()), None)
 
 
-def _first_difference(sizes: Sequence[int], source: int, target: int) -> tuple[int, int]:
+def _first_difference(system: System, source: int, target: int) -> tuple[int, int]:
     """Return the first dimension in which two devices differ, and by how much."""
-    for index, size in enumerate(sizes):
-        distance = target % size - source % size
+    for index, dimension in enumerate(system.dimensions):
+        distance = target % dimension.npus_count - source % dimension.npus_count
         if distance:
             return index, distance
-        source //= size
-        target //= size
-    return len(sizes), 0
-
-
-Involved = tuple[bool, ...] | None
-"""Of each dimension, whether a collective runs along it; None for all of them."""
-
-
-class CollectiveDurations:
-    """How long collectives take on one system, each computed once.
-
-    Of a collective of a smaller group, ``shape`` is the group's; it is None for all devices.
-    """
-
-    def __init__(self, system: System, queues_per_dimension: int) -> None:
-        self._system = system
-        self._planner = Planner(system, queues_per_dimension)
-        self._width = ceil(system.active_chunks_per_dimension / queues_per_dimension)
-        self._logical_ring = cache(self._make_logical_ring)
-        self.span = cache(self._span)
-
-    def _plan(
-        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
-    ) -> Plan:
-        if shape is None:
-            return self._planner.everyone(kind, size_bytes, involved)
-        return self._planner.group(kind, size_bytes, shape.size)
-
-    def joins_everyone(self, kind: CollectiveKind, involved: Involved) -> bool:
-        """Return whether a collective of all devices joins them all, rather than parts of them."""
-        rings = self._planner.rings_of_everyone(kind, involved)
-        return prod(ring.size for ring in rings) >= self._system.device_count
-
-    def _span(
-        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
-    ) -> Span | None:
-        """Return how long a collective takes whose members start together.
-
-        None where there is no closed form: for the double binary tree, and where members of a
-        group are at unequal distances, and thus don't end together.
-        """
-        plan = self._plan(kind, size_bytes, involved, shape)
-        spans: list[Span] = []
-        for phase in plan.phases:
-            ring = plan.rings[phase.ring]
-            logical = self._logical_ring(ring, shape)
-            if logical is None:
-                return None
-            implementation = ring.implementation
-            one = span(
-                implementation.algorithm,
-                implementation.window,
-                phase.kind,
-                logical,
-                phase.size_bytes,
-            )
-            if one is None:
-                return None
-            spans.append(one)
-        last_wait_ns = spans[-1].last_wait_ns
-        if plan.chunks == 1:
-            return Span(sum(one.total_ns for one in spans), last_wait_ns)
-        stages = [
-            [
-                Stage(phase.queue(number), one.total_ns)
-                for phase, one in zip(plan.phases, spans, strict=True)
-            ]
-            for number in range(plan.chunks)
-        ]
-        return Span(pipeline_ns(stages, self._width), last_wait_ns)
-
-    def ends_ps(
-        self,
-        kind: CollectiveKind,
-        size_bytes: int,
-        involved: Involved,
-        shape: GroupShape | None,
-        starts_ps: Times,
-    ) -> Times | None:
-        """Return when each member ends, given when each starts, as an array of the same form.
-
-        It has a row for each group of the shape; for all devices, a single one. None where there
-        is no closed form: for several chunks, a window of peers, and what
-        `hespas.simulate.astra.dataflow.staggered_ends_ps` doesn't cover.
-        """
-        from hespas.simulate.astra.dataflow import (  # noqa: PLC0415 - numpy comes with it
-            staggered_ends_ps,
-        )
-
-        plan = self._plan(kind, size_bytes, involved, shape)
-        if plan.chunks > 1:
-            return None
-        ends_ps = starts_ps
-        for phase in plan.phases:
-            ring = plan.rings[phase.ring]
-            logical = self._logical_ring(ring, shape)
-            window = ring.implementation.window
-            if logical is None or (window is not None and window < ring.size - 1):
-                return None
-            # The members of a ring are ``stride`` apart: bring them next to each other.
-            blocks = ends_ps.reshape(-1, ring.size, ring.stride or 1).swapaxes(1, 2)
-            ended = staggered_ends_ps(
-                ring.implementation.algorithm,
-                phase.kind,
-                logical,
-                phase.size_bytes,
-                blocks.reshape(-1, ring.size),
-                direction=phase.direction(0),
-            )
-            if ended is None:
-                return None
-            ends_ps = ended.reshape(blocks.shape).swapaxes(1, 2).reshape(ends_ps.shape)
-        return ends_ps
-
-    def _make_logical_ring(self, ring: PlannedRing, shape: GroupShape | None) -> LogicalRing | None:
-        """Return a ring with the delays in it; None where not all members see the same ones."""
-        system = self._system
-        routes: Mapping[int, Route | None]
-        if shape is not None:
-            algorithm = ring.implementation.algorithm
-            routes = {distance: one for of, distance, one in shape.routes if of == algorithm}
-            if None in routes.values():
-                return None
-        elif ring.implementation.is_one_ring:
-            routes = {distance: route(system, 0, distance) for distance in range(1, ring.size)}
-        else:
-            dimension = system.dimensions[ring.dimension]
-            routes = {
-                distance: Route(ring.dimension, hops(dimension, distance))
-                for distance in range(1, ring.size)
-            }
-
-        def delay(distance: int, size_bytes: int) -> int:
-            common = routes[distance]
-            if common is None:
-                raise ValueError(distance)
-            return delay_ns(system, common, size_bytes)
-
-        is_subgroup = shape is not None
-        return LogicalRing(
-            size=ring.size,
-            endpoint_ns=SUBGROUP_ENDPOINT_NS if is_subgroup else endpoint_ns(system),
-            delay_ns=cache(delay),
-            reduce_ns=partial(reduce_ns, system),
-            is_subgroup=is_subgroup,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One phase of one chunk: the queue that it waits in, and how long it then takes."""
-
-    queue: int
-    duration_ns: int
-
-
-def pipeline_ns(chunks: Sequence[Sequence[Stage]], width: int) -> int:
-    """Return when the last of the chunks, which are all there from the start, is through.
-
-    >>> pipeline_ns([[Stage(0, 5), Stage(1, 3)]] * 3, width=1)
-    18
-    """
-    kernel = Kernel()
-    position = [-1] * len(chunks)
-    waiting: dict[int, deque[int]] = {}
-    running: dict[int, int] = {}
-
-    def proceed(chunk: int) -> None:
-        stages = chunks[chunk]
-        before = position[chunk]
-        position[chunk] = after = before + 1
-        if after < len(stages):
-            waiting.setdefault(stages[after].queue, deque()).append(chunk)
-        if before >= 0:
-            running[stages[before].queue] -= 1
-            start_waiting(stages[before].queue)
-        if after < len(stages):
-            start_waiting(stages[after].queue)
-
-    def start_waiting(queue: int) -> None:
-        chunks_there = waiting.get(queue)
-        while chunks_there and running.get(queue, 0) < width:
-            chunk = chunks_there.popleft()
-            running[queue] = running.get(queue, 0) + 1
-            duration_ns = chunks[chunk][position[chunk]].duration_ns
-            kernel.after(duration_ns * PS_PER_NS, proceed, chunk)
-
-    for chunk in range(len(chunks)):
-        proceed(chunk)
-    kernel.run()
-    return kernel.now_ps // PS_PER_NS
-
-
-_AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-_AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
+        source //= dimension.npus_count
+        target //= dimension.npus_count
+    return len(system.dimensions), 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,17 +134,6 @@ class Span:
     last_wait_ns: int
 
 
-def ring_bytes_sent(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return the bytes that each member of a ring sends.
-
-    An all-reduce sends ``2 (n - 1) / n`` of its buffer, the others as many messages as steps.
-
-    >>> ring_bytes_sent(CollectiveKind.ALL_REDUCE, 4, 1000)
-    1500
-    """
-    return ring_steps(kind, members) * message_bytes(kind, members, size_bytes)
-
-
 def span(
     algorithm: AlgorithmName,
     window: int | None,
@@ -375,8 +156,6 @@ def span(
             return _halving_doubling(kind, ring, size_bytes)
         case "double-binary-tree":
             return None
-        case _:
-            assert_never(algorithm)
 
 
 def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
@@ -386,14 +165,10 @@ def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
 
 def ring_steps(kind: CollectiveKind, members: int) -> int:
     """Return how many messages each member of a ring sends."""
-    match kind:
-        case CollectiveKind.ALL_REDUCE:
-            return 2 * (members - 1)
-        case CollectiveKind.REDUCE_SCATTER | CollectiveKind.ALL_GATHER:
-            return members - 1
-        case _:
-            # All-to-all: data for the k-th neighbour is handed on k times, 1 + 2 + ... + (n - 1).
-            return members * (members - 1) // 2
+    if kind is _A2A:
+        # Data for the k-th neighbour is handed on k times: 1 + 2 + ... + (n - 1).
+        return members * (members - 1) // 2
+    return (members - 1) * (2 if kind is _AR else 1)
 
 
 def _ring(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
@@ -416,10 +191,10 @@ def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: in
     halves overlap.
     """
     n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
-    delays_ns = tuple([ring.delay_ns(distance, message) for distance in range(1, n)])
+    delays_ns = {ring.delay_ns(distance, message) for distance in range(1, n)}
     reduce_ns = ring.reduce_ns(message)
-    if window < n - 1 or (kind is _AR and len(set(delays_ns)) > 1):
-        return _rotation(kind, ring, window, delays_ns, reduce_ns)
+    if window < n - 1 or (kind is _AR and len(delays_ns) > 1):
+        return Span(_one_member_ns(kind, ring, size_bytes, window), ring.endpoint_ns)
     rounds = 2 if kind is _AR else 1
     twice = kind is _AR and ring.is_subgroup and n > 2
     reductions = {_AR: 2 if twice else 1, _RS: 1}.get(kind, 0)
@@ -427,26 +202,47 @@ def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: in
     return Span(total_ns, reduce_ns if kind is _RS or twice else ring.endpoint_ns)
 
 
-def _rotation(
-    kind: CollectiveKind,
-    ring: LogicalRing,
-    window: int,
-    delays_ns: tuple[int, ...],
-    reduce_ns: int,
-) -> Span:
-    peers = len(delays_ns)
-    rotation = Rotation(
-        window=window,
-        peers=peers,
-        steps=2 * peers if kind is _AR else peers,
-        is_all_reduce=kind is _AR,
-        is_reduce_scatter=kind is _RS,
-        later_per_round=peers * window if ring.is_subgroup else window,
-        endpoint_ns=ring.endpoint_ns,
-        reduce_ns=reduce_ns,
-        delays_ns=delays_ns,
+def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> int:
+    """Run one member of a direct collective, message by message.
+
+    All members do the same at the same times, so one stands for all: when it sends to a distance,
+    the member as far before it sends to it.
+    """
+    # Few runs need the messages of collectives.
+    from hespas.simulate.astra.events.algorithms import Direct, PhaseMember  # noqa: PLC0415
+    from hespas.simulate.astra.events.network import Transport  # noqa: PLC0415
+
+    kernel = Kernel()
+
+    class Mirror:
+        """Links on which each message brings the one from the other side."""
+
+        def carry(self, message: Message, arrive: Action) -> None:
+            sent, *_ = message
+            delay_ps = ring.delay_ns(sent.target, sent.size_bytes) * PS_PER_NS
+            twin = transport.mailbox(sent.tag, -sent.target % ring.size, 0, sent.size_bytes)
+            kernel.after(delay_ps, arrive, (twin, None, None))
+
+    transport = Transport(kernel, Mirror())
+    member = PhaseMember(
+        actor=kernel,
+        transport=transport,
+        mailboxes=transport.mailboxes_of_tag(""),
+        tag="",
+        members=range(ring.size),
+        position=0,
+        direction=1,
+        kind=kind,
+        size_bytes=size_bytes,
+        endpoint_ps=ring.endpoint_ns * PS_PER_NS,
+        reduce_ps=lambda count: ring.reduce_ns(count) * PS_PER_NS,
+        is_subgroup=ring.is_subgroup,
+        tree=0,
+        done=kernel.stop,
     )
-    return Span(rotation_ns(rotation), ring.endpoint_ns)
+    Direct(member, window).start()
+    kernel.run()
+    return kernel.now_ps // PS_PER_NS
 
 
 def halving_doubling_steps(
@@ -469,13 +265,13 @@ def halving_doubling_steps(
 def halving_doubling_schedule(kind: CollectiveKind, members: int) -> Schedule:
     """Return the schedule of halving-doubling; raises as `halving_doubling_steps` does."""
     # Most runs do without, and save the import.
-    from hespas.collectives.algorithms import HALVING_DOUBLING  # noqa: PLC0415
+    from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415
 
     if members & members - 1:
         raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
     if kind is _A2A:
         raise SimulationError("there is no all-to-all by halvingDoubling")
-    return HALVING_DOUBLING.schedule(kind, members)
+    return ALGORITHMS["halving-doubling"].schedule(kind, members)
 
 
 def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
@@ -492,89 +288,225 @@ def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) 
     return Span(total_ns, ring.endpoint_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
-    """A direct collective that serves a window of peers at a time, at most ``window`` messages.
+Involved = tuple[bool, ...] | None
+"""Of each dimension, whether a collective runs along it; None for all of them."""
 
-    All members do the same at the same times, so one stands for all: what it sends at a distance
-    arrives when what it awaits from that distance does. Of ``steps`` messages, message k goes to
-    the ``k mod peers``-th next member and takes ``delays_ns`` of that one. Of the messages handed
-    in, ``window`` in each round are never reduced; the next ``later_per_round`` are, in a
-    reduce-scatter always, in an all-reduce in odd rounds.
+
+class ClosedForms:
+    """Durations of the communication of some tasks on one system, each computed once.
+
+    Of a collective of a group smaller than the system, ``shape`` is the group's; it is None for all
+    devices.
     """
 
-    window: int
-    peers: int
-    steps: int
-    is_all_reduce: bool
-    is_reduce_scatter: bool
-    later_per_round: int
-    endpoint_ns: int
-    reduce_ns: int
-    delays_ns: tuple[int, ...]
+    def __init__(self, tasks: Iterable[Task], system: System) -> None:
+        self._system = system
+        self._planner = Planner(system, queues_per_dimension=1)
+        self._logical_ring = cache(self._make_logical_ring)
+        self._span_of = cache(self._make_span)
+        kinds = {
+            collective_kind(task)
+            for task in tasks
+            if isinstance(task, CollectiveTask) and task.group_table is not None
+        }
+        self._algorithms: set[AlgorithmName] = {
+            group_implementation(system, kind).algorithm for kind in kinds
+        }
+
+    def timing(self, group: Group) -> Timing:
+        """Return what decides the time of communication in a group."""
+        check_group(group)
+        if isinstance(group, Channel):
+            return route(self._system, group.source, group.target)
+        if len(group) == self._system.device_count:
+            return None
+        routes: list[tuple[AlgorithmName, int, Route | None]] = [
+            (algorithm, distance, _common_route(self._system, _pairs(algorithm, group, distance)))
+            for algorithm in sorted(self._algorithms)
+            for distance in _distances(algorithm, len(group))
+        ]
+        return GroupShape(len(group), tuple(routes))
+
+    def wait_ns(self, timing: Timing) -> int:
+        """Return what endpoints wait before each message of a collective."""
+        return endpoint_ns(self._system) if timing is None else SUBGROUP_ENDPOINT_NS
+
+    def message_ns(self, task: SendTask, timing: Timing) -> int:
+        """Return how long a message takes."""
+        if not isinstance(timing, Route):
+            raise SimulationError(f"send {task.id} ({task.name}) has no route")
+        if task.size_bytes == 0:
+            raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
+        return delay_ns(self._system, timing, task.size_bytes)
+
+    def joins_all(self, task: CollectiveTask, timing: Timing) -> bool:
+        """Return whether a collective joins all of its group, rather than parts of it."""
+        if timing is not None:
+            return True
+        rings = self._planner.rings_of_everyone(collective_kind(task), task.involved_dimensions)
+        return prod(ring.size for ring in rings) >= self._system.device_count
+
+    def span(self, task: CollectiveTask, shape: GroupShape | None) -> Span | None:
+        """Return how long a collective takes whose members start together.
+
+        None where there is no closed form: for the double binary tree, and where members of a
+        group are at unequal distances, and thus don't end together.
+        """
+        kind = collective_kind(task)
+        try:
+            return self._span_of(kind, task.size_bytes, task.involved_dimensions, shape)
+        except SimulationError as error:
+            error.location = task_text(task)
+            raise
+
+    def _plan(
+        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
+    ) -> Plan:
+        if shape is None:
+            return self._planner.everyone(kind, size_bytes, involved)
+        return self._planner.group(kind, size_bytes, shape.size)
+
+    def _make_span(
+        self, kind: CollectiveKind, size_bytes: int, involved: Involved, shape: GroupShape | None
+    ) -> Span | None:
+        plan = self._plan(kind, size_bytes, involved, shape)
+        spans: list[Span] = []
+        for phase in plan.phases:
+            ring = plan.rings[phase.ring]
+            logical, how = self._logical_ring(ring, shape), ring.implementation
+            if logical is None:
+                return None
+            one = span(how.algorithm, how.window, phase.kind, logical, phase.size_bytes)
+            if one is None:
+                return None
+            spans.append(one)
+        total_ns = sum(one.total_ns for one in spans)
+        if plan.chunks > 1:
+            total_ns = _pipeline_ns(plan, spans, self._system.active_chunks_per_dimension)
+        return Span(total_ns, spans[-1].last_wait_ns)
+
+    def ends_ps(
+        self, task: CollectiveTask, shape: GroupShape | None, starts_ps: Times
+    ) -> Times | None:
+        """Return when each member ends, given when each starts, as an array of the same form.
+
+        It has a row for each group of the shape; for all devices, a single one. None where there
+        is no closed form: for several chunks, a window of peers, and what
+        `hespas.simulate.astra.dataflow.staggered_ends_ps` doesn't cover.
+        """
+        from hespas.simulate.astra.dataflow import staggered_ends_ps  # noqa: PLC0415 - numpy
+
+        kind = collective_kind(task)
+        plan = self._plan(kind, task.size_bytes, task.involved_dimensions, shape)
+        if plan.chunks > 1:
+            return None
+        ends_ps = starts_ps
+        for phase in plan.phases:
+            ring = plan.rings[phase.ring]
+            logical = self._logical_ring(ring, shape)
+            window = ring.implementation.window
+            if logical is None or (window is not None and window < ring.size - 1):
+                return None
+            # The members of a ring are ``stride`` apart: bring them next to each other.
+            blocks = ends_ps.reshape(-1, ring.size, ring.stride or 1).swapaxes(1, 2)
+            ended = staggered_ends_ps(
+                ring.implementation.algorithm,
+                phase.kind,
+                logical,
+                phase.size_bytes,
+                blocks.reshape(-1, ring.size),
+                direction=phase.direction(0),
+            )
+            if ended is None:
+                return None
+            ends_ps = ended.reshape(blocks.shape).swapaxes(1, 2).reshape(ends_ps.shape)
+        return ends_ps
+
+    def ends_of_classes(
+        self,
+        task: CollectiveTask,
+        shape: GroupShape | None,
+        classes: Sequence[int],
+        starts_ps: Mapping[int, int],
+    ) -> Mapping[int, int] | None:
+        """Return when the classes of a group's members end, given when they start.
+
+        None where there is no closed form, or members of one class don't end together.
+        """
+        import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
+
+        starts = np.array([[starts_ps[one] for one in classes]], dtype=np.int64)
+        ends = self.ends_ps(task, shape, starts)
+        if ends is None:
+            return None
+        result: dict[int, int] = {}
+        for one, end_ps in zip(classes, ends[0].tolist(), strict=True):
+            if result.setdefault(one, end_ps) != end_ps:
+                return None
+        return result
+
+    def _make_logical_ring(self, ring: PlannedRing, shape: GroupShape | None) -> LogicalRing | None:
+        """Return a ring with the delays in it; None where not all members see the same ones."""
+        system = self._system
+        routes: Mapping[int, Route | None]
+        if shape is not None:
+            algorithm = ring.implementation.algorithm
+            routes = {distance: one for of, distance, one in shape.routes if of == algorithm}
+            if None in routes.values():
+                return None
+        elif ring.implementation.is_one_ring:
+            routes = {distance: route(system, 0, distance) for distance in range(1, ring.size)}
+        else:
+            dimension = system.dimensions[ring.dimension]
+            routes = {
+                distance: Route(ring.dimension, hops(dimension, distance))
+                for distance in range(1, ring.size)
+            }
+
+        def delay(distance: int, size_bytes: int) -> int:
+            common = routes[distance]
+            if common is None:
+                raise ValueError(distance)
+            return delay_ns(system, common, size_bytes)
+
+        return LogicalRing(
+            size=ring.size,
+            endpoint_ns=self.wait_ns(shape),
+            delay_ns=cache(delay),
+            reduce_ns=partial(reduce_ns, system),
+            is_subgroup=shape is not None,
+        )
 
 
-def rotation_ns(rotation: Rotation) -> int:
-    """Return the time from the start until all messages are sent, received and handed in."""
-    return _RotatingMember(rotation).run()
+def check_group(group: Group) -> None:
+    """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
+    if isinstance(group, Channel):
+        if group.source == group.target:
+            raise SimulationError(f"device {group.source} sends to itself")
+    elif len(group) < 2:
+        message = f"the group {list(group)} has only one member"
+        raise SimulationError(message, hint="leave collectives of one device out")
 
 
-class _RotatingMember:
-    """One member: tokens allow it to send, and every message handed in makes one."""
+def _pipeline_ns(plan: Plan, spans: Sequence[Span], width: int) -> int:
+    """Return when the last chunk of a plan, whose phases last so long, is through."""
+    kernel, queues = Kernel(), Queues(width)
+    position = [-1] * plan.chunks
 
-    def __init__(self, rotation: Rotation) -> None:
-        self._rotation = rotation
-        self._kernel = Kernel()
-        self._queue: deque[int] = deque()
-        self._handed_in = self._received = self._tokens = 0
-        self._left = rotation.steps
-        self._first_left = self._later_left = 0
-        self._is_odd_round = False
+    def start(chunk: int) -> None:
+        kernel.after(spans[position[chunk]].total_ns * PS_PER_NS, proceed, chunk)
 
-    def run(self) -> int:
-        for _ in range(self._rotation.window):
-            self._hand_in()
-        self._kernel.run()
-        return self._kernel.now_ps // PS_PER_NS
+    def proceed(chunk: int) -> None:
+        before = position[chunk]
+        position[chunk] = after = before + 1
+        if after < len(spans):
+            queues.enter(plan.phases[after].queue(chunk), partial(start, chunk))
+        if before >= 0:
+            queues.leave(plan.phases[before].queue(chunk))
+        if after < len(spans):
+            queues.kick(plan.phases[after].queue(chunk))
 
-    def _hand_in(self) -> None:
-        rotation = self._rotation
-        reduce_ns = rotation.reduce_ns if self._is_reduced() else 0
-        self._queue.append(self._handed_in % rotation.peers)
-        self._handed_in += 1
-        self._kernel.after((rotation.endpoint_ns + reduce_ns) * PS_PER_NS, self._take_token)
-
-    def _is_reduced(self) -> bool:
-        rotation = self._rotation
-        if self._first_left == self._later_left == 0:
-            self._first_left, self._later_left = rotation.window, rotation.later_per_round
-            self._is_odd_round = not self._is_odd_round
-        if self._first_left:
-            self._first_left -= 1
-            return False
-        self._later_left -= 1
-        return rotation.is_reduce_scatter or (rotation.is_all_reduce and self._is_odd_round)
-
-    def _take_token(self, _: object) -> None:
-        rotation = self._rotation
-        self._tokens += 1
-        if not rotation.is_all_reduce or self._left > rotation.peers:
-            self._send()
-        elif self._received >= rotation.peers:
-            # The second half begins only when all of the first has come.
-            for _ in range(rotation.window):
-                self._send()
-        if self._left == 0 and self._tokens == rotation.window:
-            self._kernel.stop()
-
-    def _send(self) -> None:
-        if not (self._left and self._tokens and self._queue):
-            return
-        self._left -= 1
-        self._tokens -= 1
-        delay_ns = self._rotation.delays_ns[self._queue.popleft()]
-        self._kernel.after(delay_ns * PS_PER_NS, self._receive)
-
-    def _receive(self, _: object) -> None:
-        self._received += 1
-        self._hand_in()
+    for chunk in range(plan.chunks):
+        proceed(chunk)
+    kernel.run()
+    return kernel.now_ps // PS_PER_NS

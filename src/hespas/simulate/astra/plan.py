@@ -7,7 +7,8 @@ network, one logical ring each; a smaller group is one logical ring in the order
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -417,3 +418,41 @@ def reduce_ns(system: System, size_bytes: int) -> int:
     if bandwidth_bytes_per_s is None:
         return 0
     return 3 * int(size_bytes / bandwidth_bytes_per_s * 1e9)
+
+
+class Queues:
+    """Queues for chunks, each of which runs ``width`` at once, in order of arrival.
+
+    Which queue of several a chunk takes goes on from collective to collective. Source: ASTRA-sim's
+    stream scheduler and its queue levels.
+    """
+
+    __slots__ = ("_allocated", "_running", "_waiting", "_width")
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}
+        self._running: dict[int, int] = {}
+        self._allocated: dict[range, int] = {}
+
+    def allocate(self, pool: range, count: int) -> int:
+        """Return the turn, in some queues, of the first of ``count`` chunks that now come."""
+        first = self._allocated.get(pool, 0)
+        self._allocated[pool] = (first + count) % len(pool)
+        return first
+
+    def enter(self, queue: int, start: Callable[[], None]) -> None:
+        """Put a chunk into a queue: ``start`` is called, from `kick`, when it may run."""
+        self._waiting.setdefault(queue, deque()).append(start)
+
+    def kick(self, queue: int) -> None:
+        """Start what may run."""
+        waiting = self._waiting.get(queue)
+        while waiting and self._running.get(queue, 0) < self._width:
+            self._running[queue] = self._running.get(queue, 0) + 1
+            waiting.popleft()()
+
+    def leave(self, queue: int) -> None:
+        """Note that a chunk that ran in a queue is through, and start what then may run."""
+        self._running[queue] -= 1
+        self.kick(queue)

@@ -12,14 +12,14 @@ from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
-from hespas.simulate.astra.simulate import with_durations
 from hespas.simulate.flow.choices import SPECIFIED
-from hespas.simulate.flow.engine import Engine
+from hespas.simulate.flow.network import run_flow
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
+from hespas.simulate.jobs import with_durations
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -53,7 +53,7 @@ def simulate_flow(
 
     ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
     idle network, or ``specified`` for what the system specifies. Of a ``cluster`` the links count;
-    for its devices see `hespas.simulate.imperfect.on_cluster`. Devices that behave alike are
+    for its devices see `hespas.simulate.jobs.on_cluster`. Devices that behave alike are
     simulated once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if
     the job and the network differ in size, and `SimulationError`, which says why, for whatever is
     outside this model and for deadlocks.
@@ -105,10 +105,8 @@ def planned_flow(
     def simulated(work: Job | TaskGraph) -> Timeline:
         job = with_durations(as_job(work), system if isinstance(system, System) else None)
         _check_job(job)
-        engine = Engine(_of_job(classes, job), remote)
-        engine.run()
         return Timeline(
-            classes=tuple([device.timeline() for device in engine.devices]),
+            classes=run_flow(_of_job(classes, job), remote),
             model="hespas",
             assumptions=assumptions,
         )

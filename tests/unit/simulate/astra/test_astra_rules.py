@@ -10,8 +10,7 @@ import pytest
 from hespas.errors import SimulationError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.events.streams import Queues
-from hespas.simulate.astra.plan import ContentionModel
+from hespas.simulate.astra.plan import ContentionModel, Queues
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -11,7 +11,7 @@ import pytest
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra import simulate as module
+from hespas.simulate.astra.events import run as events
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, Job, Task, TaskGraph
 
@@ -62,7 +62,7 @@ def without_events(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def fail(*_: object, **__: object) -> NoReturn:
         raise AssertionError("every message was an event")
 
-    return lambda: monkeypatch.setattr(module, "_by_events", fail)
+    return lambda: monkeypatch.setattr(events, "run_events", fail)
 
 
 # The halves of a direct all-reduce overlap, and halving-doubling has no all-to-all.

@@ -12,16 +12,14 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.durations import (
-    AlgorithmName,
     LogicalRing,
     Span,
     message_bytes,
-    ring_bytes_sent,
     ring_steps,
     span,
 )
 from hespas.simulate.astra.events.algorithms import tree_node
-from hespas.simulate.astra.plan import Planner, phases_of
+from hespas.simulate.astra.plan import AlgorithmName, Planner, phases_of
 
 AR, AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 RS, A2A = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL
@@ -118,7 +116,7 @@ def test_halving_doubling_needs_a_power_of_two_and_has_no_all_to_all() -> None:
 
 @pytest.mark.parametrize(("kind", "sent"), [(AR, 1500), (RS, 750), (AG, 3000), (A2A, 1500)])
 def test_bytes_that_a_member_of_a_ring_sends(kind: CollectiveKind, sent: int) -> None:
-    assert ring_bytes_sent(kind, 4, 1000) == sent
+    assert ring_steps(kind, 4) * message_bytes(kind, 4, 1000) == sent
 
 
 KINDS = (AR, AG, RS, A2A)

@@ -18,9 +18,8 @@ from hespas.base.config_files import read_yaml
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.events.network import Transport
+from hespas.simulate.astra.events.algorithms import DeviceContext
 from hespas.simulate.astra.plan import PER_NODE, custom_option
-from hespas.simulate.kernel import ActorQueue
 from hespas.simulate.matching import TAG_LIMIT
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.chakra.reader import read_messages
@@ -133,16 +132,14 @@ class CustomRun:
         nodes: Sequence[ParsedNode],
         *,
         members: Sequence[int],
-        device: int,
-        actor: ActorQueue,
-        transport: Transport,
+        context: DeviceContext,
         done: Callable[[], None],
     ) -> None:
         self._nodes = {node.task.id: node for node in nodes}
         self._members = members
-        self._device = device
-        self._actor = actor
-        self._transport = transport
+        self._device = context.device
+        self._actor = context.actor
+        self._transport = context.transport
         self._done = done
         self._left = len(nodes)
         self._missing = {number: len(node.task.depends_on) for number, node in self._nodes.items()}

@@ -20,7 +20,7 @@ from hespas.hardware.system import (
     Topology,
 )
 from hespas.simulate.astra.plan import ContentionModel, Route, bytes_per_ns, delay_ns, route
-from hespas.simulate.kernel import Action, ActorQueue, Kernel
+from hespas.simulate.kernel import Action, Clock, Kernel
 from hespas.simulate.matching import Mailbox, Mailboxes
 
 _CONTROL_BYTES = 8192
@@ -248,14 +248,15 @@ def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")
 
 
-_Request = tuple[ActorQueue, int, Action, Any]
+_Request = tuple[Clock, int, Action, Any]
 
 
 class Memory:
     """The remote memory of a system."""
 
-    def __init__(self, remote: RemoteMemory) -> None:
+    def __init__(self, remote: RemoteMemory, kernel: Kernel) -> None:
         self._remote = remote
+        self._kernel = kernel
         self._requests: dict[int, deque[_Request]] = {}
 
     def duration_ps(self, size_bytes: int) -> int:
@@ -270,14 +271,14 @@ class Memory:
     def request(
         self,
         device: int,
-        queue_of_device: ActorQueue,
+        queue_of_device: Clock,
         size_bytes: int,
         action: Action,
         argument: object,
     ) -> None:
         """Have ``action(argument)`` called when ``size_bytes`` have been moved."""
         duration_ps = self.duration_ps(size_bytes)
-        check_not_at_start(queue_of_device.now_ps, duration_ps, "a memory access")
+        check_not_at_start(self._kernel.now_ps, duration_ps, "a memory access")
         node = self._shared_by(device)
         if node is None:
             queue_of_device.after(duration_ps, action, argument)

@@ -1,0 +1,310 @@
+"""The engine: classes of devices run their tasks, and a network says when communication ends.
+
+One device of each class runs, whether a class is one device or a million: dividing devices into
+classes is a reduction of the job before the run. A network is ASTRA-sim's by closed forms
+(`hespas.simulate.astra.classes`) or message by message (`hespas.simulate.astra.events`), or links
+that transfers share (`hespas.simulate.flow.network`).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias, assert_never
+
+from hespas.base.units import PS_PER_S, format_time
+from hespas.errors import SimulationError
+from hespas.simulate.device import NEVER, Device, TaskRun
+from hespas.simulate.kernel import ActorQueue, Kernel
+from hespas.simulate.matching import CollectiveMatch, Collectives
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    EmptyTask,
+    MemoryTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    devices_text,
+)
+
+Match: TypeAlias = CollectiveMatch[TaskRun]
+End: TypeAlias = Callable[[TaskRun], None]
+"""Called when a task has ended."""
+
+
+class Network(Protocol):
+    """Says when communication ends, and calls ``end`` then."""
+
+    def members(self, group: int) -> Collection[int]:
+        """Return the numbers of the device classes in a group."""
+        ...
+
+    def join(self, run: TaskRun, match: Match, end: End, *, is_complete: bool) -> None:
+        """Take note that devices start a collective; all members have if ``is_complete``."""
+        ...
+
+    def send(self, run: TaskRun, task: SendTask, end: End) -> None:
+        """Send a message."""
+        ...
+
+    def receive(self, run: TaskRun, task: ReceiveTask, end: End) -> None:
+        """Wait for a message."""
+        ...
+
+    def access(self, run: TaskRun, task: MemoryTask, end: End) -> None:
+        """Move data from or to memory outside the device."""
+        ...
+
+    def unmatched(self) -> Iterable[TaskRun]:
+        """Return the sends and receives that have no other side."""
+        ...
+
+
+class Ties(Protocol):
+    """Watches whether the order of what happens at one instant is known."""
+
+    def end(self, run: TaskRun) -> None:
+        """Note that a task is about to end."""
+        ...
+
+    def start(self, taken: Sequence[TaskRun]) -> None:
+        """Note what starts after the task that ended last."""
+        ...
+
+
+class Engine:
+    """One simulation: `run` fills in when each task of each device class starts and ends.
+
+    As in ASTRA-sim, a device starts what it can whenever something of it ends, and what it
+    schedules for one instant happens together. With ``settle``, all that ends at an instant does so
+    before anything starts, and ``settle`` is called after that.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        devices: Sequence[Device],
+        network: Network,
+        *,
+        ties: Ties | None = None,
+        settle: Callable[[], None] | None = None,
+    ) -> None:
+        self.devices = devices
+        self._kernel = kernel
+        self._network = network
+        self._ties = ties
+        self._settle = settle
+        self._collectives: Collectives[TaskRun] = Collectives()
+        self._changed: set[int] = set()
+        for device in devices:
+            device.clock = ActorQueue(kernel) if settle is None else kernel
+
+    def run(self) -> None:
+        """Advance time until nothing happens any more.
+
+        Raises `SimulationError` if members of a group start different collectives.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()  # it would go through millions of mailboxes repeatedly
+        try:
+            if self._settle is not None:
+                self._changed.update(range(len(self.devices)))
+                self._kernel.run(self._start_changed)
+            else:
+                for device in self.devices:
+                    self._start_ready(device)
+                self._kernel.run()
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tasks have ended, and all messages and collectives found their partners."""
+        has_waiting = self._collectives.pending() or any(True for _ in self._network.unmatched())
+        return not has_waiting and all(device.has_ended for device in self.devices)
+
+    def check_complete(self) -> None:
+        """Raise `SimulationError` if some task never ends, with who waits for whom."""
+        pending, unmatched = self._collectives.pending(), self._network.unmatched()
+        _check_complete(self.devices, pending, unmatched, self._network.members)
+
+    def _start_changed(self) -> None:
+        while self._changed:
+            changed = sorted(self._changed)
+            self._changed.clear()
+            for number in changed:
+                self._start_ready(self.devices[number])
+        if self._settle is not None:
+            self._settle()
+
+    def end(self, run: TaskRun) -> None:
+        """Note that a task ends, and start what can then start."""
+        if self._ties is not None:
+            self._ties.end(run)
+        device = run.device
+        device.end(run, self._kernel.now_ps)
+        if self._settle is None:
+            self._start_ready(device)
+        else:
+            self._changed.add(device.number)
+
+    def _start_ready(self, device: Device) -> None:
+        taken = device.take_ready()
+        if self._ties is not None:
+            self._ties.start(taken)
+        for run in taken:
+            run.issue_ps = self._kernel.now_ps
+            self._start(run)
+
+    def _start(self, run: TaskRun) -> None:
+        match run.task:
+            case (
+                ComputeTask(duration_ps=int(duration_ps))
+                | CollectiveTask(recorded_ps=int(duration_ps))
+                | MemoryTask(duration_ps=int(duration_ps))
+            ):
+                run.device.clock.after(duration_ps, self.end, run)
+            case CollectiveTask():
+                self._join(run, run.task)
+            case SendTask() as task:
+                self._network.send(run, task, self.end)
+            case ReceiveTask() as task:
+                self._network.receive(run, task, self.end)
+            case MemoryTask() as task:
+                self._network.access(run, task, self.end)
+            case EmptyTask() if self._settle is None:
+                # Nothing is started: what waits for it waits for the next end of a task.
+                run.device.end(run, self._kernel.now_ps)
+            case EmptyTask():
+                self.end(run)
+            case _:
+                assert_never(run.task)
+
+    def _join(self, run: TaskRun, task: CollectiveTask) -> None:
+        now_ps, number = self._kernel.now_ps, run.device.number
+        signature = (task.kind, task.size_bytes)
+        match = self._collectives.join(
+            run.group, number, run, signature=signature, now_ps=now_ps
+        )  # fmt: skip
+        if match.signature != signature:
+            first = f"{_who(match.first)} started {_what(match.first.task)}"
+            other = f"{_who(run)} at {_time(now_ps)} {_what(task)}"
+            raise SimulationError(
+                f"{first} at {_time(match.start_ps)}, and as its partners {other}"
+            )
+        is_complete = len(match.endpoints) == len(self._network.members(run.group))
+        if is_complete:
+            self._collectives.complete(match)
+        self._network.join(run, match, self.end, is_complete=is_complete)
+
+
+_MOST_SHOWN = 4
+
+
+def _check_complete(
+    devices: Sequence[Device],
+    collectives: Sequence[Match],
+    messages: Iterable[TaskRun],
+    members: Callable[[int], Iterable[int]],
+) -> None:
+    """Raise `SimulationError` if some task never ends.
+
+    The error says which devices wait since when for which collective or message, what those they
+    wait for do instead, and the first task in which the orders of two of them differ.
+    """
+    waits = [_unmatched(run) for run in messages]
+    waits += [_incomplete(match, devices, members(match.group)) for match in collectives]
+    stuck = [run for device in devices for run in device.runs.values() if run.end_ps == NEVER]
+    if not waits and not stuck:
+        return
+    if not waits:
+        waits = [f"{_who(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"]
+    more = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
+    difference = next(_differences(collectives, devices, members), None)
+    where = f"; their orders differ first at {difference}" if difference else ""
+    raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + more + where)
+
+
+def _unmatched(run: TaskRun) -> str:
+    what, other = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
+    return (
+        f"{_who(run)} started {what} {run.task.id} ({run.task.name}) at {_time(run.issue_ps)}, "
+        f"but no {other} of the same ends, tag and size came"
+    )
+
+
+def _incomplete(match: Match, devices: Sequence[Device], members: Iterable[int]) -> str:
+    absent = [devices[number] for number in sorted(members) if number not in match.endpoints]
+    missing = devices_text(one for device in absent for one in device.devices)
+    instead = [text for device in absent if (text := _instead(device))]
+    reason = f" (instead {instead[0]})" if instead else ""
+    started = f"{_who(match.first)} started {_what(match.first.task)}"
+    return f"{started} at {_time(match.start_ps)}, but {missing} never did{reason}"
+
+
+def _instead(device: Device) -> str | None:
+    """Return which task a device started last and has not ended."""
+    runs = [run for run in device.runs.values() if run.issue_ps != NEVER and run.end_ps == NEVER]
+    if not runs:
+        return None
+    last = max(runs, key=lambda run: (run.issue_ps, run.task.id))
+    since = _time(last.issue_ps)
+    return f"{_who(last)} wait from {since} on for task {last.task.id} ({last.task.name})"
+
+
+def _differences(
+    collectives: Sequence[Match],
+    devices: Sequence[Device],
+    members: Callable[[int], Iterable[int]],
+) -> Iterator[str]:
+    """Yield where two devices that wait for each other first do different things."""
+    for match in collectives:
+        for number in sorted(members(match.group)):
+            if number not in match.endpoints:
+                difference = _first_difference(match.first.device, devices[number])
+                if difference is not None:
+                    yield difference
+
+
+def _first_difference(one: Device, other: Device) -> str | None:
+    both = [
+        [run for run in device.runs.values() if isinstance(run.task, CollectiveTask)]
+        for device in (one, other)
+    ]
+    shared = {run.group for run in both[0]} & {run.group for run in both[1]}
+    mine, yours = ([run for run in runs if run.group in shared] for runs in both)
+    for at in range(max(len(mine), len(yours))):
+        left = mine[at] if at < len(mine) else None
+        right = yours[at] if at < len(yours) else None
+        if left is None or right is None or _agreement(left) != _agreement(right):
+            return f"{_entry_text(one, left)} and {_entry_text(other, right)}"
+    return None
+
+
+def _agreement(run: TaskRun) -> tuple[object, ...]:
+    """Return what members of a group agree on."""
+    task = run.task
+    is_collective = isinstance(task, CollectiveTask)
+    return (run.group, task.kind, task.size_bytes) if is_collective else ()
+
+
+def _entry_text(device: Device, run: TaskRun | None) -> str:
+    task = "nothing" if run is None else f"task {run.task.id} ({run.task.name})"
+    return f"{devices_text(device.devices)}: {task}"
+
+
+def _who(run: TaskRun) -> str:
+    return devices_text(run.device.devices)
+
+
+def _what(task: Task) -> str:
+    if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+        kind = task.kind.name if isinstance(task, CollectiveTask) else "message"
+        return f"{kind} {task.id} ({task.name}) of {task.size_bytes} bytes"
+    return f"task {task.id} ({task.name})"
+
+
+def _time(time_ps: int) -> str:
+    return format_time(time_ps / PS_PER_S) if time_ps else "the start"
