@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from hespas.base.units import format_quantity
 from hespas.errors import HardwareError, option
-from hespas.hardware.interconnect import (
-    Dimension,
-    Dimensions,
-    Dragonfly,
-    Fabric,
-    Interconnect,
-    interconnect_of,
-)
-from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
-from hespas.hardware.machine_links import Graph
-from hespas.hardware.system import LinkBandwidth, NetworkDimension, System
+from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.system import LinkBandwidth, System
+
+_T = TypeVar("_T")
 
 LEAST_LATENCY_S = 1e-9
 """No latency is made smaller: ASTRA-sim counts ns, and aborts where a message takes no time."""
@@ -57,22 +51,64 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
     2.0
     """
     own = system.interconnect
-    is_all = dimension is None
-    dimensions = tuple(
-        [
-            _dimension_of_astra_sim(each, factors) if is_all or at == dimension else each
-            for at, each in enumerate(system.dimensions)
-        ]
-    )
+    delay = LinkFactors() if dimension is not None else factors
+    if own is not None:
+        fabric = own.fabric
+        if isinstance(fabric, Dimensions):
+            fabric = Dimensions(dimensions=_scaled_at(fabric.dimensions, factors, dimension))
+        else:
+            fabric = _scaled(fabric, factors)
+        own = replace(own, fabric=fabric, endpoint_delay_s=delay.latency_s(own.endpoint_delay_s))
+    dimensions = _scaled_at(system.dimensions, factors, dimension)
     return replace(
         system,
         dimensions=dimensions,
         described=None if system.described is None else dimensions,
-        endpoint_delay_s=factors.latency_s(system.endpoint_delay_s)
-        if is_all
-        else system.endpoint_delay_s,
-        interconnect=None if own is None else _interconnect(own, factors, dimension),
-    )  # fmt: skip
+        endpoint_delay_s=delay.latency_s(system.endpoint_delay_s),
+        interconnect=own,
+    )
+
+
+def _scaled_at(values: tuple[_T, ...], factors: LinkFactors, at: int | None) -> tuple[_T, ...]:
+    return tuple(
+        [
+            _scaled(value, factors) if at in {None, index} else value
+            for index, value in enumerate(values)
+        ]
+    )
+
+
+def _scaled(value: _T, factors: LinkFactors) -> _T:
+    """Return a description with every rate and every latency in it multiplied."""
+    scaled: object = value
+    if isinstance(value, tuple):
+        scaled = tuple([_scaled(one, factors) for one in cast("tuple[object, ...]", value)])
+    elif isinstance(value, Mapping):
+        entries = cast("Mapping[object, object]", value).items()
+        scaled = MappingProxyType({key: _scaled(one, factors) for key, one in entries})
+    elif isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        scaled = msgspec.structs.replace(value, **_changes(value, names, factors))
+    elif is_dataclass(value) and not isinstance(value, type):
+        names = [one.name for one in fields(value)]
+        scaled = replace(value, **_changes(value, names, factors))
+    return cast("_T", scaled)
+
+
+def _changes(value: object, names: Iterable[str], factors: LinkFactors) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for name in names:
+        figure: Any = getattr(value, name)
+        match name:
+            case "bandwidth_bytes_per_s":
+                changes[name] = figure * factors.bandwidth
+            case "latency_s":
+                changes[name] = factors.latency_s(figure)
+            case "step_overhead_s" | "overhead_s":
+                changes[name] = figure * factors.latency
+            case _:
+                changes[name] = _scaled(figure, factors)
+    return changes
 
 
 def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> System:
@@ -130,90 +166,3 @@ def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
             changed, dimensions=dimensions, described=dimensions if is_described else None
         )
     return replace(changed, assumptions=(*system.assumptions, note))
-
-
-def _dimension_of_astra_sim(given: NetworkDimension, factors: LinkFactors) -> NetworkDimension:
-    return replace(
-        given,
-        bandwidth_bytes_per_s=given.bandwidth_bytes_per_s * factors.bandwidth,
-        latency_s=factors.latency_s(given.latency_s),
-    )
-
-
-def _interconnect(given: Interconnect, factors: LinkFactors, at: int | None) -> Interconnect:
-    delay_s = given.endpoint_delay_s
-    return replace(
-        given,
-        fabric=_fabric(given.fabric, factors, at),
-        endpoint_delay_s=factors.latency_s(delay_s) if at is None else delay_s,
-    )
-
-
-def _fabric(fabric: Fabric, factors: LinkFactors, at: int | None) -> Fabric:
-    match fabric:
-        case Dimensions(dimensions=dimensions):
-            changed = [
-                _dimension(each, factors) if at in {None, number} else each
-                for number, each in enumerate(dimensions)
-            ]
-            return Dimensions(dimensions=tuple(changed))
-        case Dragonfly():
-            return replace(
-                fabric,
-                device_link=_parameters(fabric.device_link, factors),
-                local_link=_parameters(fabric.local_link, factors),
-                global_link=_parameters(fabric.global_link, factors),
-            )
-        case Graph(edges=edges):
-            changed_edges = [
-                replace(
-                    edge,
-                    bandwidth_bytes_per_s=edge.bandwidth_bytes_per_s * factors.bandwidth,
-                    latency_s=factors.latency_s(edge.latency_s),
-                )
-                for edge in edges
-            ]
-            return replace(fabric, edges=tuple(changed_edges))
-
-
-def _dimension(given: Dimension, factors: LinkFactors) -> Dimension:
-    measured = given.measured
-    return replace(
-        given,
-        parameters=_parameters(given.parameters, factors),
-        measured=None if measured is None else _measured(measured, factors),
-    )
-
-
-def _parameters(given: LinkParameters, factors: LinkFactors) -> LinkParameters:
-    return msgspec.structs.replace(
-        given,
-        bandwidth_bytes_per_s=given.bandwidth_bytes_per_s * factors.bandwidth,
-        latency_s=factors.latency_s(given.latency_s),
-        step_overhead_s=given.step_overhead_s * factors.latency,
-        protocols=tuple([
-            msgspec.structs.replace(each, overhead_s=each.overhead_s * factors.latency)
-            for each in given.protocols
-        ]),
-    )  # fmt: skip
-
-
-def _measured(link: Link, factors: LinkFactors) -> Link:
-    def by_group(
-        tables: Mapping[int, tuple[MeasuredCollective, ...]],
-    ) -> Mapping[int, tuple[MeasuredCollective, ...]]:
-        return MappingProxyType({
-            members: tuple([_fit(each, factors) for each in fits])
-            for members, fits in tables.items()
-        })  # fmt: skip
-
-    collectives = {kind: by_group(tables) for kind, tables in link.collectives.items()}
-    return replace(link, collectives=MappingProxyType(collectives))
-
-
-def _fit(given: MeasuredCollective, factors: LinkFactors) -> MeasuredCollective:
-    return msgspec.structs.replace(
-        given,
-        bandwidth_bytes_per_s=given.bandwidth_bytes_per_s * factors.bandwidth,
-        latency_s=factors.latency_s(given.latency_s),
-    )
