@@ -146,7 +146,7 @@ class MeasuredTables:
 _SLOWEST_HZ, _FASTEST_HZ = 1e8, 1e11
 
 
-def check_clock(clock_hz: float, *, location: str) -> None:
+def check_clock(clock_hz: float | None, *, location: str = "") -> None:
     """Raise `HardwareError` for a clock that no accelerator has: its unit is not Hz.
 
     >>> check_clock(1755, location="node.json")
@@ -154,7 +154,7 @@ def check_clock(clock_hz: float, *, location: str) -> None:
         ...
     hespas.errors.HardwareError: node.json: clock_hz is 1755; give it in Hz, as in 1.755e9
     """
-    if not _SLOWEST_HZ <= clock_hz <= _FASTEST_HZ:
+    if clock_hz is not None and not _SLOWEST_HZ <= clock_hz <= _FASTEST_HZ:
         raise HardwareError(
             f"clock_hz is {clock_hz:g}", location=location, hint="give it in Hz, as in 1.755e9"
         )
@@ -235,36 +235,28 @@ class Device:
         figures = {
             "peak_flops": self.peak_flops,
             "memory_bandwidth": self.memory_bandwidth_bytes_per_s,
-        }
-        figures |= {f"per_datatype_flops.{k}": v for k, v in self.per_datatype_flops.items()}
-        optional = {
+            **{f"per_datatype_flops.{k}": v for k, v in self.per_datatype_flops.items()},
             "memory_capacity": self.memory_capacity_bytes,
             "tdp_W": self.tdp_w,
             "host_bandwidth": self.host_bandwidth_bytes_per_s,
             "power_limit_w": self.power_limit_w,
         }
-        figures |= {key: value for key, value in optional.items() if value is not None}
         for key, value in figures.items():
-            if not (isfinite(value) and value > 0):
-                raise HardwareError(
-                    f"{key} is {value}", location=self.name, hint="give a positive number"
-                )
-        if self.clock_hz is not None:
-            check_clock(self.clock_hz, location=self.name)
-        overhead_s = self.launch_overhead_s
-        if overhead_s is not None and not (isfinite(overhead_s) and overhead_s >= 0):
-            raise HardwareError(
-                f"launch_overhead_s is {overhead_s}", location=self.name, hint="give 0 or more"
-            )
-        ratio = self.hbm_power_ratio
-        if ratio is not None and not 0 <= ratio <= 1:
-            raise HardwareError(
-                f"hbm_power_ratio is {ratio}", location=self.name, hint="give a number from 0 to 1"
-            )
+            self._check(key, value, is_right=value is None or value > 0, hint="a positive number")
+        check_clock(self.clock_hz, location=self.name)
+        overhead_s, ratio = self.launch_overhead_s, self.hbm_power_ratio
+        is_right = overhead_s is None or overhead_s >= 0
+        self._check("launch_overhead_s", overhead_s, is_right=is_right, hint="0 or more")
+        is_right = ratio is None or 0 <= ratio <= 1
+        self._check("hbm_power_ratio", ratio, is_right=is_right, hint="a number from 0 to 1")
         if ratio is not None and self.tdp_w is None:
             raise HardwareError(
                 "hbm_power_ratio has no effect without tdp_W", location=self.name, hint="add tdp_W"
             )
+
+    def _check(self, key: str, value: float | None, *, is_right: bool, hint: str) -> None:
+        if not is_right or not isfinite(value or 0.0):
+            raise HardwareError(f"{key} is {value}", location=self.name, hint=f"give {hint}")
 
     @property
     def limit_w(self) -> float | None:

@@ -12,6 +12,7 @@ from hespas.base.decode import decode
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, check_clock
+from hespas.hardware.power import check_sources
 from hespas.hardware.presets import MICROARCHITECTURE, load_device
 
 
@@ -76,12 +77,7 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
     gpu = decode(read_json(file), Microarchitecture, location=str(file))
     check_clock(gpu.clock_hz, location=str(file))
     figures = {field.encode_name for field in fields(Microarchitecture)} - {"sources"}
-    if gpu.sources.keys() != figures:
-        raise HardwareError(
-            f"sources and figures differ: {', '.join(sorted(figures ^ gpu.sources.keys()))}",
-            location=str(file),
-            hint="give the source of each figure, or state that it is assumed",
-        )
+    check_sources(figures, gpu.sources.keys(), location=str(file))
     return gpu
 
 

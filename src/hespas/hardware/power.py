@@ -15,6 +15,7 @@ of a clock as a part of the boost clock. Memory has a clock of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
@@ -226,6 +227,16 @@ def network_w(host: HostPower, device_count: int) -> float:
 _SWITCH_PORTS = 64
 
 
+def check_sources(figures: AbstractSet[str], sources: AbstractSet[str], *, location: str) -> None:
+    """Raise `HardwareError` where a figure of a file has no source, or a source no figure."""
+    if sources != figures:
+        raise HardwareError(
+            f"sources and figures differ: {', '.join(sorted(figures ^ sources))}",
+            location=location,
+            hint="give the source of each figure, or state that it is assumed",
+        )
+
+
 def read_power(file: Path) -> BoardPower:
     """Return the figures of a file. Raises `HardwareError` if a figure has no source."""
     power = decode(read_json(file), BoardPower, location=str(file))
@@ -233,10 +244,5 @@ def read_power(file: Path) -> BoardPower:
     figures |= {f"flop_j.{name}" for name in power.flop_j}
     if power.host is not None:
         figures |= {f"host.{name}" for name in asdict(power.host)}
-    if power.sources.keys() != figures:
-        raise HardwareError(
-            f"sources and figures differ: {', '.join(sorted(figures ^ power.sources.keys()))}",
-            location=str(file),
-            hint="give the source of each figure, or state that it is assumed",
-        )
+    check_sources(figures, power.sources.keys(), location=str(file))
     return power

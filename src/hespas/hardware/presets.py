@@ -59,6 +59,12 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[Text, ...] = ()
     sources: dict[str, Text] = {}
 
+    def __post_init__(self) -> None:
+        check_clock(self.clock_hz)
+        check_rate(self.host_bandwidth, "B/s", path="$.host_bandwidth")
+        if self.calibration and self.tables is None:
+            raise HardwareError("calibration has no effect without tables", hint="add tables")
+
 
 def device_names() -> tuple[str, ...]:
     """Return the names of the device presets, sorted, without aliases.
@@ -80,7 +86,6 @@ def system_names() -> tuple[str, ...]:
 
 @cache
 def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
-    """Return the names of the directories of ``home`` that have something inside, sorted."""
     return tuple(sorted(each.name for each in home.iterdir() if (each / inside).exists()))
 
 
@@ -98,15 +103,15 @@ def load_device(name_or_path: str | Path) -> Device:
     (312000000000000.0, 1555000000000.0)
     """
     file = device_file(name_or_path)
-    hardware = read_roofline(file)
     home = _home(file)
-    name = home.resolve().name if file.stem == "config" else file.stem
-    inside = home / MICROARCHITECTURE
+    device = device_of(
+        read_roofline(file), name=home.resolve().name if file.stem == "config" else file.stem
+    )
+    inside, drawn = home / MICROARCHITECTURE, home / POWER
     if inside.is_dir():
         raise HardwareError("is a directory", location=str(inside), hint="put a file in its place")
-    drawn = home / POWER
     device = replace(
-        device_of(hardware, name=name),
+        device,
         microarchitecture=inside if inside.exists() else None,
         power=read_power(drawn) if drawn.exists() else None,
     )
@@ -125,15 +130,8 @@ def load_device(name_or_path: str | Path) -> Device:
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
-    """Return the contents of a device's file, including options about unknown types.
-
-    Raises what `load_device` raises.
-
-    >>> load_hardware("A100_SXM_40GB").error_on_unknown_type is None
-    True
-    """
-    file = device_file(name_or_path)
-    return read_roofline(file)
+    """Return a device's file, with its options about unknown types; raises as `load_device`."""
+    return read_roofline(device_file(name_or_path))
 
 
 def node_directory(name_or_path: str | Path) -> Path:
@@ -157,8 +155,17 @@ def _home(file: Path) -> Path:
 
 def device_file(name_or_path: str | Path) -> Path:
     """Return the file with a device's rates; `HardwareError` for an unknown name."""
-    path = _path_of(name_or_path, device_names())
-    return _config_file(_NODES / node_name(str(name_or_path)) if path is None else path)
+    path = _path_of(name_or_path, device_names()) or _NODES / node_name(str(name_or_path))
+    if not path.is_dir():
+        return path
+    for file in (path / _ROOFLINE, path / "config.json"):
+        if file.is_file():
+            return file
+    raise HardwareError(
+        f"there is neither {_ROOFLINE.as_posix()} nor config.json with the node's rates",
+        location=str(path),
+        hint="put the rates into one of them, or name a preset",
+    )
 
 
 def device_of(hardware: RooflineHardware, *, name: str) -> Device:
@@ -201,19 +208,11 @@ def load_system(name_or_path: str | Path) -> System:
     (32, 'Switch')
     """
     path = _path_of(name_or_path, system_names())
-    if path is None:
-        name = _system_name(str(name_or_path))
-        return replace(_read_system(_SYSTEMS / name), part=_part_of_system(name))
-    return _read_system(path)
-
-
-def _part_of_system(name: str) -> str:
-    """Return the device preset that a system preset is made for, with which its name begins.
-
-    >>> _part_of_system("GB200_186GB_72GPU"), _part_of_system("TPUv4_2x2x1")
-    ('GB200_186GB', 'TPUv4')
-    """
-    return next(device for device in device_names() if name.startswith(f"{device}_"))
+    if path is not None:
+        return _read_system(path)
+    name = _system_name(str(name_or_path))
+    part = next(device for device in device_names() if name.startswith(f"{device}_"))
+    return replace(_read_system(_SYSTEMS / name), part=part)
 
 
 def _read_system(directory: Path) -> System:
@@ -229,7 +228,13 @@ def _read_system(directory: Path) -> System:
         network_file=home / "network.yml",
         remote_memory_file=home / "remote_memory.json",
     )
-    return _with_interconnect(system, own) if own.is_file() else system
+    if not own.is_file():
+        return system
+    interconnect = read_interconnect(own, name=system.name)
+    if interconnect.device_count != system.device_count:
+        message = f"{interconnect.device_count} devices, and network.yml has {system.device_count}"
+        raise HardwareError(message, location=str(own), hint="describe the same system in both")
+    return replace(system, interconnect=interconnect, described=system.dimensions)
 
 
 def part_of(device: Device | str | Path) -> str | None:
@@ -268,16 +273,7 @@ def system_directory(name_or_path: str | Path) -> Path:
 
     Raises `HardwareError` for an unknown name.
     """
-    path = _path_of(name_or_path, system_names())
-    return _SYSTEMS / _system_name(str(name_or_path)) if path is None else path
-
-
-def _with_interconnect(system: System, file: Path) -> System:
-    interconnect = read_interconnect(file, name=system.name)
-    if interconnect.device_count != system.device_count:
-        message = f"{interconnect.device_count} devices, and network.yml has {system.device_count}"
-        raise HardwareError(message, location=str(file), hint="describe the same system in both")
-    return replace(system, interconnect=interconnect, described=system.dimensions)
+    return _path_of(name_or_path, system_names()) or _SYSTEMS / _system_name(str(name_or_path))
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:
@@ -290,14 +286,10 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
     """
     if device_count < 1:
         raise DeviceCountError(f"the device count is {device_count}", hint="give 1 or more")
-    return tuple(name for name, count in _device_counts().items() if count == device_count)
+    return tuple(name for name in system_names() if prod(preset_sizes(name)) == device_count)
 
 
 @cache
-def _device_counts() -> dict[str, int]:
-    return {name: prod(preset_sizes(name)) for name in system_names()}
-
-
 def preset_sizes(name: str) -> tuple[int, ...]:
     """Return the sizes of a system preset's dimensions, without loading it whole.
 
@@ -332,34 +324,18 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
     return found_path(Path(name_or_path)) if looks_like_a_path else None
 
 
-def _config_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = [path / name for name in (_ROOFLINE, "config.json") if (path / name).is_file()]
-    if not files:
-        raise HardwareError(
-            f"there is neither {_ROOFLINE.as_posix()} nor config.json with the node's rates",
-            location=str(path),
-            hint="put the rates into one of them, or name a preset",
-        )
-    return files[0]
-
-
 def node_name(name: str) -> str:
     """Return the name of a device preset from that or an alias; `HardwareError` for another.
 
     >>> node_name("H100_SXM_80GB")
     'H100_80GB'
     """
-    presets = device_names()
-    if name in presets:
+    if name in device_names():
         return name
-    aliases = _aliases()
-    if name in aliases:
-        return aliases[name]
-    raise HardwareError(
-        f"no device preset or file is named {name!r}", hint=suggestion(name, (*presets, *aliases))
-    )
+    names = _device_names_and_aliases()
+    if name in names:
+        return names[name]
+    raise HardwareError(f"no device preset or file is named {name!r}", hint=suggestion(name, names))
 
 
 def _system_name(name: str) -> str:
@@ -372,27 +348,19 @@ def _system_name(name: str) -> str:
 
 
 @cache
-def _aliases() -> dict[str, str]:
-    return {
-        alias: name for name in device_names() for alias in _read_node(_NODES / name)[0].aliases
-    }
+def _device_names_and_aliases() -> dict[str, str]:
+    names = {name: name for name in device_names()}
+    aliases = {alias: name for name in names for alias in _read_node(_NODES / name)[0].aliases}
+    return names | aliases
 
 
 def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     """Return a node's ``node.json``, and its measured tables with their calibration."""
-    file = home / "node.json"
-    location = str(file)
-    node = decode(read_json(file), NodeInfo, location=location)
-    if node.clock_hz is not None:
-        check_clock(node.clock_hz, location=location)
-    check_rate(node.host_bandwidth, "B/s", path=f"{location}: $.host_bandwidth")
-    if node.tables is not None:
-        return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
-    if node.calibration:
-        raise HardwareError(
-            "calibration has no effect without tables", location=location, hint="add tables"
-        )
-    return node, None
+    location = str(home / "node.json")
+    node = decode(read_json(home / "node.json"), NodeInfo, location=location)
+    if node.tables is None:
+        return node, None
+    return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
 
 
 _MEMORY_SIZE = re.compile(r"_\d+GB$")
