@@ -88,11 +88,7 @@ _KIND_FACTORS = ("all", "gemm", "attention", "kernels")
 
 
 def table_of(type_name: str) -> str:
-    """Return the type whose table serves a type; the type itself where it is only scaled.
-
-    >>> table_of("f16"), table_of("f8E5M2"), table_of("f64")
-    ('bf16', 'f8', 'f64')
-    """
+    """Return the type whose table serves a type; the type itself where it is only scaled."""
     return _TABLE_OF_TYPE.get(type_name, type_name)
 
 
@@ -109,11 +105,7 @@ def factor_of(type_name: str) -> str:
 
 @cache
 def factor_names() -> tuple[str, ...]:
-    """Return all names of factors: of everything, of kernel categories, of products of a type.
-
-    >>> "gemm" in factor_names(), "gemm.bf16" in factor_names(), "gemm.f16" in factor_names()
-    (True, True, False)
-    """
+    """Return all names of factors: of everything, of kernel categories, of products of a type."""
     of_types = sorted({factor_of(name) for name in PRODUCT_TYPES})
     return (*_KIND_FACTORS, *of_types)
 
@@ -337,12 +329,6 @@ class Device:
 
 
 def at_fastest(device: Device) -> Device:
-    """Return the device with its fastest rate for all types without one: for lower bounds.
-
-    >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
-    ...               per_datatype_flops={"bf16": 312e12})
-    >>> at_fastest(a100).rate("i4")
-    312000000000000.0
-    """
+    """Return the device with its fastest rate for all types without one: for lower bounds."""
     rates = (device.peak_flops, *device.per_datatype_flops.values())
     return replace(device, peak_flops=max(rates))

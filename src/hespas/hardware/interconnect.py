@@ -69,6 +69,12 @@ class Dimension:
             raise HardwareError(f"oversubscription is {self.oversubscription}", hint="use fat_tree")
 
 
+def dimension_of(shape: Shape, size: int, bandwidth: float, latency_s: float) -> Dimension:
+    """Return a dimension whose links have a bandwidth, in bytes/s, and a latency."""
+    link = LinkParameters(bandwidth_bytes_per_s=bandwidth, latency_s=latency_s)
+    return Dimension(shape=shape, size=size, parameters=link)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
     """Devices numbered along dimensions, the first fastest.
@@ -145,8 +151,7 @@ class Interconnect:
 
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
     """Return devices around one switch, by the figures of one direction of a device's link."""
-    link = LinkParameters(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
-    dimension = Dimension(shape=Shape.SWITCH, size=devices, parameters=link)
+    dimension = dimension_of(Shape.SWITCH, devices, bandwidth_bytes_per_s, latency_s)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
 
 
@@ -166,13 +171,8 @@ def interconnect_of(system: System) -> Interconnect:
     if system.interconnect is not None:
         return system.interconnect
     dimensions = [
-        Dimension(
-            shape=_SHAPES[one.topology],
-            size=one.npus_count,
-            parameters=LinkParameters(
-                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s,
-                latency_s=one.latency_s,
-            ),
+        dimension_of(
+            _SHAPES[one.topology], one.npus_count, one.bandwidth_bytes_per_s, one.latency_s
         )
         for one in system.dimensions
     ]
@@ -289,7 +289,14 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
             case list() as dimensions, None, None, None:
                 return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
             case None, _DragonflyFile() as dragonfly, None, None:
-                return _dragonfly(dragonfly, path)
+                return Dragonfly(
+                    groups=dragonfly.groups,
+                    routers_per_group=dragonfly.routers_per_group,
+                    devices_per_router=dragonfly.devices_per_router,
+                    device_link=_link(dragonfly.device_link, path)[1],
+                    local_link=_link(dragonfly.local_link, path)[1],
+                    global_link=_link(dragonfly.global_link, path)[1],
+                )
             case None, None, _GraphFile() as graph, None:
                 return _graph(graph, path)
             case None, None, str(name), None:
@@ -335,17 +342,6 @@ def _link(given: str | LinkParameters, path: Path) -> tuple[Link | None, LinkPar
         hint = "add the key link to its file"
         raise HardwareError(f"the link {given} has no parameters", location=str(path), hint=hint)
     return link, link.parameters
-
-
-def _dragonfly(file: _DragonflyFile, path: Path) -> Dragonfly:
-    return Dragonfly(
-        groups=file.groups,
-        routers_per_group=file.routers_per_group,
-        devices_per_router=file.devices_per_router,
-        device_link=_link(file.device_link, path)[1],
-        local_link=_link(file.local_link, path)[1],
-        global_link=_link(file.global_link, path)[1],
-    )
 
 
 def _graph(file: _GraphFile, path: Path) -> Graph:
@@ -421,40 +417,24 @@ class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def slice_network(
-    part: Slice, sides: Sequence[int], *, name: str, on_chip: int = 1, slices: int = 1
+    part: Slice, sides: Sequence[int], *, name: str, on_chip: int = 1
 ) -> Interconnect:
-    """Return the network of slices with so many chips along each axis.
+    """Return the network of a slice with so many chips along each axis.
 
-    Devices are numbered along the devices of a chip, then the axes, then the slices.
+    Devices are numbered along the devices of a chip, then the axes.
     """
-    link = LinkParameters(bandwidth_bytes_per_s=part.link_bandwidth, latency_s=part.link_latency_s)
-    axes = [
-        Dimension(shape=shape, size=side, parameters=link)
+    latency_s = part.link_latency_s
+    dimensions = [
+        dimension_of(shape, side, part.link_bandwidth, latency_s)
         for side, shape in zip(sides, part.axis_shapes(sides), strict=True)
         if side > 1
     ]
-    chip = [
-        Dimension(
-            shape=Shape.FULLY_CONNECTED,
-            size=on_chip,
-            parameters=LinkParameters(
-                bandwidth_bytes_per_s=part.on_chip_bandwidth or part.link_bandwidth,
-                latency_s=part.link_latency_s,
-            ),
-        )
-    ]
-    between = [
-        Dimension(
-            shape=Shape.SWITCH,
-            size=slices,
-            parameters=LinkParameters(
-                bandwidth_bytes_per_s=part.dcn_bandwidth, latency_s=part.dcn_latency_s
-            ),
-        )
-    ]
-    dimensions = [*(chip if on_chip > 1 else []), *axes, *(between if slices > 1 else [])]
+    if on_chip > 1:
+        bandwidth = part.on_chip_bandwidth or part.link_bandwidth
+        chip = dimension_of(Shape.FULLY_CONNECTED, on_chip, bandwidth, latency_s)
+        dimensions.insert(0, chip)
     if not dimensions:
-        dimensions = [Dimension(shape=Shape.RING, size=1, parameters=link)]
+        dimensions = [dimension_of(Shape.RING, 1, part.link_bandwidth, latency_s)]
     # libtpu takes one loop through slices as narrow as two chips of a generation with two axes.
     is_narrow = len(sides) == _TOGETHER and min(sides) <= _TOGETHER
     return Interconnect(

@@ -67,20 +67,12 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names of the device presets, sorted, without aliases.
-
-    >>> "A100_SXM_40GB" in device_names()
-    True
-    """
+    """Return the names of the device presets, sorted, without aliases."""
     return _directories_with(_NODES, _ROOFLINE)
 
 
 def system_names() -> tuple[str, ...]:
-    """Return the names of the system presets, sorted.
-
-    >>> "A100_SXM_40GB_4GPU" in system_names()
-    True
-    """
+    """Return the names of the system presets, sorted."""
     return _directories_with(_SYSTEMS, Path(_ASTRA_SIM))
 
 
@@ -188,9 +180,6 @@ def node_info(name_or_path: str | Path) -> NodeInfo:
     """Return a node's ``node.json``: that of a preset by its name, or of a path.
 
     Raises `HardwareError` for an unknown name, and for a path without ``node.json``.
-
-    >>> node_info("H100_80GB").target
-    'h100_sxm'
     """
     return _read_node(node_directory(name_or_path))[0]
 
@@ -280,9 +269,6 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
     """Return the names of the system presets of exactly ``device_count`` devices, sorted.
 
     Raises `DeviceCountError` for a count below 1.
-
-    >>> presets_that_fit(2)
-    ('A40_48GB_2GPU', 'TPUv3_2')
     """
     if device_count < 1:
         raise DeviceCountError(f"the device count is {device_count}", hint="give 1 or more")
@@ -291,11 +277,7 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
 
 @cache
 def preset_sizes(name: str) -> tuple[int, ...]:
-    """Return the sizes of a system preset's dimensions, without loading it whole.
-
-    >>> preset_sizes("A100_SXM_40GB_4GPU_8")
-    (4, 8)
-    """
+    """Return the sizes of a system preset's dimensions, without loading it whole."""
     network = read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml")
     return tuple(dimension.npus_count for dimension in network)
 
@@ -304,9 +286,6 @@ def found_path(path: Path) -> Path:
     """Return where a path leads: documented ones, ``configs/...``, lead to presets everywhere.
 
     A file of that name in the working directory goes before the preset's.
-
-    >>> found_path(Path("configs/nodes/H100_80GB/roofline/config.json")).is_file()
-    True
     """
     if path.parts[:1] != (PRESETS_DIRECTORY.name,) or path.exists():
         return path
@@ -325,11 +304,7 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
 
 
 def node_name(name: str) -> str:
-    """Return the name of a device preset from that or an alias; `HardwareError` for another.
-
-    >>> node_name("H100_SXM_80GB")
-    'H100_80GB'
-    """
+    """Return the name of a device preset from that or an alias; `HardwareError` for another."""
     if name in device_names():
         return name
     names = _device_names_and_aliases()

@@ -18,13 +18,12 @@ from typing import TypeVar
 from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
 from hespas.hardware.interconnect import (
-    Dimension,
     Dimensions,
     Shape,
+    dimension_of,
     interconnect_of,
     slice_network,
 )
-from hespas.hardware.links import LinkParameters
 from hespas.hardware.presets import (
     device_names,
     family_of,
@@ -131,12 +130,12 @@ def _used_of_each(part: str, count: int, size: int) -> int:
     below = max(count // used * used for used in uses)
     above = min(-(-count // used) * used for used in uses)
     raise DeviceCountError(
-        f"{count} devices do not fill {_node_word(size)}s of {' or '.join(map(str, uses))} {part}",
+        f"{count} devices do not fill {_word(size)}s of {' or '.join(map(str, uses))} {part}",
         hint=f"give {below} or {above}",
     )
 
 
-def _node_word(size: int) -> str:
+def _word(size: int) -> str:
     """Return what devices around one switch stand in: no node has more than 16 GPUs."""
     return "node" if size <= _MOST_IN_NODE else "rack"
 
@@ -146,7 +145,7 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     system = _resized(preset, sizes)
     size, *counts = sizes
     whole = preset.dimensions[0].npus_count
-    word = _node_word(whole)
+    word = _word(whole)
     nodes = f"{counts[0]} {word}s of {size}" if counts else f"one {word} of {size}"
     note = f"cluster: {nodes} {part}"
     if counts and size < whole:
@@ -164,28 +163,27 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
 
 def _slice(part: str, count: int, generation: str) -> System:
     """Return a slice of TPUs of the shape that libtpu takes for the number."""
-    chips = TPU_GENERATIONS[generation]
     if node_info(part).slice is None:
         every = {name: prod(sizes) for name, sizes in _presets(part).items()}
-        exact = [name for name, devices in every.items() if devices == count]
-        if exact:
-            return load_system(exact[0])
-        known = " or ".join(str(devices) for devices in every.values())
+        for name, devices in every.items():
+            if devices == count:
+                return load_system(name)
         raise HardwareError(
             f"how {count} {part} are connected is not known",
-            hint=f"give {known}, or {_DESCRIBE}",
+            hint=f"give {' or '.join(map(str, every.values()))}, or {_DESCRIBE}",
         )
-    most = _MOST_CHIPS[generation] * chips.devices_per_chip
-    if not _fits(count, generation) or count > most:
-        sizes = [2**power for power in range(most.bit_length()) if _fits(2**power, generation)]
-        near = [size for size in sizes if size <= most]
-        below = [str(size) for size in near if size < count][-1:]
-        above = [str(size) for size in near if size > count][:1]
-        some = f"give {' or '.join(below + above)}"
-        if not above and count % most == 0:
-            some += f", or several slices: {count // most}x{most}x{part}"
-        raise DeviceCountError(f"no slice of {part} has {count} devices", hint=some)
-    return _of_shape(part, tpu_topology_shape(count, generation=generation), generation)
+    most = _MOST_CHIPS[generation] * TPU_GENERATIONS[generation].devices_per_chip
+    shape = _shape_of(count, generation)
+    if shape is None or count > most:
+        powers = [2**power for power in range(most.bit_length())]
+        sizes = [size for size in powers if _shape_of(size, generation) is not None]
+        near = [*[size for size in sizes if size < count][-1:]]
+        near += [size for size in sizes if size > count][:1]
+        hint = f"give {' or '.join(map(str, near))}"
+        if near[-1] < count and count % most == 0:
+            hint += f", or several slices: {count // most}x{most}x{part}"
+        raise DeviceCountError(f"no slice of {part} has {count} devices", hint=hint)
+    return _of_shape(part, shape, generation)
 
 
 def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
@@ -194,7 +192,7 @@ def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
     if described is None:
         raise _no_links(part)
     on_chip = TPU_GENERATIONS[generation].devices_per_chip
-    preset = load_system(_nearest(_slices(part, on_chip), prod(sides) * on_chip))
+    preset = load_system(_nearest_slice(part, on_chip, prod(sides) * on_chip))
     sizes = (*((on_chip,) if on_chip > 1 else ()), *[side for side in sides if side > 1])
     system = replace(
         _resized(replace(preset, interconnect=None), sizes or (1,)),
@@ -232,17 +230,15 @@ def _shaped(name: str) -> System | None:
             f"{name} has {len(sides)} axes, and a slice of {part} {axes}",
             hint=f"give one as {part}_{shown}",
         )
-    if prod(sides) > _MOST_CHIPS[generation] or not all(_is_side(side) for side in sides):
+    if prod(sides) > _MOST_CHIPS[generation] or not all(
+        side in {1, 2} or (side > 0 and side % _CUBE == 0) for side in sides
+    ):
         raise DeviceCountError(
             f"no slice of {part} has the shape {match[2]}",
             hint=f"give sides of 1, 2 or multiples of 4, and at most {_MOST_CHIPS[generation]} "
             "chips",
         )
     return replace(_of_shape(part, sides, generation), name=name, part=part)
-
-
-def _is_side(side: int) -> bool:
-    return side in {1, 2} or (side > 0 and side % _CUBE == 0)
 
 
 def _several(name: str, count: int, inner: System) -> System:
@@ -261,24 +257,22 @@ def _several(name: str, count: int, inner: System) -> System:
         )
     if count == 1:
         return replace(inner, name=name)
-    wire = LinkParameters(
-        bandwidth_bytes_per_s=described.dcn_bandwidth, latency_s=described.dcn_latency_s
-    )
-    between = Dimension(shape=Shape.SWITCH, size=count, parameters=wire)
+    bandwidth, latency_s = described.dcn_bandwidth, described.dcn_latency_s
+    between = dimension_of(Shape.SWITCH, count, bandwidth, latency_s)
     network = replace(
         interconnect_of(inner), fabric=Dimensions(dimensions=(*fabric.dimensions, between))
     )
     dimension = NetworkDimension(
         topology=Topology.SWITCH,
         npus_count=count,
-        bandwidth_bytes_per_s=described.dcn_bandwidth,
-        latency_s=described.dcn_latency_s,
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=latency_s,
     )
+    dimensions = (*inner.dimensions, dimension)
     note = (
         f"cluster: {count} slices of {inner.device_count} devices, each of which has "
         f"{described.dcn_bandwidth / 1e9:g} GB/s to the other slices"
     )
-    dimensions = (*inner.dimensions, dimension)
     return replace(
         inner,
         name=name,
@@ -294,31 +288,25 @@ def _several(name: str, count: int, inner: System) -> System:
     )
 
 
-def _slices(part: str, on_chip: int) -> dict[str, int]:
-    """Return the presets of slices of a part, with their numbers of devices."""
+def _nearest_slice(part: str, on_chip: int, count: int) -> str:
+    """Return the largest preset of a slice of no more devices, or else the smallest one."""
     first = (on_chip,) if on_chip > 1 else ()
-    return {name: prod(each) for name, each in _presets(part).items() if _is_slice(each, first)}
-
-
-def _nearest(presets: dict[str, int], count: int) -> str:
-    """Return the largest preset of no more devices, or else the smallest one."""
+    presets = {
+        name: prod(sizes)
+        for name, sizes in _presets(part).items()
+        if len(sizes) > len(first) and sizes[: len(first)] == first
+    }
     smaller = [name for name, devices in presets.items() if devices <= count]
     if smaller:
         return max(smaller, key=presets.__getitem__)
     return min(presets, key=presets.__getitem__)
 
 
-def _is_slice(sizes: tuple[int, ...], on_chip: tuple[int, ...]) -> bool:
-    """Return whether a preset's dimensions are the devices of a chip, and the axes of a torus."""
-    return len(sizes) > len(on_chip) and sizes[: len(on_chip)] == on_chip
-
-
-def _fits(count: int, generation: str) -> bool:
+def _shape_of(count: int, generation: str) -> tuple[int, ...] | None:
     try:
-        shape = tpu_topology_shape(count, generation=generation)
+        return tpu_topology_shape(count, generation=generation)
     except DeviceCountError:
-        return False
-    return prod(shape) * TPU_GENERATIONS[generation].devices_per_chip == count
+        return None
 
 
 def _resized(system: System, sizes: tuple[int, ...]) -> System:
@@ -326,12 +314,8 @@ def _resized(system: System, sizes: tuple[int, ...]) -> System:
     many = len(sizes)
     interconnect = system.interconnect
     if interconnect is not None and isinstance(interconnect.fabric, Dimensions):
-        links = _as_many(interconnect.fabric.dimensions, many)
-        fabric = Dimensions(
-            dimensions=tuple(
-                replace(each, size=size) for each, size in zip(links, sizes, strict=True)
-            )
-        )
+        links = zip(_as_many(interconnect.fabric.dimensions, many), sizes, strict=True)
+        fabric = Dimensions(dimensions=tuple([replace(one, size=size) for one, size in links]))
         algorithms = {
             kind: named if len(named) == 1 else _as_many(named, many)
             for kind, named in interconnect.algorithms.items()
