@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hespas.cli import run_command
-from hespas.split import flatten, scheduled
+from hespas.split import flatten
 from programs import all_reduce, on_devices, vector_main
 
 Call = Callable[..., CompletedProcess[str]]
@@ -254,7 +254,7 @@ def test_what_is_too_large_to_be_walked_is_answered_by_some_rounds_of_its_loops(
     batch = ("--sequence", "512", "--global-batch", "128", "--micro-batch", "1")
     words = ("run", *step, *batch, "--fidelity", "fused")
     whole = answer(call("hespas", *words, "--json", "-"))
-    for module in (run_command, flatten, scheduled):
+    for module in (run_command, flatten):
         monkeypatch.setattr(module, "MOST_OPERATIONS", 2000)
     found = answer(call("hespas", *words, "--json", "-"))
     assert found["step_time_s"] == whole["step_time_s"]

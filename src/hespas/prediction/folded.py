@@ -18,8 +18,7 @@ from hespas.program.program import Program
 from hespas.simulate.rounds import Repeat, extended
 from hespas.simulate.timeline import Timeline
 from hespas.split.flatten import unrolled_size
-from hespas.split.regions import RegionGraph
-from hespas.split.rounds import LoopRound
+from hespas.split.regions import LoopRound, RegionGraph
 from hespas.tasks.build import check_host_link, regions_of_tasks
 from hespas.tasks.graph import TaskGraph
 

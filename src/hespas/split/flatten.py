@@ -1,38 +1,57 @@
-"""Turn a program into one list of operations in which no collective is nested.
+"""Open calls, loops, branches and asynchronous operations, so that no collective is nested.
 
 Calls are inlined. Loops are unrolled and branches inlined only if they hold a collective, since
-otherwise one region can hold them whole. The operations that an asynchronous start holds
-replace it; the edges of the region graph say what may overlap.
+otherwise one region can hold them whole.
+
+* `flatten` makes one list of operations of a program that no compiler scheduled. What an
+  asynchronous start holds replaces it; the edges of the region graph say what may overlap.
+* `split_scheduled` makes a region of each kernel and each collective of a compiled program. Kernels
+  run one after another on the device's compute stream. A collective starts when everything before
+  it in the schedule is done; if it is asynchronous, kernels continue, and those after its end wait
+  for it. Operations that make no data are not kernels. The schedule alone therefore determines
+  what a region waits for, and it has every operand ready in time. A model of a compiler leaves
+  transfers to and from the host where they stand in the program. As compilers make them
+  asynchronous, only what reads the result of one waits for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError, option
-from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
-from hespas.program.program import Block, Op, Program, Value, is_communication_op, nested_ops
+from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.operations.traits import Category
+from hespas.program.program import (
+    Block,
+    Op,
+    Program,
+    Value,
+    is_communication_op,
+    nested_ops,
+    values_read,
+)
 from hespas.program.rewrite import Renaming, copied_op, with_calls_opened
 from hespas.program.types import size_bytes
-from hespas.split.rounds import LoopRound
-from hespas.work.fusion import host_traffic
+from hespas.split.regions import (
+    FlatProgram,
+    LoopRound,
+    Region,
+    RegionGraph,
+    region_of,
+)
+from hespas.work.fusion import host_traffic, is_on_host
 
 MOST_OPERATIONS = 5_000_000
 ASYNC = frozenset({"async_start", "async_update", "async_done"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatProgram:
-    """Operations without the terminator, and the assumptions made in flattening.
-
-    ``rounds`` are those of loops that were unrolled, by the positions of their operations.
-    """
-
-    arguments: tuple[Value, ...]
-    operations: tuple[Op, ...]
-    results: tuple[Value, ...]
-    assumptions: tuple[str, ...]
-    rounds: tuple[LoopRound, ...] = ()
+_FEW_ROUNDS = (
+    f"drop {option('timeline')} and {option('output')}, without which hespas run simulates a few "
+    "rounds of each"
+)
+T = TypeVar("T")
 
 
 def flatten(program: Program) -> FlatProgram:
@@ -51,16 +70,15 @@ def flatten(program: Program) -> FlatProgram:
             assumptions=(),
         )
     if _opened_size(body) > MOST_OPERATIONS:
-        raise too_large(program.source, what="operations")
-    flattener = _Flattener(program=program)
-    renaming: Renaming = {argument: argument for argument in body.arguments}
-    flattener.block(body.operations[:-1], renaming)
+        raise _too_large(program.source, what="operations")
+    flat = _Flattening(program=program)
+    results = flat.inline(body, body.arguments)
     return FlatProgram(
         arguments=body.arguments,
-        operations=tuple(flattener.operations),
-        results=tuple(renaming.get(value, value) for value in main.results),
-        assumptions=tuple(flattener.assumptions),
-        rounds=tuple(flattener.rounds),
+        operations=tuple(flat.operations),
+        results=results,
+        assumptions=tuple(flat.assumptions),
+        rounds=tuple(flat.rounds),
     )
 
 
@@ -83,14 +101,11 @@ def needs_opening(op: Op) -> bool:
         return True
     if not op.regions or stands_alone(op):
         return False
-    return any(
-        inner.kind in ASYNC or stands_alone(inner)
-        for region in op.regions
-        for inner in nested_ops(region)
-    )
+    inside = (inner for region in op.regions for inner in nested_ops(region))
+    return any(inner.kind in ASYNC or stands_alone(inner) for inner in inside)
 
 
-def too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
+def _too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
     """Return the error for a program that has more than `MOST_OPERATIONS` when unrolled.
 
     ``instead`` says what else would do, where there is anything.
@@ -104,22 +119,14 @@ def too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
 
 def _opened_size(block: Block) -> int:
     """Return the number of operations that a block becomes, counting all of its branches."""
-    return sum(
-        _iterations(op) * max(1, sum(map(_opened_size, op.regions))) if needs_opening(op) else 1
-        for op in block.operations
-    )
+    size = 0
+    for op in block.operations:
+        rounds = (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
+        size += rounds * max(1, sum(map(_opened_size, op.regions))) if needs_opening(op) else 1
+    return size
 
 
-def _iterations(op: Op) -> int:
-    return (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
-
-
-def loop_name(op: Op) -> str:
-    """Return the name of a loop: the compiler's, else its scope or its line."""
-    return op.instruction or op.scope or op.location
-
-
-def trip_count(op: Op) -> int:
+def _trip_count(op: Op) -> int:
     """Return the trip count of a loop; `ProgramError` if it is unknown."""
     count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
     if count is None:
@@ -131,7 +138,13 @@ def trip_count(op: Op) -> int:
     return count
 
 
-def started_block(op: Op, program: Program) -> Block:
+def _round(op: Op, number: int, count: int, first: int, last: int) -> LoopRound:
+    """Return a round of a loop, named by the compiler, or else by its scope or its line."""
+    name = op.instruction or op.scope or op.location
+    return LoopRound(loop=name, number=number, count=count, first=first, last=last)
+
+
+def _started_block(op: Op, program: Program) -> Block:
     """Return the operations that an asynchronous operation starts."""
     if op.regions:
         return op.regions[0]
@@ -140,78 +153,17 @@ def started_block(op: Op, program: Program) -> Block:
     raise ProgramError("it starts nothing", location=op.location)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Flattener:
-    program: Program
-    operations: list[Op] = field(default_factory=list[Op])
-    assumptions: list[str] = field(default_factory=list[str])
-    rounds: list[LoopRound] = field(default_factory=list[LoopRound])
-    started: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
-
-    def block(self, operations: tuple[Op, ...], renaming: Renaming) -> None:
-        for op in operations:
-            self._op(op, renaming)
-
-    def _op(self, op: Op, renaming: Renaming) -> None:
-        if op.kind in ASYNC:
-            self._asynchronous(op, renaming)
-        elif not needs_opening(op):
-            self.operations.append(copied_op(op, renaming))
-        elif op.kind == "while":
-            self._loop(op, renaming)
-        elif op.kind in ("case", "if"):
-            self._branch(op, renaming)
-        else:
-            raise UnsupportedError("a collective inside this operation", location=op.location)
-
-    def _inline(self, block: Block, operands: list[Value], renaming: Renaming) -> list[Value]:
-        renaming.update(zip(block.arguments, operands, strict=True))
-        self.block(block.operations[:-1], renaming)
-        return [renaming.get(value, value) for value in block.operations[-1].operands]
-
-    def _loop(self, op: Op, renaming: Renaming) -> None:
-        condition, body = op.regions
-        carried = [renaming.get(value, value) for value in op.operands]
-        count = trip_count(op)
-        for number in range(1, count + 1):
-            first = len(self.operations)
-            self._inline(condition, carried, renaming)
-            carried = self._inline(body, carried, renaming)
-            last = len(self.operations) - 1
-            one = LoopRound(loop=loop_name(op), number=number, count=count, first=first, last=last)
-            self.rounds.append(one)
-        self._inline(condition, carried, renaming)
-        renaming.update(zip(op.results, carried, strict=True))
-
-    def _branch(self, op: Op, renaming: Renaming) -> None:
-        taken, assumption = taken_branch(op)
-        self.assumptions.append(assumption)
-        results = self._inline(op.regions[taken], [], renaming)
-        renaming.update(zip(op.results, results, strict=True))
-
-    def _asynchronous(self, op: Op, renaming: Renaming) -> None:
-        operands = [renaming.get(value, value) for value in op.operands]
-        match op.kind:
-            case "async_start":
-                block = started_block(op, self.program)
-                self.started[op.results[0]] = tuple(self._inline(block, operands, renaming))
-            case "async_update":
-                self.started[op.results[0]] = self._results_of(op)
-            case _:
-                renaming.update(zip(op.results, self._results_of(op), strict=True))
-
-    def _results_of(self, op: Op) -> tuple[Value, ...]:
-        """Return the results of what an asynchronous operation refers to."""
-        results = self.started.get(op.operands[0])
-        if results is None:
-            raise ProgramError(
-                "its operand does not come from an async_start", location=op.location
-            )
-        return results
+def _started_by(op: Op, started: dict[Value, T]) -> T:
+    """Return what the start made that an asynchronous operation goes on with."""
+    if op.operands[0] not in started:
+        raise ProgramError("its operand does not come from an async_start", location=op.location)
+    return started[op.operands[0]]
 
 
-def taken_branch(op: Op) -> tuple[int, str]:
+def _taken_branch(op: Op) -> tuple[int, str]:
     """Return the branch that represents all branches of an operation, and the assumption."""
+    if op.traits.category is not Category.CONTROL:
+        raise UnsupportedError("a collective inside this operation", location=op.location)
     weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
     ranks = weights or [_communicated_bytes(region) for region in op.regions]
     taken = max(range(len(op.regions)), key=ranks.__getitem__)
@@ -226,3 +178,236 @@ def _communicated_bytes(block: Block) -> int:
         if is_communication_op(op)
         for value in op.operands
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flattening:
+    """The operations so far; ``renaming`` has the latest name of each value of the program."""
+
+    program: Program
+    operations: list[Op] = field(default_factory=list[Op])
+    assumptions: list[str] = field(default_factory=list[str])
+    rounds: list[LoopRound] = field(default_factory=list[LoopRound])
+    started: dict[Value, tuple[Value, ...]] = field(default_factory=dict[Value, tuple[Value, ...]])
+    renaming: Renaming = field(default_factory=Renaming)
+
+    def inline(self, block: Block, operands: Iterable[Value]) -> tuple[Value, ...]:
+        self.renaming.update(zip(block.arguments, operands, strict=True))
+        for op in block.operations[:-1]:
+            if op.kind in ASYNC:
+                self._asynchronous(op)
+            elif not needs_opening(op):
+                self.operations.append(copied_op(op, self.renaming))
+            elif isinstance(op.attrs, WhileAttrs):
+                self._bind(op, self._loop(op))
+            else:
+                taken, assumption = _taken_branch(op)
+                self.assumptions.append(assumption)
+                self._bind(op, self.inline(op.regions[taken], ()))
+        return self._renamed(block.operations[-1])
+
+    def _renamed(self, op: Op) -> tuple[Value, ...]:
+        return tuple([self.renaming.get(value, value) for value in op.operands])
+
+    def _bind(self, op: Op, results: tuple[Value, ...]) -> None:
+        self.renaming.update(zip(op.results, results, strict=True))
+
+    def _loop(self, op: Op) -> tuple[Value, ...]:
+        condition, body = op.regions
+        carried, count = self._renamed(op), _trip_count(op)
+        for number in range(1, count + 1):
+            first = len(self.operations)
+            self.inline(condition, carried)
+            carried = self.inline(body, carried)
+            self.rounds.append(_round(op, number, count, first, len(self.operations) - 1))
+        self.inline(condition, carried)
+        return carried
+
+    def _asynchronous(self, op: Op) -> None:
+        match op.kind:
+            case "async_start":
+                block = _started_block(op, self.program)
+                self.started[op.results[0]] = self.inline(block, self._renamed(op))
+            case "async_update":
+                self.started[op.results[0]] = _started_by(op, self.started)
+            case _:
+                self._bind(op, _started_by(op, self.started))
+
+
+def split_scheduled(program: Program, *, most_rounds: int | None = None) -> RegionGraph:
+    """Make a region of each kernel and of each collective, in schedule order.
+
+    Loops that communicate are unrolled, into at most ``most_rounds`` of their rounds where that is
+    given: the regions of the last but one then say how often they run. Every other loop is one
+    region. Raises `ProgramError` if the trip count of a loop that communicates is unknown, and
+    `UnsupportedError` if there would be more than `MOST_OPERATIONS` regions.
+    """
+    main = with_calls_opened(program)
+    schedule = _Schedule(program=program, most_rounds=most_rounds)
+    schedule.block(main.body)
+    return RegionGraph(
+        program=program,
+        regions=tuple(schedule.regions),
+        producers=tuple(schedule.producers),
+        arguments=main.body.arguments,
+        results=main.results,
+        assumptions=(*program.assumptions, *dict.fromkeys(schedule.assumptions)),
+        rounds=tuple(schedule.rounds),
+        counts=tuple(schedule.counts),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Schedule:
+    """A walk along the schedule.
+
+    ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
+    ``waits_for`` are the regions that the next operation on the compute stream waits for;
+    ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
+    cache results for operations that recur in every iteration of a loop. Where loops have at most
+    ``most_rounds``, ``counts`` says how often each region runs, and ``count`` how often the next.
+    """
+
+    program: Program
+    most_rounds: int | None = None
+    counts: list[int] = field(default_factory=list[int])
+    count: int = 1
+    regions: list[Region] = field(default_factory=list[Region])
+    producers: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    assumptions: list[str] = field(default_factory=list[str])
+    rounds: list[LoopRound] = field(default_factory=list[LoopRound])
+    waits_for: tuple[int, ...] = ()
+    in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
+    communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
+    named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
+    moved: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
+
+    def block(self, block: Block) -> None:
+        for op in block.operations:
+            if op.traits.runs_nothing:
+                # Its results stand for operands that may still be moved.
+                if self.moved:
+                    self.moved.update(dict.fromkeys(op.results, self._moving(op.operands)))
+            elif not _only_allocates(op) and not (self.program.is_modelled and self._moves(op)):
+                self._op(op)
+
+    def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
+        numbers = {number for value in values for number in self.moved.get(value, ())}
+        return tuple(sorted(numbers))
+
+    def _wait_for(self, regions: Iterable[int]) -> None:
+        self.waits_for = tuple(sorted({*self.waits_for, *regions}))
+
+    def _moves(self, op: Op) -> bool:
+        """Start a transfer beside the compute stream, or have that wait for what ``op`` reads.
+
+        Returns whether the operation is done with: it moves data, or lies on the host.
+        """
+        moving = self._moving(values_read(op)) if self.moved else ()
+        if host_traffic(op):
+            before = self.waits_for
+            self._wait_for(moving)
+            self.moved.update(dict.fromkeys(op.results, (self._add(op),)))
+            self.waits_for = before
+            return True
+        if is_on_host(op):
+            self.moved.update(dict.fromkeys(op.results, moving))
+            return True
+        if moving and op.traits.category is not Category.CONTROL:
+            self._wait_for(moving)
+        return False
+
+    def _op(self, op: Op) -> None:
+        if op.kind in ASYNC:
+            self._asynchronous(op)
+        elif stands_alone(op) or not self._communicates(op):
+            self.waits_for = (self._add(op),)
+        elif isinstance(op.attrs, WhileAttrs):
+            self._loop(op)
+        else:
+            taken, assumption = _taken_branch(op)
+            self.assumptions.append(assumption)
+            self.block(op.regions[taken])
+
+    def _communicates(self, op: Op) -> bool:
+        if not op.regions:
+            return False
+        if op not in self.communicating:
+            self.communicating[op] = needs_opening(op)
+        return self.communicating[op]
+
+    def _add(self, op: Op) -> int:
+        """Add the region of an operation, which waits for what the compute stream waits for."""
+        number = len(self.regions)
+        if number >= MOST_OPERATIONS:
+            instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
+            raise _too_large(self.program.source, what="kernels", instead=instead)
+        inputs = tuple(dict.fromkeys(values_read(op)))
+        self.regions.append(region_of(number, (op,), (), inputs, op.results))
+        self.producers.append(self.waits_for)
+        if self.most_rounds is not None:
+            self.counts.append(self.count)
+        return number
+
+    def _loop(self, op: Op) -> None:
+        # Compilers do not compute the condition of a loop whose trip count they know.
+        count = _trip_count(op)
+        walked = count if self.most_rounds is None else min(count, self.most_rounds)
+        outside = self.count
+        for number in range(1, walked + 1):
+            self.count = outside * runs_of_round(number, count, walked=walked)
+            first = len(self.regions)
+            self.block(op.regions[1])
+            if len(self.regions) > first:
+                self.rounds.append(_round(op, number, count, first, len(self.regions) - 1))
+        self.count = outside
+
+    def _asynchronous(self, op: Op) -> None:
+        match op.kind:
+            case "async_start":
+                self.in_flight[op.results[0]] = tuple(self._started(op))
+            case "async_update":
+                self.in_flight[op.results[0]] = _started_by(op, self.in_flight)
+            case _:
+                self._wait_for(_started_by(op, self.in_flight))
+
+    def _started(self, op: Op) -> Iterator[int]:
+        """Start the operations inside; kernels among them go on the compute stream."""
+        for inner in _started_block(op, self.program).operations:
+            if inner.traits.runs_nothing:
+                continue
+            if stands_alone(inner):
+                yield self._add(self._named(inner, op))
+            else:
+                self.assumptions.append(
+                    f"{inner.kind} runs on the compute stream, though the compiler started it "
+                    "asynchronously"
+                )
+                self._op(self._named(inner, op))
+
+    def _named(self, inner: Op, start: Op) -> Op:
+        """Return what an operation starts, with that operation's name."""
+        if (start, inner) not in self.named:
+            self.named[start, inner] = replace(
+                inner,
+                instruction=start.instruction or inner.instruction,
+                source_location=inner.source_location or start.source_location,
+                scope=inner.scope or start.scope,
+            )
+        return self.named[start, inner]
+
+
+def runs_of_round(number: int, count: int, *, walked: int) -> int:
+    """Return how many of ``count`` rounds one of those that are ``walked`` stands for.
+
+    The last but one stands for all that are left out, since another round follows it as well.
+
+    >>> [runs_of_round(number, 10, walked=4) for number in (1, 2, 3, 4)]
+    [1, 1, 7, 1]
+    """
+    return count - walked + 1 if number == max(1, walked - 1) else 1
+
+
+def _only_allocates(op: Op) -> bool:
+    """Return whether an operation is the buffer that later ones write, and nothing that runs."""
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == "AllocateBuffer"

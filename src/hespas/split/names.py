@@ -6,14 +6,15 @@ it is the optimiser's where it uses gradients, or serves only what does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from hespas.program.attrs import CaseAttrs, WhileAttrs
-from hespas.program.program import Block, Op, Value, values_read
+from hespas.program.program import Block, Op, Program, Value, nested_ops, values_read
 from hespas.program.scopes import NO_NAME, Named, Phase, read_scope
+from hespas.program.types import size_bytes
 from hespas.split.flatten import ASYNC
 from hespas.split.regions import RegionGraph, operations_of
 
@@ -141,3 +142,161 @@ class _Serving:
         if not self.after.isdisjoint(op.operands):
             return True
         return bool(op.results) and self.elsewhere.isdisjoint(op.results)
+
+
+_GATHERS = frozenset({"all_gather", "collective_broadcast"})
+_FAR = 8
+"""How many operations without a name are looked through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The links between the values of a program; each from a value to what it stands for.
+
+    ``made`` is what makes a value, ``read`` what reads it. ``before`` leads from the arguments of
+    blocks to what goes in, ``after`` from what blocks return to what comes out. ``has_modules``
+    says that the program names any.
+    """
+
+    names: OperationNames
+    has_modules: bool
+    made: Mapping[Value, Op]
+    read: Mapping[Value, Sequence[Op]]
+    before: Mapping[Value, Sequence[Value]]
+    after: Mapping[Value, Sequence[Value]]
+    _found: dict[Op, tuple[tuple[Named, float], ...]] = field(
+        default_factory=dict[Op, tuple[tuple[Named, float], ...]]
+    )
+
+    def of(self, op: Op) -> tuple[tuple[Named, float], ...]:
+        """Return names with their shares of a collective's bytes; the shares add to 1."""
+        if op not in self._found:
+            self._found[op] = tuple(self._shares(op).items())
+        return self._found[op]
+
+    def _shares(self, op: Op) -> dict[Named, float]:
+        own = self.names.of(op)
+        if not self.has_modules or (len(op.operands) < 2 and own.path):
+            return {own: 1.0}
+        whole = sum(size_bytes(value.type) for value in op.operands)
+        if not whole:
+            return {own: 1.0}
+        shares: dict[Named, float] = {}
+        left = 1.0
+        for at, value in enumerate(op.operands):
+            share = size_bytes(value.type) / whole
+            for named, part in self._of_value(op, at, _FAR).items():
+                shares[named] = shares.get(named, 0.0) + part * share
+                left -= part * share
+        if left > _ROUNDING or not shares:
+            together = _together(op, own)
+            shares[together] = shares.get(together, 0.0) + max(0.0, left)
+        return shares
+
+    def _of_value(self, op: Op, at: int, far: int) -> Mapping[Named, float]:
+        """Return the names of one operand, or of one result where that says more."""
+        if op.kind in _GATHERS and at < len(op.results):
+            named = self._reader(op.results[at], far)
+            if named is not None:
+                return {named: 1.0}
+        return self._makers(op.operands[at], far)
+
+    def _reader(self, value: Value, far: int) -> Named | None:
+        """Return the name of the nearest operation that reads a value and has a module's name."""
+        pending, seen = [value], {value}
+        for _ in range(far):
+            reached: list[Value] = []
+            for each in pending:
+                reached += self.after.get(each, ())
+                for op in self.read.get(each, ()):
+                    named = self.names.of(op)
+                    if named.path and op.kind not in _MOVES:
+                        return named
+                    if not op.regions:
+                        reached += op.results
+            pending = [each for each in dict.fromkeys(reached) if each not in seen]
+            seen.update(pending)
+        return None
+
+    def _makers(self, value: Value, far: int) -> dict[Named, float]:
+        """Return the names of what made a value, by their share of its bytes; empty for none."""
+        op = self.made.get(value)
+        if far == 0:
+            return {}
+        if op is None:
+            origins = self.before.get(value, ())
+            found = (self._makers(each, far - 1) for each in origins)
+            return next((names for names in found if names), dict[Named, float]())
+        named = self.names.of(op)
+        if named.path:
+            return {named: 1.0}
+        whole = sum(size_bytes(each.type) for each in op.operands)
+        shares: dict[Named, float] = {}
+        for each in op.operands:
+            share = size_bytes(each.type) / whole if whole else 0.0
+            for name, part in self._makers(each, far - 1).items():
+                shares[name] = shares.get(name, 0.0) + part * share
+        # Indices, constants and zeros have no name, and are none of the tensors.
+        total = sum(shares.values())
+        return {name: share / total for name, share in shares.items()} if total else {}
+
+
+_ROUNDING = 1e-9
+_MOVES = frozenset({"bitcast", "copy", "tuple", "get_tuple_element", "optimization_barrier"})
+
+
+def _together(op: Op, own: Named) -> Named:
+    """Return the name of what none of the modules can be told apart in."""
+    if own != NO_NAME or len(op.operands) < 2:
+        return own
+    text = f"combined {op.kind} of {len(op.operands)} tensors"
+    return Named(phase=None, path=(), operation=text)
+
+
+def carried(program: Program, names: OperationNames) -> Carried:
+    """Return the links of a program, in time linear in its operations."""
+    made: dict[Value, Op] = {}
+    read: dict[Value, list[Op]] = {}
+    before: dict[Value, list[Value]] = {}
+    after: dict[Value, list[Value]] = {}
+    started: dict[Value, Sequence[Value]] = {}
+    has_modules = False
+    for op in nested_ops(program.main.body):
+        has_modules = has_modules or bool(read_scope(op.scope).path)
+        made.update(dict.fromkeys(op.results, op))
+        for value in op.operands:
+            read.setdefault(value, []).append(op)
+        for inner, outer in _inward(op):
+            before.setdefault(inner, []).append(outer)
+        for inner, outer in _outward(op, started):
+            after.setdefault(inner, []).append(outer)
+    return Carried(
+        names=names, has_modules=has_modules, made=made, read=read, before=before, after=after
+    )
+
+
+def _inward(op: Op) -> Iterator[tuple[Value, Value]]:
+    """Yield arguments of blocks with what goes in: what loops carry comes from the last round."""
+    if op.kind in ASYNC and op.regions:
+        yield from zip(op.regions[0].arguments, op.operands, strict=False)
+    if isinstance(op.attrs, WhileAttrs):
+        body = op.regions[-1]
+        yield from zip(body.arguments, body.operations[-1].operands, strict=False)
+        yield from zip(body.arguments, op.operands, strict=False)
+
+
+def _outward(op: Op, started: dict[Value, Sequence[Value]]) -> Iterator[tuple[Value, Value]]:
+    """Yield what blocks return with what comes out of them, or goes into the next round."""
+    if op.kind == "async_start" and op.regions:
+        started.update(dict.fromkeys(op.results, op.regions[0].operations[-1].operands))
+    elif op.kind == "async_update":
+        for bundle, result in zip(op.operands, op.results, strict=False):
+            started[result] = started.get(bundle, ())
+    elif op.kind == "async_done":
+        for bundle in op.operands:
+            yield from zip(started.get(bundle, ()), op.results, strict=False)
+    if isinstance(op.attrs, WhileAttrs):
+        body = op.regions[-1]
+        returned = body.operations[-1].operands
+        yield from zip(returned, body.arguments, strict=False)
+        yield from zip(returned, op.results, strict=False)

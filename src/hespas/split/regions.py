@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
-from hespas.split.flatten import FlatProgram
-from hespas.split.rounds import LoopRound, rounds_of_regions
 from hespas.work.fusion import HostTraffic, host_traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopRound:
+    """A round of a loop: the ``number``-th of ``count``, from 1 on.
+
+    ``first`` and ``last`` are the ids of its first and its last region. ``loop`` names the loop.
+    """
+
+    loop: str
+    number: int
+    count: int
+    first: int
+    last: int
+
+
+def rounds_of_regions(
+    rounds: Iterable[LoopRound], region_of: Sequence[int | None]
+) -> Iterator[LoopRound]:
+    """Yield rounds in regions, of rounds whose ``first`` and ``last`` are operations.
+
+    ``region_of`` gives the region of each operation, None for one that is in none. A region with
+    the end of a round and the beginning of the next one belongs to the former; a round that has no
+    region of its own is left out.
+    """
+    reached: dict[str, int] = {}
+    for each in rounds:
+        inside = [number for number in region_of[each.first : each.last + 1] if number is not None]
+        first = max(min(inside, default=0), reached.get(each.loop, -1) + 1)
+        last = max(inside, default=-1)
+        if first <= last:
+            reached[each.loop] = last
+            yield replace(each, first=first, last=last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatProgram:
+    """Operations without the terminator, and the assumptions made in flattening.
+
+    ``rounds`` are those of loops that were unrolled, by the positions of their operations.
+    """
+
+    arguments: tuple[Value, ...]
+    operations: tuple[Op, ...]
+    results: tuple[Value, ...]
+    assumptions: tuple[str, ...]
+    rounds: tuple[LoopRound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +162,7 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
     linearly with the operations.
     """
     constants = {op.results[0]: op for op in flat.operations if is_constant(op)}
-    region_of = {
+    makers = {
         result: number
         for number, group in enumerate(groups)
         for op in group
@@ -125,91 +170,62 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
     }
     reads = [_outside_values(group) for group in groups]
     used_elsewhere = set(flat.results).union(*reads)
-    regions = tuple(
-        [
-            _region(number, group, values, constants, used_elsewhere)
-            for number, (group, values) in enumerate(zip(groups, reads, strict=True))
-        ]
-    )
-    producers = tuple(
-        [
-            tuple(sorted({region_of[value] for value in region.inputs if value in region_of}))
-            for region in regions
-        ]
-    )
+    regions: list[Region] = []
+    for number, (group, values) in enumerate(zip(groups, reads, strict=True)):
+        copied = tuple([constants[value] for value in values if value in constants])
+        inputs = tuple([value for value in values if value not in constants])
+        outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
+        regions.append(region_of(number, group, copied, inputs, outputs))
+    producers = [
+        tuple(sorted({makers[value] for value in region.inputs if value in makers}))
+        for region in regions
+    ]
+    group_of = {op: number for number, group in enumerate(groups) for op in group}
+    positions = [group_of.get(op) for op in flat.operations] if flat.rounds else []
     return RegionGraph(
         program=program,
-        regions=regions,
-        producers=producers,
+        regions=tuple(regions),
+        producers=tuple(producers),
         arguments=flat.arguments,
         results=flat.results,
         assumptions=(*program.assumptions, *flat.assumptions),
-        rounds=_rounds(flat, groups),
-    )
-
-
-def _rounds(flat: FlatProgram, groups: Sequence[Sequence[Op]]) -> tuple[LoopRound, ...]:
-    if not flat.rounds:
-        return ()
-    region_of = {op: number for number, group in enumerate(groups) for op in group}
-    return tuple(rounds_of_regions(flat.rounds, [region_of.get(op) for op in flat.operations]))
-
-
-def values_read_by(op: Op) -> Iterable[Value]:
-    """Return the values that an operation and its nested operations read from outside of it."""
-    return values_read(op) if op.regions else op.operands
-
-
-def region_alone(
-    number: int,
-    op: Op,
-    constants: tuple[Op, ...],
-    inputs: tuple[Value, ...],
-    outputs: tuple[Value, ...],
-) -> Collective | HostTransfer | None:
-    """Return the region of an operation that communicates or moves to a host, None for others."""
-    if is_communication_op(op):
-        return Collective(
-            id=number, operation=op, constants=constants, inputs=inputs, outputs=outputs
-        )
-    traffic = host_traffic(op)
-    if not traffic:
-        return None
-    return HostTransfer(
-        id=number,
-        operation=op,
-        constants=constants,
-        inputs=inputs,
-        outputs=outputs,
-        traffic=traffic,
+        rounds=tuple(rounds_of_regions(flat.rounds, positions)),
     )
 
 
 def _outside_values(group: Sequence[Op]) -> dict[Value, None]:
     """Return the values that a group reads from outside, in order of use."""
-    if len(group) == 1:
-        return dict.fromkeys(values_read_by(group[0]))
     inside: set[Value] = set()
     outside: dict[Value, None] = {}
     for op in group:
-        for value in values_read_by(op):
-            if value not in inside:
-                outside[value] = None
+        outside.update((value, None) for value in values_read(op) if value not in inside)
         inside.update(op.results)
     return outside
 
 
-def _region(
+def region_of(
     number: int,
     group: Sequence[Op],
-    values: Iterable[Value],
-    constants: Mapping[Value, Op],
-    used_elsewhere: set[Value],
+    constants: tuple[Op, ...],
+    inputs: tuple[Value, ...],
+    outputs: tuple[Value, ...],
 ) -> Region:
-    copied = tuple([constants[value] for value in values if value in constants])
-    inputs = tuple([value for value in values if value not in constants])
-    outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
-    alone = region_alone(number, group[0], copied, inputs, outputs) if len(group) == 1 else None
-    return alone or Compute(
-        id=number, operations=tuple(group), constants=copied, inputs=inputs, outputs=outputs
+    """Return the region of a group; what communicates or moves to a host is a group by itself."""
+    operation = group[0]
+    if len(group) == 1 and is_communication_op(operation):
+        return Collective(
+            id=number, operation=operation, constants=constants, inputs=inputs, outputs=outputs
+        )
+    traffic = host_traffic(operation) if len(group) == 1 else None
+    if traffic:
+        return HostTransfer(
+            id=number,
+            operation=operation,
+            constants=constants,
+            inputs=inputs,
+            outputs=outputs,
+            traffic=traffic,
+        )
+    return Compute(
+        id=number, operations=tuple(group), constants=constants, inputs=inputs, outputs=outputs
     )

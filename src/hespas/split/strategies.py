@@ -13,10 +13,15 @@ from hespas.base.groups import Group
 from hespas.base.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
-from hespas.split.flatten import flatten, stands_alone
-from hespas.split.merge import merge_regions
-from hespas.split.regions import RegionGraph, build_graph, is_constant
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import flatten, split_scheduled, stands_alone
+from hespas.split.regions import (
+    Compute,
+    FlatProgram,
+    RegionGraph,
+    build_graph,
+    is_constant,
+    operations_of,
+)
 from hespas.work.fusion import is_on_host
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
@@ -115,7 +120,7 @@ def split_program(
 
     Every operation except constants is in exactly one region, in program order. A program that a
     compiler scheduled is split into its kernels, with ``most_rounds`` of each loop where that is
-    given (`hespas.split.scheduled.split_scheduled`). Raises `ConfigError` for a separator that does
+    given (`hespas.split.flatten.split_scheduled`). Raises `ConfigError` for a separator that does
     not occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
@@ -191,4 +196,146 @@ def split_options(
         block_limit=block_limit,
         separator=separator,
         separator_policy=choice(separator_policy, SeparatorPolicy, what="separator_policy"),
+    )
+
+
+CollectiveSet = int
+"""A set of collectives as the bits of an integer."""
+
+WINDOW = 4096
+"""The distance, in regions, up to which ancestors are tracked; farther ones count as unknown."""
+
+
+def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph:
+    """Return the graph with compute regions joined, up to ``block_limit`` operations each."""
+    reach = _Reach.of(graph)
+    groups: list[list[Op]] = []
+    block: list[Op] = []
+    members: list[int] = []
+    awaited = awaited_earlier = 0
+    for region in graph.regions:
+        if not isinstance(region, Compute):
+            groups.append(list(operations_of(region)))
+            continue
+        fits = block_limit is None or len(block) + len(region.operations) <= block_limit
+        is_next = bool(members) and awaited_earlier & ~reach.before[members[0]] == 0
+        if is_next and fits and reach.may_join(members[0], members[-1], region.id):
+            block.extend(region.operations)
+            members.append(region.id)
+        else:
+            block, members = list(region.operations), [region.id]
+            groups.append(block)
+            awaited_earlier = awaited
+        awaited |= reach.before[region.id]
+    return build_graph(graph.program, _flat(graph), groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """Reachability in a graph, by region id.
+
+    Bit ``k`` of ``ancestors[i]`` is set if region ``i - 1 - k`` leads to region ``i``, for
+    ``k`` below `WINDOW`.
+    """
+
+    graph: RegionGraph
+    consumers: tuple[tuple[int, ...], ...]
+    ancestors: tuple[int, ...]
+    before: tuple[CollectiveSet, ...]
+    after: tuple[CollectiveSet, ...]
+
+    @staticmethod
+    def of(graph: RegionGraph) -> _Reach:
+        consumers: list[list[int]] = [[] for _ in graph.regions]
+        for number, producers in enumerate(graph.producers):
+            for producer in producers:
+                consumers[producer].append(number)
+        return _Reach(
+            graph=graph,
+            consumers=tuple(map(tuple, consumers)),
+            ancestors=_ancestors(graph),
+            before=tuple(collectives_before(graph)),
+            after=tuple(collectives_after(graph)),
+        )
+
+    def may_join(self, first: int, last: int, region: int) -> bool:
+        """Return whether ``region`` may join the block from ``first`` to ``last``."""
+        if self._leads_to_collective(last) or self._leads_to_collective(region):
+            return self._continues(last, region)
+        return self.before[region] == self.before[first]
+
+    def _continues(self, last: int, region: int) -> bool:
+        producers = self.graph.producers[region]
+        if last not in producers:
+            return False
+        if not all(each == last or self._leads(each, last) for each in producers):
+            return False
+        return all(
+            each == region or self._leads(region, each) or not self._leads_to_collective(each)
+            for each in self.consumers[last]
+        )
+
+    def _leads(self, source: int, target: int) -> bool:
+        distance = target - source - 1
+        return 0 <= distance < WINDOW and bool(self.ancestors[target] >> distance & 1)
+
+    def _leads_to_collective(self, region: int) -> bool:
+        return self.after[region] != 0 or not isinstance(self.graph.regions[region], Compute)
+
+
+def _ancestors(graph: RegionGraph) -> tuple[int, ...]:
+    window = (1 << WINDOW) - 1
+    ancestors: list[int] = []
+    for number, producers in enumerate(graph.producers):
+        reached = 0
+        for producer in producers:
+            distance = number - producer - 1
+            if distance < WINDOW:
+                reached |= (ancestors[producer] << distance + 1 | 1 << distance) & window
+        ancestors.append(reached)
+    return tuple(ancestors)
+
+
+def collectives_before(graph: RegionGraph) -> list[CollectiveSet]:
+    """Return, for each region, the collectives whose results reach it."""
+    bits = _bits(graph)
+    before: list[CollectiveSet] = []
+    for producers in graph.producers:
+        reached = 0
+        for producer in producers:
+            reached |= before[producer] | bits[producer]
+        before.append(reached)
+    return before
+
+
+def collectives_after(graph: RegionGraph) -> list[CollectiveSet]:
+    """Return, for each region, the collectives that its results reach."""
+    bits = _bits(graph)
+    after: list[CollectiveSet] = [0] * len(graph.regions)
+    for number in reversed(range(len(graph.regions))):
+        reached = after[number] | bits[number]
+        for producer in graph.producers[number]:
+            after[producer] |= reached
+    return after
+
+
+def _bits(graph: RegionGraph) -> list[CollectiveSet]:
+    bits = [0] * len(graph.regions)
+    alone = (region for region in graph.regions if not isinstance(region, Compute))
+    for at, region in enumerate(alone):
+        bits[region.id] = 1 << at
+    return bits
+
+
+def _flat(graph: RegionGraph) -> FlatProgram:
+    constants: dict[Op, None] = {}
+    operations: list[Op] = []
+    for region in graph.regions:
+        constants.update(dict.fromkeys(region.constants))
+        operations.extend(operations_of(region))
+    return FlatProgram(
+        arguments=graph.arguments,
+        operations=(*constants, *operations),
+        results=graph.results,
+        assumptions=graph.assumptions[len(graph.program.assumptions) :],
     )

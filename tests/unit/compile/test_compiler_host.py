@@ -8,7 +8,7 @@ from compilers import needs_gpu, needs_tpu
 from hespas.compile.compiler import compile_program
 from hespas.frontend.load import load_compiled
 from hespas.memory.usage import memory_use
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import split_scheduled
 
 MATRIX = "tensor<1024x1024xf32>"
 ONE_BYTES = 1024 * 1024 * 4

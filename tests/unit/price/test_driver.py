@@ -9,7 +9,7 @@ from hespas.price.driver import estimate_region
 from hespas.price.estimate import LAUNCH, Estimate, OpEstimate, Price
 from hespas.price.roofline import Roofline
 from hespas.program.program import Program
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
 from hespas.stages import estimate
 from hespas.work.expand import Leaf

@@ -6,7 +6,7 @@ import hespas
 from hespas.hardware.device import Device
 from hespas.price.estimate import Bound, Estimate
 from hespas.program.program import Program
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import split_scheduled
 from hespas.stages import estimate
 from programs import settled, vector_main
 from scheduled import kernel, loop, scheduled

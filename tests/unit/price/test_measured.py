@@ -19,8 +19,8 @@ from hespas.price.methods import EstimatorSpec, estimator
 from hespas.price.ptx.kernels import kernel_pricer
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
+from hespas.split.flatten import split_scheduled
 from hespas.split.regions import RegionGraph
-from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, split_program
 from hespas.work.attention import Attention
 from hespas.work.expand import Leaf, expand

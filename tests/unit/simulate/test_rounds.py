@@ -11,7 +11,7 @@ from hespas.hardware.presets import load_system
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.rounds import Repeat, extended
 from hespas.simulate.timeline import Timeline
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import split_scheduled
 from hespas.tasks.build import RegionTime, build_task_graph
 from hespas.tasks.graph import TaskGraph
 from scheduled import done, kernel, scheduled, start

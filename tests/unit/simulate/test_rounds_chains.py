@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hespas.hardware.presets import load_system
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.rounds import chained, opened
-from hespas.split.scheduled import split_scheduled
+from hespas.split.flatten import split_scheduled
 from hespas.tasks.build import RegionTime, build_task_graph
 from hespas.tasks.graph import ComputeTask, TaskGraph
 from scheduled import done, kernel, scheduled, start, sync

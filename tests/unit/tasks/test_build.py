@@ -9,8 +9,8 @@ from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
 from hespas.program.program import Program
 from hespas.simulate.astra.simulate import simulate
+from hespas.split.flatten import split_scheduled
 from hespas.split.regions import Compute
-from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from hespas.tasks.build import RegionTime, build_task_graph
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph

@@ -2,7 +2,7 @@
 
 A compiled fusion is charged to its own name, which compilers take from its root; every operation
 that isn't fused to its own. A collective that compilers combined is charged, by their bytes, to
-what its tensors are named after (`hespas.split.carried`). What a loop runs counts for all of its
+what its tensors are named after (`hespas.split.names`). What a loop runs counts for all of its
 rounds. Computation without a name has a row of its own, so that the rows of each table add up to
 the computation.
 """
@@ -23,8 +23,7 @@ from hespas.price.kernel import kind_of
 from hespas.program.program import Op, nested_ops
 from hespas.program.scopes import NO_NAME, Named, Phase, merged_layers
 from hespas.program.types import size_bytes
-from hespas.split.carried import carried
-from hespas.split.names import operation_names
+from hespas.split.names import carried, operation_names
 from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
 

@@ -13,8 +13,7 @@ from hespas.price.estimate import Bound, OpEstimate
 from hespas.program.program import Op
 from hespas.report.timeline.chart import Argument, Arguments
 from hespas.split.names import OperationNames, operation_names
-from hespas.split.regions import Compute, Region, operations_of
-from hespas.split.rounds import LoopRound
+from hespas.split.regions import Compute, LoopRound, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
 
 MOST_ROUNDS = 8

@@ -27,7 +27,7 @@ from hespas.report.timeline.chart import (
 from hespas.report.timeline.details import NOWHERE, Piece, Place, ProgramDetails
 from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
-from hespas.split.rounds import LoopRound
+from hespas.split.regions import LoopRound
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

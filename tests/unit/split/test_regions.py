@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.split.rounds import LoopRound, rounds_of_regions
+from hespas.split.regions import LoopRound, rounds_of_regions
 from hespas.stages import split
 from programs import VECTOR, all_reduce, on_devices, settled, vector_main
 from scheduled import kernel, loop, scheduled, sync

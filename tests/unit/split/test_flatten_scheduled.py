@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ConfigError, ProgramError
+from hespas.split.flatten import split_scheduled
 from hespas.split.modules import region_modules
 from hespas.split.regions import RegionGraph
-from hespas.split.scheduled import split_scheduled
 from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
 from hespas.tasks.build import region_name
 from scheduled import V, done, kernel, loop, scheduled, start, sync

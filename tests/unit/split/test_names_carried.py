@@ -6,8 +6,7 @@ import pytest
 
 from hespas.frontend.load import load_source
 from hespas.program.program import Op, Program, nested_ops
-from hespas.split.carried import carried
-from hespas.split.names import operation_names
+from hespas.split.names import carried, operation_names
 from hespas.split.strategies import SplitOptions, split_program
 
 GROUPS = "replica_groups={{0,1}}, use_global_device_ids=true"
