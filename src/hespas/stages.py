@@ -279,7 +279,7 @@ def estimate_options(
     threads: int = 1,
 ) -> EstimateOptions:
     """Return the options for a device, or for a configuration (``.json``) in a device's place."""
-    from hespas.hardware.estimators import NodeHardware, RooflineHardware
+    from hespas.hardware.device import NodeHardware, RooflineHardware
     from hespas.prediction.options import EstimateOptions, read_configuration
 
     configured: Mapping[str, object] = {}

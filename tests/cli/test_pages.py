@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 import pages
 from hespas.cli.commands import command_named, commands
-from hespas.hardware.estimators import RooflineHardware
+from hespas.hardware.device import RooflineHardware
 from hespas.hardware.presets import load_device, load_system
 from hespas.prediction.options import configuration_form
 

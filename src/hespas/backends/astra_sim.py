@@ -1,6 +1,6 @@
 """Run an installed ASTRA-sim on a job: write what it reads, run it, read what it says.
 
-The system goes into the three files that `hespas.hardware.astra_sim_files.read_system` reads.
+The system goes into the three files that `hespas.hardware.system.read_system` reads.
 Source of flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
 """
 

@@ -18,7 +18,7 @@ from hespas.base.figures import Text
 from hespas.base.files import write_file
 from hespas.base.process import Limits, run_program, scratch_directory
 from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
-from hespas.hardware.estimators import Hardware
+from hespas.hardware.device import Hardware
 from hespas.price.estimate import Estimate
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline

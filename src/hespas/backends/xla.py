@@ -19,7 +19,7 @@ from hespas.base.files import write_file
 from hespas.base.suggest import suggestion
 from hespas.base.worker import Worker
 from hespas.errors import ConfigError, ToolError
-from hespas.hardware.estimators import Hardware
+from hespas.hardware.device import Hardware
 from hespas.price.estimate import Estimate
 from hespas.price.methods import EstimatorSpec
 from hespas.program.program import Program

@@ -5,8 +5,8 @@ In goes a name or a path, out comes a `device.Device` (one accelerator's rates),
 measured collectives). Other folders load them with `presets` (`load_device`, `load_system`,
 `node_info`), `links.load_link`, `microarchitecture.load_microarchitecture` and
 `cluster.read_cluster` (imperfections). `interconnect.interconnect_of` returns the network that
-hespas' own network model simulates. `astra_sim_files` alone knows ASTRA-sim's keys and
-units.
+hespas' own network model simulates. `system.read_system` alone knows ASTRA-sim's keys
+and units.
 
 Values that a file holds in the same form are msgspec structs, decoded as they are; the types of
 their figures are in `figures`.

@@ -15,12 +15,17 @@ from hespas.base.decode import decode
 from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
-from hespas.hardware.astra_sim_files import read_network, read_system
-from hespas.hardware.device import Device, MeasuredTables, TensorCore, check_clock
-from hespas.hardware.estimators import RooflineHardware, read_roofline
+from hespas.hardware.device import (
+    Device,
+    MeasuredTables,
+    RooflineHardware,
+    TensorCore,
+    check_clock,
+    read_roofline,
+)
 from hespas.hardware.interconnect import Slice, read_interconnect
 from hespas.hardware.power import POWER, read_power
-from hespas.hardware.system import System, bare_system
+from hespas.hardware.system import System, bare_system, read_network, read_system
 
 PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
 _NODES = PRESETS_DIRECTORY / "nodes"

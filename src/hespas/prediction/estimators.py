@@ -6,8 +6,7 @@ from pathlib import Path
 
 from hespas.base.fields import changed
 from hespas.errors import ConfigError, option
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import RooflineHardware
+from hespas.hardware.device import Device, RooflineHardware
 from hespas.hardware.presets import load_hardware
 from hespas.prediction.caches import compiled_directory
 from hespas.prediction.machines import device_of, no_device

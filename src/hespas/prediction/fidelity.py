@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from hespas.base.fields import changed
 from hespas.errors import ConfigError, HardwareError, ToolError, option, spelled
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import NodeHardware
+from hespas.hardware.device import Device, NodeHardware
 from hespas.hardware.presets import load_device, part_of
 from hespas.prediction.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hespas.errors import ConfigError, option
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import NodeHardware, RooflineHardware
+from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.hardware.faster_links import with_link_bandwidths
 from hespas.hardware.presets import device_names, load_device
 from hespas.hardware.sized import find_system

@@ -29,8 +29,7 @@ from hespas.base.groups import Group
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import HARDWARE, EstimatorKeys
+from hespas.hardware.device import HARDWARE, Device, EstimatorKeys
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System
 from hespas.models.placement import Place, parse_place

@@ -17,8 +17,7 @@ from typing import Any, cast
 from hespas.base.decode import decode
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import NodeHardware, RooflineHardware
+from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.price.driver import Estimator
 from hespas.price.roofline import Roofline, RooflineOptions
 from hespas.program.kernels import CompiledKernels

@@ -14,8 +14,7 @@ from typing import Literal, Protocol, TypeVar
 
 from hespas.base.figures import Count, Positive, Text, check_rate
 from hespas.errors import ConfigError, HardwareError, UnsupportedError
-from hespas.hardware.device import Device
-from hespas.hardware.estimators import HARDWARE, Hardware
+from hespas.hardware.device import HARDWARE, Device, Hardware
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import FROM_TIME, Estimate, Price, TypeTotals, larger_of
 from hespas.price.methods import EstimatorSpec

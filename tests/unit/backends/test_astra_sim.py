@@ -24,10 +24,9 @@ from hespas.errors import (
     SimulationError,
     ToolError,
 )
-from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system, read_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
@@ -39,7 +38,7 @@ SYSTEM = "A100_SXM_40GB_4GPU"
 STAND_IN = """#!{python}
 import sys
 from pathlib import Path
-from hespas.hardware.astra_sim_files import read_system
+from hespas.hardware.system import read_system
 from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.chakra.reader import read_traces

@@ -6,8 +6,7 @@ from typing import cast
 import pytest
 
 from hespas.errors import HardwareError
-from hespas.hardware.device import Device, MeasuredTables
-from hespas.hardware.estimators import RooflineHardware
+from hespas.hardware.device import Device, MeasuredTables, RooflineHardware
 from hespas.hardware.presets import device_of
 from hespas.hardware.system import NetworkDimension, Topology
 

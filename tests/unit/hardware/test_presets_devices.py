@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import asdict
 
 from hespas.errors import ConfigError, HardwareError, HespasError
-from hespas.hardware.estimators import read_roofline
+from hespas.hardware.device import read_roofline
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,

@@ -12,7 +12,6 @@ import pytest
 from hespas.base.config_files import read_json, read_yaml
 from hespas.base.units import GIB, to_ns
 from hespas.errors import ConfigError, DeviceCountError, HardwareError
-from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
@@ -20,7 +19,7 @@ from hespas.hardware.presets import (
     presets_that_fit,
     system_names,
 )
-from hespas.hardware.system import RemoteMemoryKind, System
+from hespas.hardware.system import RemoteMemoryKind, System, read_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"

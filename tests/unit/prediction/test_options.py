@@ -24,7 +24,7 @@ from hespas.backends.iree import IreeCompile, IreeHardware
 from hespas.backends.onnxim import OnnximHardware
 from hespas.backends.xla import XlaHardware, XlaTranslate
 from hespas.errors import ConfigError
-from hespas.hardware.estimators import NodeHardware, RooflineHardware, read_roofline
+from hespas.hardware.device import NodeHardware, RooflineHardware, read_roofline
 from hespas.prediction.options import read_configuration
 from hespas.price.systolic import SystolicHardware
 from hespas.split.strategies import SeparatorPolicy, SplitStrategy

@@ -7,8 +7,7 @@ import pytest
 
 from hespas.errors import ConfigError, HardwareError
 from hespas.frontend.load import load_source
-from hespas.hardware.device import MeasuredTables
-from hespas.hardware.estimators import NodeHardware
+from hespas.hardware.device import MeasuredTables, NodeHardware
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
 from hespas.prediction.options import read_configuration
 from hespas.price.attention import attention_model

@@ -7,7 +7,6 @@ import pytest
 
 from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.astra_sim_files import read_system
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import (
     NetworkDimension,
@@ -15,6 +14,7 @@ from hespas.hardware.system import (
     RemoteMemoryKind,
     System,
     Topology,
+    read_system,
 )
 from hespas.program.collectives import CollectiveKind
 
