@@ -87,7 +87,6 @@ class _Field:
 
 
 def _of(make: Callable[..., Attrs], **fields: _Field) -> Reader:
-    """Return a reader of attributes whose fields are attributes each."""
 
     def read(record: OpRecord) -> Attrs:
         return make(**{name: field.value(record) for name, field in fields.items()})
@@ -189,7 +188,6 @@ def _plain_dot(record: OpRecord) -> DotAttrs:
 
 
 def _ragged_dot(record: OpRecord) -> DotAttrs:
-    """Read StableHLO's one attribute, or those that HLO's are printed as."""
     texts = record.attributes
     text = texts.get("ragged_dot_dimension_numbers", texts.get("dot_dimension_numbers", ""))
     rows = texts.get("lhs_ragged_dimensions", "")
@@ -205,7 +203,6 @@ _CONVOLUTION_NUMBERS = re.compile(r"<\[([^]]*)\]x\[([^]]*)\]->\[([^]]*)\]>")
 
 
 def _dimension_numbers(text: str, first: str, second: str) -> tuple[int, int, tuple[int, ...]]:
-    """Return the positions of two letters, and those of 0, 1, 2..."""
     letters = [letter.strip() for letter in text.split(",")]
     spatial = sorted((int(letter), at) for at, letter in enumerate(letters) if letter.isdigit())
     return letters.index(first), letters.index(second), tuple(at for _, at in spatial)
@@ -284,7 +281,7 @@ def _channel(record: OpRecord) -> int | None:
 def _collective(
     record: OpRecord, meshes: Mapping[str, Mesh], with_channel: GroupMode, dimension: str = ""
 ) -> CollectiveAttrs:
-    """Read the groups and what their numbers mean (StableHLO, "Process groups")."""
+    # What numbers of groups mean: the StableHLO specification, "Process groups".
     channel = _channel(record)
     text = _required(record, "replica_groups")
     groups: ReplicaGroups

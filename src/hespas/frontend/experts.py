@@ -169,7 +169,6 @@ class _Filler:
         return op
 
     def _times(self, exchange: _Exchange) -> float:
-        """Return what the busiest device gets over an even share, as far as there is room."""
         shares = self.load.busiest(experts=self.experts, devices=exchange.devices)
         return min(exchange.devices * sum(shares), exchange.room / exchange.rows)
 
@@ -212,7 +211,6 @@ _NONE = 1e-12
 
 
 def _devices(found: _Found, product: GroupedProduct, load: ExpertLoad) -> int:
-    """Return over how many devices the experts of a product are divided."""
     exchange = found.feeding(product)
     if exchange is not None:
         return exchange.devices
@@ -221,6 +219,5 @@ def _devices(found: _Found, product: GroupedProduct, load: ExpertLoad) -> int:
 
 
 def _noted(op: Op, attrs: CollectiveAttrs | DotAttrs | CustomCallAttrs, name: str, text: str) -> Op:
-    """Return an operation with other attributes, which its text shows too."""
     attributes = tuple(sorted({**dict(op.attributes), name: text}.items()))
     return msgspec.structs.replace(op, attrs=attrs, attributes=attributes)

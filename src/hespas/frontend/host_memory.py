@@ -127,7 +127,6 @@ def with_host_memory(
 
 
 def _with_results_placed(main: Function, results: Collection[int]) -> Function:
-    """Return main with some results placed on the host before its end."""
     *others, end = main.body.operations
     returned = list(end.operands)
     for number in results:
@@ -151,7 +150,6 @@ def _with_results_placed(main: Function, results: Collection[int]) -> Function:
 
 
 def _reached(program: Program, main: Function) -> Iterator[tuple[str, Function]]:
-    """Yield main, and the functions that are still called."""
     yield "main", main
     pending, seen = called_functions(nested_ops(main.body)), {"main"}
     while pending:
@@ -252,7 +250,6 @@ class _Retyper:
         return tuple(self._renamed(values))
 
     def _buffers(self, op: Op) -> Iterator[int]:
-        """Yield the operands that are not on the host, but are carried or written over there."""
         if op.kind == "while":
             pairs = zip(op.operands, op.results, strict=True)
         elif op.kind == "dynamic_update_slice":

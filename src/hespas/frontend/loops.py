@@ -66,7 +66,6 @@ def trip_count(
 
 
 def _counter(loop: _Loop, place: _Place) -> int | None:
-    """Return which argument of the condition a value is, None if it is none."""
     return _argument_index(loop.condition, _origin(loop, place).value)
 
 
@@ -155,7 +154,6 @@ def _constant(loop: _Loop, place: _Place) -> int | None:
 
 
 def _unchanged(loop: _Loop, value: Value) -> Value | None:
-    """Return what the loop starts with for an argument that the body hands on as it is."""
     for block in (loop.condition, loop.body):
         index = _argument_index(block, value)
         if index is None:

@@ -100,7 +100,6 @@ def computed(op: Op, operands: Sequence[DeviceNumbers]) -> DeviceNumbers | None:
 
 
 def _shapes(op: Op) -> tuple[TensorType, ...] | None:
-    """Return the types of the operands and of the result."""
     types = [value.type for value in (*op.operands, *op.results)]
     tensors = tuple([each for each in types if isinstance(each, TensorType)])
     return tensors if len(tensors) == len(types) and len(op.results) == 1 else None
@@ -209,7 +208,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _devices(program: Program) -> Mapping[str, DeviceNumbers]:
-    """Return what the operations give that ask for a device's own number."""
     replicas, partitions = program.replicas or 1, program.partitions or 1
     if replicas * partitions == 1:
         return {}
@@ -221,7 +219,6 @@ def _devices(program: Program) -> Mapping[str, DeviceNumbers]:
 
 
 def _tables(texts: Mapping[str, str]) -> tuple[DeviceTables, ...]:
-    """Read the tables of a call from its attributes."""
     counts = read_integers(texts[_DEVICES]) if _DEVICES in texts else (0,)
     rows = {
         int(name.removeprefix(_TABLE)): _numbers(text)
@@ -274,7 +271,6 @@ class _Finder:
         return msgspec.structs.replace(op, attrs=attrs, attributes=tuple(sorted(texts.items())))
 
     def _texts(self, op: Op) -> dict[str, str]:
-        """Return the tables of a call as attributes, one row for each kind of device."""
         known = [(at, self._known.get(value)) for at, value in enumerate(op.operands)]
         tables = {at: each for at, each in known if each and is_table(op.operands[at].type)}
         if not tables:

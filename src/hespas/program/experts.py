@@ -118,7 +118,6 @@ _Layers = list[list[float]]
 
 
 def _json_layers(path: Path) -> tuple[_Layers, bool]:
-    """Return the numbers of each layer, and whether the file calls them shares."""
     value, are_shares = read_json(path), False
     if isinstance(value, dict):
         named = cast("dict[str, object]", value)
@@ -189,7 +188,6 @@ def _amount(text: str | None, location: str) -> float:
 
 
 def _in_order(layers: Mapping[int, Mapping[int, float]], at: int, location: str) -> list[float]:
-    """Return a layer's numbers, expert by expert."""
     layer = layers.get(at)
     if layer is None:
         raise ConfigError(f"layer {at} is missing", location=location, hint="count layers from 0")

@@ -164,7 +164,6 @@ def _is_joined(part: str) -> bool:
 
 
 def _agreed(each: Sequence[Named]) -> Named:
-    """Return what several name stacks have in common."""
     phases = {named.phase for named in each}
     if len(phases) > 1 or NO_NAME in each:
         return NO_NAME

@@ -58,7 +58,6 @@ def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> Replica
 def _listed(
     listed: tuple[tuple[int, ...], ...], devices: int, slices: int, op: Op
 ) -> ReplicaGroups:
-    """Return groups inside slices, or of the same places in all slices, for more of them."""
     if listed in {(), ((),)}:
         return ListedGroups(groups=())
     bases = [tuple(each for each in group if each < devices) for group in listed]

@@ -92,7 +92,6 @@ TypeText = Callable[[Type], str]
 
 @lru_cache(maxsize=8)
 def _cached(type_text: TypeText) -> TypeText:
-    """Return the same, each type printed once."""
     return lru_cache(maxsize=65536)(type_text)
 
 

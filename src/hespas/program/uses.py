@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from hespas.program.program import Block, Op, Value, values_read
@@ -14,14 +15,13 @@ class Uses:
     no reader itself. Loops and branches read what their regions read of the values around them.
     """
 
-    __slots__ = ("_outputs", "_producers", "_readers")
+    __slots__ = ("_outputs", "_pending", "_producers", "_readers")
 
     def __init__(self, operations: Iterable[Op] = (), outputs: Iterable[Value] = ()) -> None:
         self._producers: dict[Value, Op] = {}
         self._readers: dict[Value, list[Op]] = {}
-        self._outputs: dict[Value, int] = {}
-        for value in outputs:
-            self._outputs[value] = self._outputs.get(value, 0) + 1
+        self._pending: list[Op] = []
+        self._outputs = Counter(outputs)
         for op in operations:
             self.add(op)
 
@@ -34,13 +34,20 @@ class Uses:
         """Append an operation."""
         for value in op.results:
             self._producers[value] = op
-        for value in values_read(op):
-            self._readers.setdefault(value, []).append(op)
+        self._pending.append(op)
+
+    def _reading(self, value: Value) -> list[Op]:
+        # Who reads what is only listed once somebody asks: most ask for producers alone.
+        for op in self._pending:
+            for each in values_read(op):
+                self._readers.setdefault(each, []).append(op)
+        self._pending.clear()
+        return self._readers.get(value, [])
 
     def replace(self, op: Op, replacement: Iterable[Op]) -> None:
         """Put operations in the place of one; those that read a value come last of its readers."""
         for value in values_read(op):
-            self._readers[value].remove(op)
+            self._reading(value).remove(op)
         for new in replacement:
             self.add(new)
 
@@ -50,7 +57,7 @@ class Uses:
 
     def readers(self, value: Value) -> Sequence[Op]:
         """Return the operations that read a value, each once, in their order."""
-        readers = self._readers.get(value, ())
+        readers = self._reading(value)
         return readers if len(readers) < 2 else list(dict.fromkeys(readers))
 
     def only_reader(self, value: Value) -> Op | None:
@@ -63,7 +70,7 @@ class Uses:
 
         An operation that reads it twice counts twice.
         """
-        return len(self._readers.get(value, ())) + self._outputs.get(value, 0)
+        return len(self._reading(value)) + self._outputs[value]
 
     def is_output(self, value: Value) -> bool:
         """Return whether a value leaves the list."""

@@ -230,7 +230,6 @@ def attention(op: Op) -> Work:
 
 
 def _packing(op: Op) -> str:
-    """Return what is assumed of rows that several sequences, or less than one, may fill."""
     (each,) = attentions(op)
     if each.segments > 1:
         return (

@@ -140,7 +140,6 @@ def expand(
 
 
 def _callees(ops: Iterable[Op]) -> dict[str, str]:
-    """Return the functions that operations call, each with the place of a call."""
     callees: dict[str, str] = {}
     inner = (each for op in ops for region in op.regions for each in nested_ops(region))
     for op in chain(ops, inner):

@@ -7,33 +7,26 @@ needed at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hespas.program.operations.reduction import only_replaces
-from hespas.program.operations.table import kinds_where
+from hespas.program.operations.reduction import only_replaces, updates_of
 from hespas.program.operations.traits import Category, memory_bytes
 from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops, size_of
 from hespas.program.types import HOST_MEMORY, TensorType, size_bytes, tensors
+from hespas.program.uses import Uses
 from hespas.program.work import Work
 
-_RENAMING = frozenset({"bitcast", "reshape"})
 _EVERY_ELEMENT = (Category.ELEMENTWISE, Category.BROADCAST, Category.MOVEMENT)
-_UPDATES = kinds_where(lambda traits: traits.category is Category.UPDATE)
-# One element of the result needs at most one of each operand.
-_ONE_TO_ONE = kinds_where(
-    lambda traits: traits.category in _EVERY_ELEMENT and not traits.reads_part
-) | {"bitcast"}
 
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
     """Do the body's arithmetic; read what the results need, and write the results."""
     needed, written = block_traffic(op.regions[0])
-    made = zip(op.results, written, strict=True)
-    arguments = zip(op.regions[0].arguments, op.operands, strict=True)
     read = dict.fromkeys(op.operands, 0)
-    for inner, outer in arguments:
+    for inner, outer in zip(op.regions[0].arguments, op.operands, strict=True):
         read[outer] = min(memory_bytes(outer.type), read[outer] + needed.bytes_of(inner))
+    made = zip(op.results, written, strict=True)
     return Work(
         flops=bodies[0].flops,
         transcendentals=bodies[0].transcendentals,
@@ -49,25 +42,23 @@ def written_elements(op: Op) -> int:
     an argument, with no more than bitcasts between the argument, the update and the result. A
     buffer that is converted on its way through is written whole, as XLA's kernels do.
     """
-    if op.kind in _UPDATES:
-        updates = op.operands[1:2]
-        if op.kind == "scatter":
-            updates = op.operands[len(op.operands) // 2 + 1 :]
-        return max(map(size_of, updates))
-    if op.kind != "fusion":
-        return max((size_of(value) for value in op.results), default=0)
+    if op.traits.category is Category.UPDATE:
+        return max(map(size_of, updates_of(op)))
+    if op.traits.category is not Category.FUSION:
+        return max(map(size_of, op.results), default=0)
     block = op.regions[0]
-    producer = {value: inner for inner in block.operations for value in inner.results}
-    counts: list[int] = []
-    for root in block.operations[-1].operands:
-        update = _update_in_place(root, producer, block)
-        counts.append(size_of(root) if update is None else size_of(_written_values(update)))
-    return max(counts, default=0)
+    uses = Uses.of_block(block)
+    updates = [_update_in_place(root, uses, block) for root in block.operations[-1].operands]
+    roots = zip(block.operations[-1].operands, updates, strict=True)
+    return max(
+        [size_of(root if update is None else updates_of(update)[0]) for root, update in roots],
+        default=0,
+    )
 
 
 def operations_of(op: Op) -> Iterator[Op]:
     """Yield the operations of a kernel: those inside of a fusion, or the one that it is."""
-    if op.kind != "fusion":
+    if op.traits.category is not Category.FUSION:
         yield op
         return
     for region in op.regions:
@@ -108,76 +99,62 @@ class _Needed:
 
 def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
     """Return what a kernel needs of its arguments, and the bytes that it writes of each result."""
-    producer = {value: op for op in block.operations for value in op.results}
+    uses = Uses.of_block(block)
     needed = _Needed()
     written: list[int] = []
     in_place: set[Op] = set()
     for root in block.operations[-1].operands:
-        update = _update_in_place(root, producer, block)
+        update = _update_in_place(root, uses, block)
         if update is None:
             needed.add_all((root,))
             written.append(size_bytes(root.type))
-        else:
-            in_place.add(update)
-            needed.add_all(update.operands[1:])
-            values = _written_values(update)
-            if update.kind == "scatter" and not only_replaces(update, 1):
-                needed.add(update.operands[0], size_of(values))
-            written.append(min(size_bytes(root.type), size_bytes(values.type)))
-    _walk_back(block, needed, in_place)
-    return needed, written
-
-
-def _update_in_place(root: Value, producer: Mapping[Value, Op], block: Block) -> Op | None:
-    """Return the update of an argument that a result is, if it is one: of a slice, or scattered."""
-    update = producer.get(_unrenamed(root, producer))
-    if update is None or update.kind not in _UPDATES or len(update.results) > 1:
-        return None
-    updated = _unrenamed(update.operands[0], producer)
-    return update if any(updated is argument for argument in block.arguments) else None
-
-
-def _written_values(update: Op) -> Value:
-    return update.operands[update.traits.written_operand or 0]
-
-
-def _unrenamed(value: Value, producer: Mapping[Value, Op]) -> Value:
-    made = producer.get(value)
-    while made is not None and made.kind in _RENAMING:
-        value = made.operands[0]
-        made = producer.get(value)
-    return value
-
-
-def _walk_back(block: Block, needed: _Needed, in_place: set[Op]) -> None:
+            continue
+        in_place.add(update)
+        needed.add_all(update.operands[1:])
+        (values,) = updates_of(update)
+        if update.regions and not only_replaces(update, 1):
+            needed.add(update.operands[0], size_of(values))
+        written.append(min(size_bytes(root.type), size_bytes(values.type)))
     for op in reversed(block.operations[:-1]):
         count = max((needed.elements.get(value, 0) for value in op.results), default=0)
         if count and op not in in_place:
             _add_operands(op, count, needed)
+    return needed, written
+
+
+def _update_in_place(root: Value, uses: Uses, block: Block) -> Op | None:
+    """Return the update of an argument that a result is, if it is one: of a slice, or scattered."""
+    update = uses.producer(uses.source(root, _relabels))
+    if update is None or update.traits.category is not Category.UPDATE or len(update.results) > 1:
+        return None
+    updated = uses.source(update.operands[0], _relabels)
+    return update if any(updated is argument for argument in block.arguments) else None
+
+
+def _relabels(op: Op) -> bool:
+    return op.traits.relabels
 
 
 def _add_operands(op: Op, count: int, needed: _Needed) -> None:
     """Add what ``count`` elements of the results need of the operands."""
-    if op.traits.reads_part:
+    traits = op.traits
+    if traits.reads_part:
         needed.add(op.operands[0], count)
         needed.add_all(op.operands[1:])
-    elif op.kind in _ONE_TO_ONE:
-        for value in dict.fromkeys(op.operands):
-            needed.add(value, count)
-    elif op.kind == "dynamic_update_slice":
+    elif traits.category is Category.UPDATE and not op.regions:
         needed.add(op.operands[0], count)
         needed.add(op.operands[1], count)
         needed.add_all(op.operands[2:])
-    elif op.kind == "fusion":
-        _add_nested(op, needed)
+    elif traits.category in _EVERY_ELEMENT or traits.relabels:
+        # One element of the result needs at most one of each operand.
+        for value in dict.fromkeys(op.operands):
+            needed.add(value, count)
+    elif traits.category is Category.FUSION:
+        inner, _ = block_traffic(op.regions[0])
+        for argument, value in zip(op.regions[0].arguments, op.operands, strict=True):
+            needed.add(value, inner.elements.get(argument, 0))
     else:
         needed.add_all(op.operands)
-
-
-def _add_nested(op: Op, needed: _Needed) -> None:
-    inner, _ = block_traffic(op.regions[0])
-    for argument, value in zip(op.regions[0].arguments, op.operands, strict=True):
-        needed.add(value, inner.elements.get(argument, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +176,12 @@ class HostTraffic:
 NO_HOST_TRAFFIC = HostTraffic()
 _HOLDING = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
-# They pass values on, or hold what moves them.
-_STILL = kinds_where(lambda traits: traits.runs_nothing or traits.category in _HOLDING) | {
-    "reshape"
-}
+
+def _is_still(op: Op) -> bool:
+    """Return whether an operation passes values on, holds what moves them, or communicates."""
+    traits = op.traits
+    is_holding = traits.category in _HOLDING or is_communication_op(op)
+    return is_holding or traits.runs_nothing or traits.relabels
 
 
 def host_traffic(op: Op) -> HostTraffic:
@@ -214,7 +193,7 @@ def host_traffic(op: Op) -> HostTraffic:
     results = any(map(_is_on_host, op.results))
     if not results and not any(map(_is_on_host, op.operands)):
         return NO_HOST_TRAFFIC
-    if op.kind in _STILL or is_communication_op(op):
+    if _is_still(op):
         return NO_HOST_TRAFFIC
     to_host = _writes(op) if results and _has_array_on_device(op.operands) else 0
     stays = results and all(map(_is_on_host, op.results))
@@ -223,7 +202,7 @@ def host_traffic(op: Op) -> HostTraffic:
 
 def is_on_host(op: Op) -> bool:
     """Return whether an operation makes something on the host, and moves nothing there."""
-    if op.kind in _STILL or is_communication_op(op) or not op.results:
+    if _is_still(op) or not op.results:
         return False
     return all(map(_is_on_host, op.results)) and not host_traffic(op)
 
@@ -245,20 +224,18 @@ def _has_array_on_device(values: Iterable[Value]) -> bool:
 
 
 def _writes(op: Op) -> int:
-    """Return the bytes that are written to results on the host."""
-    if op.kind == "fusion":
+    if op.traits.category is Category.FUSION:
         _, written = block_traffic(op.regions[0])
         pairs = zip(op.results, written, strict=True)
         return sum(count for value, count in pairs if _is_on_host(value))
-    if op.kind == "dynamic_update_slice":
-        update = op.operands[1]
+    if op.traits.category is Category.UPDATE and not op.regions:
+        (update,) = updates_of(op)
         return 0 if _is_on_host(update) else size_bytes(update.type)
     return _on_host_bytes(op.results)
 
 
 def _reads(op: Op) -> int:
-    """Return the bytes that are read of operands on the host."""
-    if op.kind == "fusion":
+    if op.traits.category is Category.FUSION:
         needed, _ = block_traffic(op.regions[0])
         pairs = zip(op.regions[0].arguments, op.operands, strict=True)
         return sum(needed.bytes_of(inner) for inner, outer in pairs if _is_on_host(outer))

@@ -221,7 +221,6 @@ def _of_axes(
     multiplier: Multiplier,
     writer: GemmWriter,
 ) -> Gemm:
-    """Return a product, given the axes of lhs, rhs and result, and (batch, m, n)."""
     lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
     batch, m, n = sizes
     return Gemm(
@@ -254,7 +253,6 @@ def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
 
 
 def _minor(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
-    """Return the axis of the fastest-varying dimension of more than one element."""
     order = kind.layout or tuple(reversed(range(kind.rank)))
     varying = [at for at in order if kind.shape[at] > 1 and at < len(axes)]
     return axes[varying[0]] if varying else GemmAxis.K

@@ -89,13 +89,11 @@ def is_plain(op: Op) -> bool:
 
 
 def _is_taken(op: Op) -> bool:
-    """Return whether the library sorts keys of this type, and values along with them."""
     key, *others = [each.type.element for each in op.operands if isinstance(each.type, TensorType)]
     return not others or (key.name in _PAIRED_KEYS and others[0].bits in _PAIRED_BITS)
 
 
 def _is_long(key_bits: int, elements: int, length: int) -> bool:
-    """Return whether rows of keys are so many and so long that the library sorts them faster."""
     rows = elements // max(1, length)
     return any(
         length > most and (rows >= fewest if fewest > 1 else rows == 1)
@@ -115,7 +113,6 @@ def sort_launches(op: Op) -> int:
 
 
 def _levels(op: Op) -> tuple[int, int]:
-    """Return the levels of the network of a row, and those whose distances are within a tile."""
     levels = ceil_log2(_length(op))
     tile, element_bytes = _TILE, sum(_element_bytes(op))
     while tile > 1 and tile * element_bytes >= _TILE_BYTES:

@@ -84,7 +84,6 @@ def _unknown(op: Op, why: str) -> CostError:
 
 @lru_cache(maxsize=256)
 def _kernel(config: str) -> tuple[TritonKernel, int]:
-    """Return the kernel of a configuration, and the programs of its grid."""
     body = _BODY.search(config)
     sizes = {name: int(size) for name, size in _FIELD.findall(config)}
     if body is None or not sizes:

@@ -39,7 +39,6 @@ _RESULT_MEMBER = {
 
 
 def _start_collective(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``all-gather-start`` and the like, which start the operation they are named after."""
     opcode = OPCODES[instruction.opcode.removesuffix(_SUFFIX)]
     member = _RESULT_MEMBER[instruction.opcode]
     shape = instruction.shape if member is None else _member(instruction, member)
@@ -100,7 +99,6 @@ def start_block(
 
 
 def _start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``async-start``, which starts a computation of its own."""
     (called,) = instruction.called_computation_ids or (0,)
     if config.is_synchronous(instruction.backend_config):
         operands = [scope.tree(number) for number in instruction.operand_ids]
@@ -111,7 +109,6 @@ def _start(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``async-update``, which passes the bundle on."""
     (start_id,) = instruction.operand_ids
     if start_id in scope.synchronous:
         scope.trees[instruction.id] = scope.tree(start_id)
@@ -152,7 +149,6 @@ _COLLECTIVES = frozenset(
 
 
 def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a fusion, with a collective in its body or without."""
     body = reader.computation(next(iter(instruction.called_computation_ids), 0))
     collectives = [each for each in body.instructions if each.opcode in _COLLECTIVES]
     if not collectives:
@@ -234,7 +230,6 @@ def _scattered(
 
 
 def _divided(whole: Type, part: Type, parts: int) -> int | None:
-    """Return the one dimension in which ``whole`` is ``parts`` times as long as ``part``."""
     if not isinstance(whole, TensorType) or not isinstance(part, TensorType):
         return None
     if whole.rank != part.rank:
@@ -302,7 +297,6 @@ def _fresh_tree_like(tree: Tree, outer_of: dict[Value, Value]) -> Tree:
 
 
 def _renamed(tree: Tree, names: Mapping[Value, Value]) -> Tree:
-    """Return a tree of other values."""
     if isinstance(tree, Value):
         return names[tree]
     return tuple([_renamed(member, names) for member in tree])

@@ -46,12 +46,10 @@ def _named_block(block: Block, neighbours: _Neighbours) -> Block:
 
 
 def _blocks(op: Op) -> tuple[Block, ...]:
-    """Return the blocks of which an operation runs the operations one by one."""
     return op.regions if isinstance(op.attrs, WhileAttrs | CaseAttrs) else ()
 
 
 def _unnamed_collective(op: Op) -> Op | None:
-    """Return the collective that an operation is or starts, if it has no name."""
     if is_communication_op(op):
         return op if read_scope(op.scope) is NO_NAME else None
     if op.kind != "async_start":
@@ -148,7 +146,6 @@ class _Neighbours:
 
 
 def _in_body(loop: Op, value: Value, *, is_reduction: bool) -> tuple[Value, ...]:
-    """Return what stands for a loop's result, or for its operand, in its body."""
     body = loop.regions[-1]
     if is_reduction:
         pairs = zip(loop.results, body.operations[-1].operands, strict=False)

@@ -126,7 +126,6 @@ def _called(instruction: Any) -> int:
 
 
 def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InPlace, ...]:
-    """Read ``output_to_operand_aliasing``, tuples opened on both sides."""
     if not instruction.output_operand_aliasing:
         return ()
     result_type = reader.types.read(instruction.shape)

@@ -79,7 +79,6 @@ def _entry(message: Any, computations: dict[int, Any], name: str) -> int:
 
 
 def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
-    """Return ``input_output_alias`` as positions among flattened results and arguments."""
     entries = reader.module.input_output_alias.entries
     if not entries:
         return ()

@@ -249,7 +249,6 @@ class ModuleReader:
         self._open.discard(computation.id)
 
     def _ordered(self, computation: Any) -> Sequence[Any]:
-        """Return instructions as scheduled, else in the module's order, operands first."""
         sequences = self.module.schedule.sequences
         if computation.id not in sequences:
             return computation.instructions

@@ -192,7 +192,6 @@ def read_constant(literal: Any, kind: Type) -> tuple[ConstantAttrs, tuple[tuple[
 
 
 def _numbers(literal: Any, kind: Type) -> tuple[Number, ...]:
-    """Return the elements of a small literal, nothing for any other."""
     if not isinstance(kind, TensorType) or kind.element_count > _MOST_PRINTED:
         return ()
     for name in _LISTS:
@@ -227,7 +226,6 @@ def _text(value: Number, kind: TensorType) -> str:
 
 
 def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
-    """Print elements in brackets, one pair for each dimension."""
     if not shape:
         return texts[0]
     inner = prod(shape[1:])

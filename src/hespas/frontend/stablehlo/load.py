@@ -82,7 +82,6 @@ _MEMORY_KIND = re.compile(r'mhlo\.memory_kind = "([^"]*)"')
 
 
 def _on_host(attributes: str, source: str) -> list[int]:
-    """Return which arguments or results are on the host, by their attributes."""
     kinds = [_MEMORY_KIND.search(entry) for entry in split_list(attributes[1:-1])]
     return [
         number
@@ -102,7 +101,6 @@ def _read_functions(
     meshes: Mapping[str, Mesh],
     overrides: OverrideRecorder,
 ) -> dict[str, Function]:
-    """Return main and every function that it reaches."""
     control_flow: dict[str, Reader] = {
         "while": partial(_while, overrides=overrides),
         "case": partial(_case, overrides=overrides),
@@ -134,7 +132,6 @@ def _read_functions(
 
 
 def _as_exchange(op: Op) -> Op:
-    """Return XLA's operation for JAX's call of ``ragged_all_to_all``, read as a collective."""
     is_call = op.kind == "custom_call" and isinstance(op.attrs, CollectiveAttrs)
     return msgspec.structs.replace(op, dialect="mhlo", kind="ragged_all_to_all") if is_call else op
 
@@ -211,7 +208,6 @@ def _read_aliases(
 def _results_of_donors(
     main: Function, donors: list[int], taken: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (result, argument) for the arguments that are donated to any result."""
     free = [at for at in range(len(main.results)) if at not in taken]
     for donor in donors:
         donated = main.body.arguments[donor].type

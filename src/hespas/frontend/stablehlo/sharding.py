@@ -68,7 +68,6 @@ def per_device(
 
 
 def _is_constraint(op: Op) -> bool:
-    """Return whether an operation only says how its operand is to be divided."""
     return op.dialect == "sdy" and op.kind in _CONSTRAINTS
 
 
@@ -144,14 +143,12 @@ def _is_marker(op: Op) -> bool:
 
 
 def _divides(sharding: str) -> bool:
-    """Return whether ``#sdy.sharding<@mesh, [{"x"}]>`` or GSPMD's text divides anything."""
     if sharding.startswith("#sdy"):
         return '"' in "".join(split_list(sharding[sharding.index("<") + 1 : -1])[1:2])
     return bool(sharding) and not sharding.startswith(_REPLICATED)
 
 
 def _dictionary_value(dictionary: str, name: str) -> str:
-    """Return the value of a name in ``{a = 1, b = 2}``, empty if the name is missing."""
     pairs = [part.partition(" = ") for part in split_list(dictionary[1:-1])]
     return next((value for key, _, value in pairs if key == name), "")
 
@@ -292,7 +289,6 @@ class _Opening:
         return None
 
     def _partitioned_axis(self, op: Op, texts: Mapping[str, str]) -> Unpartitioned | None:
-        """Return the mesh axes that a manual computation leaves to the partitioner."""
         manual = set(re.findall(r'"([^"]+)"', texts.get("manual_axes", "")))
         names = read_symbols(texts.get("in_shardings", "") + texts.get("out_shardings", ""))
         for name in names:

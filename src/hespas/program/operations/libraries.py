@@ -82,7 +82,6 @@ def householder(op: Op) -> Work:
 
 
 def _oblong(op: Op) -> tuple[int, int, int]:
-    """Return how many matrices there are, and their longer and shorter side."""
     matrix = operand(op, 0)
     *_, rows, columns = matrix.shape
     return prod(matrix.shape[:-2]), max(rows, columns), min(rows, columns)

@@ -24,13 +24,12 @@ from hespas.program.operations.traits import (
 from hespas.program.work import Work
 
 if TYPE_CHECKING:
-    from hespas.program.program import Op
+    from hespas.program.program import Op, Value
 
 Bodies = tuple[Work, ...]
 
 
 def _applied(op: Op, body: Work, times: int) -> Work:
-    """Return the traffic of the operation, and the arithmetic of so many applications."""
     arithmetic = body.arithmetic * times
     return traffic(op, flops=arithmetic.flops, transcendentals=arithmetic.transcendentals)
 
@@ -153,6 +152,12 @@ def scatter(op: Op, bodies: Bodies) -> Work:
         bytes_read=bytes_of((op.operands[count], *updates)) + fallen_on,
         bytes_written=touched,
     )
+
+
+def updates_of(op: Op) -> tuple[Value, ...]:
+    """Return the values that an update writes over parts of its first operands."""
+    first = op.traits.written_operand
+    return op.operands[1:2] if first == 1 else op.operands[len(op.operands) // 2 + 1 :]
 
 
 def only_replaces(op: Op, count: int) -> bool:

@@ -30,7 +30,7 @@ from hespas.program.types import TensorType, element_type, tensors
 from hespas.program.work import Work, flop_counts, summed
 from hespas.work.library_config import MosaicConfig, mosaic_config
 from hespas.work.mosaic.scalars import Numbers, Scalar
-from hespas.work.mosaic.tally import KernelProduct, Tally, VectorUse
+from hespas.work.mosaic.tally import KernelProduct, Tally, Unit, VectorUse
 from hespas.work.mosaic.walk import Walk
 from hespas.xla.mlir.mosaic import read_mosaic
 
@@ -68,7 +68,6 @@ def moved(walk: Walk, window: Window, array: TensorType) -> Moved:
 
 
 def _inside(index: Scalar, bound: int, length: int, *, by_element: bool) -> Numbers | int:
-    """Return how much of a block lies inside of its array, along one dimension."""
     if not index.is_known:
         return min(bound, length)
     first = index.numbers * (1 if by_element else bound)
@@ -132,7 +131,7 @@ def _product_work(product: KernelProduct, count: float) -> Work:
 
 def _vector_work(use: VectorUse, count: float) -> Work:
     elements = round(use.elements * count)
-    if use.unit.is_transcendental:
+    if use.unit is Unit.FUNCTIONS:
         return Work(transcendentals=elements)
     name = arithmetic_type(element_type(use.kind.element))
     return Work(flops=flop_counts(name, elements))
@@ -322,7 +321,6 @@ _COPIED_BY_HAND = frozenset({"any", "hbm", "semaphore_mem"})
 
 
 def _array_arguments(kernel: MosaicKernel) -> tuple[int, ...]:
-    """Return the values that stand for arrays or their blocks."""
     first = len(kernel.grid) + kernel.prefetched
     return kernel.window_arguments or kernel.body.arguments[first:]
 

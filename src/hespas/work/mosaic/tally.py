@@ -24,78 +24,76 @@ class Unit(Enum):
     LOADS = "loads"
     STORES = "stores"
 
+
+class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit that works on a vector; ``is_arithmetic`` where that counts as FLOPs or functions."""
+
+    unit: Unit
+    kind: KernelType
+    is_arithmetic: bool
+
     @property
-    def is_transcendental(self) -> bool:
-        """Whether its operations count as transcendental functions rather than FLOPs."""
-        return self is Unit.FUNCTIONS
+    def elements(self) -> int:
+        """Elements of the vector."""
+        return prod(self.kind.shape)
 
 
 Types = Sequence[KernelType]
-Use = tuple[Unit, KernelType, bool]
-"""A unit, the vector that it works on, and whether that is arithmetic that counts as FLOPs."""
-
-
-def _nothing(operands: Types, results: Types) -> list[Use]:
-    """Use no unit: registers get other names, or data stand where they should already."""
-    del operands, results
-    return []
-
-
-def _arithmetic(operands: Types, results: Types) -> list[Use]:
-    return [(Unit.ARITHMETIC, _wider(operands, results), True)]
-
-
-def _function(operands: Types, results: Types) -> list[Use]:
-    del operands
-    return [(Unit.FUNCTIONS, results[0], True)]
-
-
-def _division(operands: Types, results: Types) -> list[Use]:
-    """Multiply by the reciprocal, which counts as one FLOP."""
-    divisor: list[Use] = [(Unit.FUNCTIONS, kind, False) for kind in operands[1:] if kind.is_vector]
-    return [*divisor, (Unit.ARITHMETIC, results[0], True)]
-
-
-def _load(operands: Types, results: Types) -> list[Use]:
-    del operands
-    return [(Unit.LOADS, results[0], False)]
-
-
-def _store(operands: Types, results: Types) -> list[Use]:
-    del results
-    return [(Unit.STORES, kind, False) for kind in operands if kind.is_vector][:1]
-
-
-def _across_lanes(operands: Types, results: Types) -> list[Use]:
-    return [(Unit.LANES, _wider(operands, results), False)]
-
-
-def _reduction(operands: Types, results: Types) -> list[Use]:
-    """Reduce registers to one, and the lanes of that where the last dimension goes."""
-    source, result = operands[0], results[0]
-    found: list[Use] = [(Unit.ARITHMETIC, source, True)]
-    if not result.shape or source.shape[-1] != result.shape[-1]:
-        rows = KernelType(element=source.element, shape=(*source.shape[:-1], 1), is_vector=True)
-        found.append((Unit.LANES, rows, False))
-    return found
-
-
-def _broadcast(operands: Types, results: Types) -> list[Use]:
-    """Copy a column along the lanes; a number or a row is loaded so from the start."""
-    source, result = operands[0], results[0]
-    is_column = source.is_vector and source.shape and source.shape[-1] != result.shape[-1]
-    return [(Unit.LANES, source, False)] if is_column else []
+Choice = Callable[[Types, Types], KernelType | None]
+"""The vector that a unit works on, of operands and results; None where it has nothing to do."""
 
 
 def _wider(operands: Types, results: Types) -> KernelType:
-    """Return the widest type: what converts or compares takes as long as its wider side."""
+    # What converts or compares takes as long as its wider side.
     return max((kind for kind in (*results, *operands) if kind.is_vector), key=element_bits)
 
 
-Rule = Callable[[Types, Types], list[Use]]
+def _made(_: Types, results: Types) -> KernelType:
+    return results[0]
+
+
+def _source(operands: Types, _: Types) -> KernelType:
+    return operands[0]
+
+
+def _divisor(operands: Types, _: Types) -> KernelType | None:
+    return next((kind for kind in operands[1:] if kind.is_vector), None)
+
+
+def _stored(operands: Types, _: Types) -> KernelType | None:
+    return next((kind for kind in operands if kind.is_vector), None)
+
+
+def _reduced_lanes(operands: Types, results: Types) -> KernelType | None:
+    # The lanes of the one register that is left are reduced where the last dimension goes.
+    source, result = operands[0], results[0]
+    if result.shape and source.shape[-1] == result.shape[-1]:
+        return None
+    return KernelType(element=source.element, shape=(*source.shape[:-1], 1), is_vector=True)
+
+
+def _column(operands: Types, results: Types) -> KernelType | None:
+    # A column is copied along the lanes; a number or a row is loaded so from the start.
+    source, result = operands[0], results[0]
+    is_column = source.is_vector and source.shape and source.shape[-1] != result.shape[-1]
+    return source if is_column else None
+
+
+Rule = tuple[tuple[Unit, Choice, bool], ...]
+_ARITHMETIC: Rule = ((Unit.ARITHMETIC, _wider, True),)
+_FUNCTION: Rule = ((Unit.FUNCTIONS, _made, True),)
+# Multiply by the reciprocal, which counts as one FLOP.
+_DIVISION: Rule = ((Unit.FUNCTIONS, _divisor, False), (Unit.ARITHMETIC, _made, True))
+_LANES: Rule = ((Unit.LANES, _wider, False),)
+_REDUCTION: Rule = ((Unit.ARITHMETIC, _source, True), (Unit.LANES, _reduced_lanes, False))
+_BROADCAST: Rule = ((Unit.LANES, _column, False),)
+_LOAD: Rule = ((Unit.LOADS, _made, False),)
+_STORE: Rule = ((Unit.STORES, _stored, False),)
+# Registers get other names, or data stand where they should already.
+_NOTHING: Rule = ()
 _OPERATIONS: tuple[tuple[Rule, str, str], ...] = (
     (
-        _arithmetic,
+        _ARITHMETIC,
         "arith",
         (
             "addf addi andi bitcast cmpf cmpi extf extsi extui fptosi fptoui maximumf maxnumf "
@@ -103,9 +101,9 @@ _OPERATIONS: tuple[tuple[Rule, str, str], ...] = (
             "sitofp subf subi truncf trunci uitofp xori"
         ),
     ),
-    (_arithmetic, "math", "absf absi ceil copysign ctlz ctpop floor fma round roundeven trunc"),
+    (_ARITHMETIC, "math", "absf absi ceil copysign ctlz ctpop floor fma round roundeven trunc"),
     (
-        _arithmetic,
+        _ARITHMETIC,
         "tpu",
         (
             "bitcast bitcast_vreg create_mask create_subelement_mask extf fptosi fptoui iota "
@@ -114,35 +112,35 @@ _OPERATIONS: tuple[tuple[Rule, str, str], ...] = (
             "unpack_elementwise unpack_subelements weird"
         ),
     ),
-    (_arithmetic, "vector", "fma step"),
+    (_ARITHMETIC, "vector", "fma step"),
     (
-        _function,
+        _FUNCTION,
         "math",
         (
             "acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fpowi "
             "ipowi log log10 log1p log2 powf rsqrt sin sinh sqrt tan tanh"
         ),
     ),
-    (_function, "tpu", "reciprocal"),
-    (_division, "arith", "divf divsi divui remf remsi remui"),
-    (_across_lanes, "tpu", "dynamic_gather dynamic_rotate gather rotate sublane_shuffle transpose"),
-    (_across_lanes, "vector", "transpose"),
-    (_reduction, "tpu", "all_reduce reduce_index scan"),
-    (_reduction, "vector", "multi_reduction reduction"),
-    (_broadcast, "vector", "broadcast"),
-    (_load, "tpu", "load shuffled_load strided_load vector_load"),
-    (_load, "vector", "load maskedload transfer_read"),
-    (_store, "tpu", "shuffled_store store strided_store vector_store"),
-    (_store, "vector", "maskedstore store transfer_write"),
-    (_nothing, "arith", "constant"),
-    (_nothing, "builtin", "unrealized_conversion_cast"),
+    (_FUNCTION, "tpu", "reciprocal"),
+    (_DIVISION, "arith", "divf divsi divui remf remsi remui"),
+    (_LANES, "tpu", "dynamic_gather dynamic_rotate gather rotate sublane_shuffle transpose"),
+    (_LANES, "vector", "transpose"),
+    (_REDUCTION, "tpu", "all_reduce reduce_index scan"),
+    (_REDUCTION, "vector", "multi_reduction reduction"),
+    (_BROADCAST, "vector", "broadcast"),
+    (_LOAD, "tpu", "load shuffled_load strided_load vector_load"),
+    (_LOAD, "vector", "load maskedload transfer_read"),
+    (_STORE, "tpu", "shuffled_store store strided_store vector_store"),
+    (_STORE, "vector", "maskedstore store transfer_write"),
+    (_NOTHING, "arith", "constant"),
+    (_NOTHING, "builtin", "unrealized_conversion_cast"),
     (
-        _nothing,
+        _NOTHING,
         "tpu",
         "assume_layout concatenate relayout repeat reshape roll_vectors unroll_vectors",
     ),
     (
-        _nothing,
+        _NOTHING,
         "vector",
         (
             "constant_mask create_mask extract extract_strided_slice insert insert_strided_slice "
@@ -155,15 +153,21 @@ _RULES = {
 }
 
 
-def uses(name: str, operands: Types, results: Types) -> list[Use] | None:
+def uses(name: str, operands: Types, results: Types) -> list[VectorUse] | None:
     """Return the units that an operation on vectors uses; None for one that is not known.
 
     >>> row = KernelType(element="f32", shape=(8, 128), is_vector=True)
-    >>> [unit.value for unit, _, _ in uses("arith.divf", [row, row], [row])]
+    >>> [use.unit.value for use in uses("arith.divf", [row, row], [row])]
     ['functions', 'arithmetic']
     """
-    rule = _RULES.get(name)
-    return None if rule is None else rule(operands, results)
+    if name not in _RULES:
+        return None
+    chosen = [(unit, choose(operands, results), counts) for unit, choose, counts in _RULES[name]]
+    return [
+        VectorUse(unit=unit, kind=kind, is_arithmetic=counts)
+        for unit, kind, counts in chosen
+        if kind
+    ]
 
 
 _BITS = {"index": 32, "i1": 32}
@@ -178,8 +182,8 @@ def element_bits(kind: KernelType) -> int:
     known = _BITS.get(kind.element)
     if known is not None:
         return known
-    digits = "".join(character if character.isdigit() else " " for character in kind.element)
-    return int(digits.split()[0]) if digits.strip() else 32
+    digits = re.search(r"\d+", kind.element)
+    return int(digits[0]) if digits else 32
 
 
 class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,19 +206,6 @@ class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch * self.m * self.n * self.k
 
 
-class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit that works on a vector; ``is_arithmetic`` where that counts as FLOPs."""
-
-    unit: Unit
-    kind: KernelType
-    is_arithmetic: bool
-
-    @property
-    def elements(self) -> int:
-        """Elements of the vector."""
-        return prod(self.kind.shape)
-
-
 def _counts() -> defaultdict[int, float]:
     return defaultdict(float)
 
@@ -233,14 +224,13 @@ class Tally:
 
     def add(self, other: Tally, times: float = 1.0) -> None:
         """Add what another tally holds, so many times."""
-        for key, count in other.products.items():
-            self.products[key] += count * times
+        for product, count in other.products.items():
+            self.products[product] += count * times
         for use, count in other.vectors.items():
             self.vectors[use] += count * times
-        for number, count in other.read.items():
-            self.read[number] += count * times
-        for number, count in other.written.items():
-            self.written[number] += count * times
+        for moved, more in ((self.read, other.read), (self.written, other.written)):
+            for number, count in more.items():
+                moved[number] += count * times
 
     @property
     def size(self) -> tuple[float, float, float]:
@@ -281,7 +271,6 @@ Dimensions = list[tuple[int, ...]]
 
 
 def _dimensions(op: KernelOp) -> tuple[Dimensions, Dimensions]:
-    """Return the contracted and the batched dimensions, each of the left and the right side."""
     numbers = op.attributes.get("dimension_numbers", "")
     if numbers:
         lists = [tuple(map(int, re.findall(r"\d+", text))) for text in _LIST.findall(numbers)]
@@ -298,11 +287,12 @@ def _of_maps(attributes: Mapping[str, str]) -> tuple[Dimensions, Dimensions]:
     if len(names) != 3:
         return [], []
     left, right, result = names
-    both = [name for name in left if name in right]
-    contracted = [name for name in both if name not in result]
-    batched = [name for name in both if name in result]
-    found = [
-        [tuple(side.index(name) for name in chosen) for side in (left, right)]
-        for chosen in (contracted, batched)
-    ]
-    return found[0], found[1]
+    contracted, batched = (
+        [name for name in left if name in right and (name in result) is is_kept]
+        for is_kept in (False, True)
+    )
+    sides = (left, right)
+    return (
+        [tuple([side.index(name) for name in contracted]) for side in sides],
+        [tuple([side.index(name) for name in batched]) for side in sides],
+    )

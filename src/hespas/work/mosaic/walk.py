@@ -24,7 +24,7 @@ from hespas.work.mosaic.scalars import (
     same,
     unchanged,
 )
-from hespas.work.mosaic.tally import Tally, VectorUse, element_bits, product_of, uses
+from hespas.work.mosaic.tally import Tally, element_bits, product_of, uses
 
 Weights = NDArray[np.float64]
 
@@ -160,7 +160,7 @@ class Walk:
         elif name == "scf.for":
             self._loop(op, weights, tally)
         elif name == "scf.while":
-            self._unbounded(op, op.regions, weights, tally)
+            self._unbounded(op, weights, tally)
         elif name in _INLINED:
             self._define(op, self._block(op.regions[0], weights, tally))
         elif name in _PRODUCTS:
@@ -188,8 +188,8 @@ class Walk:
         if found is None:
             self._unknown(op)
         times = self._times(weights)
-        for unit, kind, is_arithmetic in found:
-            tally.vectors[VectorUse(unit=unit, kind=kind, is_arithmetic=is_arithmetic)] += times
+        for use in found:
+            tally.vectors[use] += times
         for result in op.results:
             if not self._type(result).is_vector:
                 self.values[result] = self._opaque(op)
@@ -270,7 +270,6 @@ class Walk:
             tally.written[self.roots.get(target, target)] += moved
 
     def _times(self, weights: Weights) -> float:
-        """Return how often something runs over all steps and the loops around it."""
         lengths = self.lengths[: self.depth]
         alike = prod(
             length for length, own in zip(lengths, weights.shape, strict=False) if own == 1
@@ -308,7 +307,7 @@ class Walk:
             self._define(op, initial)
             return
         if not (lower.is_known and upper.is_known and step.is_known):
-            self._unbounded(op, op.regions, weights, tally)
+            self._unbounded(op, weights, tally)
             return
         stride = np.maximum(step.numbers, 1)
         rounds = np.maximum(-(-(upper.numbers - lower.numbers) // stride), 0)
@@ -347,13 +346,11 @@ class Walk:
         self.lengths[axis] = 1
         self.depth -= 1
 
-    def _unbounded(
-        self, op: KernelOp, regions: Sequence[KernelBlock], weights: Weights, tally: Tally
-    ) -> None:
+    def _unbounded(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         """Count a loop whose length depends on data: its copies read an array in memory once."""
         axis = self._enter(1)
         body = Tally()
-        for region in regions:
+        for region in op.regions:
             self._forget(region.arguments)
             self._block(region, weights, body)
         self._leave(axis)
@@ -384,12 +381,10 @@ _NUMBERS = frozenset({"vector.extract", "tpu.assume_multiple", "tpu.core_id", "t
 
 
 def _is_known(name: str) -> bool:
-    """Return whether an operation on numbers and references is known to take no time."""
     return name.startswith(("arith.", "math.")) or name in _NOTHING or name in _NUMBERS
 
 
 def _depth(block: KernelBlock) -> int:
-    """Return how many loops stand in each other."""
     deepest = 0
     for op in block.operations:
         inner = max([_depth(region) for region in op.regions], default=0)
@@ -401,7 +396,6 @@ _EFFECTS = ("store", "dma", "sem_", "scf.", "trace", "prng_set", "region", "barr
 
 
 def _dead(body: KernelBlock) -> set[int]:
-    """Return the results of operations that nothing uses, as loads before stores in Pallas."""
     needed: set[int] = set()
     dead: set[int] = set()
     for op in reversed(list(kernel_ops(body))):

@@ -51,7 +51,6 @@ def _in_header(header: str, key: str, value: str) -> str:
 
 
 def _is_whole(program: bytes) -> bool:
-    """Return whether a proto is an HloProto, which holds a module, rather than a module."""
     try:
         return bool(message_class("xla.HloProto").FromString(program).hlo_module.computations)
     except DecodeError:

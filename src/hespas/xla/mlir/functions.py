@@ -149,7 +149,6 @@ class FunctionReader:
         return made
 
     def _laid_out(self, handle: Any, value: Value, layout: Layout) -> Value:
-        """Return the value with the layout that a compiler chose for it."""
         kind = value.type
         if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
             return value
@@ -159,7 +158,6 @@ class FunctionReader:
         return value
 
     def _place(self, location: Any) -> tuple[str, str]:
-        """Return the name stack and the source location that a location of MLIR holds."""
         line: int = getattr(location, "start_line", 0)
         if line:
             file = location.filename

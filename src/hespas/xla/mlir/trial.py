@@ -71,7 +71,6 @@ def main() -> None:
 
 
 def _has_names(source: bytes, language: str) -> bool:
-    """Return whether all names can be asked for, or the module is refused."""
     try:
         if language in _PARSERS:
             module, name = _PARSERS[language]

@@ -80,7 +80,6 @@ def read_triton(body: bytes) -> TritonKernel:
 
 
 def _opened(block: Any, count: int, notes: dict[str, None]) -> Iterator[TritonOp]:
-    """Yield the operations of a block, which runs ``count`` times, loops and branches opened."""
     for view in block.operations:
         op = view.operation
         if op.name == "scf.for":
