@@ -1,4 +1,10 @@
-"""Estimate every region of a graph, each distinct one once."""
+"""Estimate every region of a graph, each distinct one once, at the clock that a device sustains.
+
+Power limits act on the mean power over some 10 ms: products that were timed for less than that ran
+at the boost clock, longer ones at a lower clock (`hespas.hardware.power.clock_in_loop`). Kernels of
+a step take less, and layers as long. So the mean is taken over the whole computation of the step,
+which has one clock: the largest at which that mean is within the limit.
+"""
 
 from __future__ import annotations
 
@@ -144,17 +150,21 @@ def estimate_graph(
     """
     jobs = _jobs(graph, modules, reuse=store is not None)
     keys: dict[_Job, str] = {}
-    cached: dict[str, Estimate] = {}
+    cached: dict[_Job, Estimate] = {}
     if store is not None:
         fingerprints = (modules.modules[job.module].fingerprint for job in jobs)
         is_scheduled = graph.program.is_scheduled
-        found = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
-        keys.update(zip(jobs, found, strict=True))
-        for key, text in store.read(keys.values()).items():
-            cached[key] = decode_estimate(text, location=store.location)
-    missing = [job for job in jobs if keys.get(job) not in cached]
+        listed = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
+        keys.update(zip(jobs, listed, strict=True))
+        texts = store.read(keys.values())
+        cached.update(
+            (job, decode_estimate(texts[key], location=store.location))
+            for job, key in keys.items()
+            if key in texts
+        )
+    missing = [job for job in jobs if job not in cached]
     if progress is not None:
-        progress(sum(len(job.serves) for job in jobs if keys.get(job) in cached))
+        progress(sum(len(job.serves) for job in cached))
     fresh: dict[_Job, tuple[Estimate, float]] = {}
     try:
         fresh.update(zip(missing, _run(missing, graph, estimator, threads, progress), strict=True))
@@ -165,16 +175,15 @@ def estimate_graph(
     estimates: list[Estimate | None] = [None] * len(graph.regions)
     made: list[ModuleEstimate] = []
     for job in jobs:
-        estimate, elapsed_s = fresh[job] if job in fresh else (cached[keys[job]], 0.0)
+        estimate, elapsed_s = fresh[job] if job in fresh else (cached[job], 0.0)
         for region in job.serves:
             estimates[region] = estimate
+        counts = [graph.counts[region] if graph.counts else 1 for region in job.serves]
         made.append(
             ModuleEstimate(
                 module=job.module,
                 region=job.region.id,
-                uses=sum(graph.counts[each] for each in job.serves)
-                if graph.counts
-                else len(job.serves),
+                uses=sum(counts),
                 operations=len(job.region.operations),
                 estimate=estimate,
                 elapsed_s=elapsed_s,
@@ -257,21 +266,15 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
         of_module.setdefault(each.module, []).append(each)
     total = Estimate()
     for alike in of_module.values():
-        for estimate, uses in _distinct(alike):
-            total += estimate * uses
+        uses: dict[str, int] = {}
+        first: dict[str, Estimate] = {}
+        for each in alike:
+            text = encode_estimate(each.estimate) if len(alike) > 1 else ""
+            uses[text] = uses.get(text, 0) + each.uses
+            first.setdefault(text, each.estimate)
+        for text, count in uses.items():
+            total += first[text] * count
     return total
-
-
-def _distinct(alike: Sequence[ModuleEstimate]) -> Iterator[tuple[Estimate, int]]:
-    """Yield the different estimates of one module, and how many regions have each."""
-    if len(alike) == 1:
-        yield alike[0].estimate, alike[0].uses
-        return
-    equal: dict[str, list[ModuleEstimate]] = {}
-    for each in alike:
-        equal.setdefault(encode_estimate(each.estimate), []).append(each)
-    for group in equal.values():
-        yield group[0].estimate, sum(each.uses for each in group)
 
 
 def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:

@@ -66,35 +66,35 @@ class AnalysisCache:
         Raises `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
         """
         path = self.path_of(text, launch, neighbours=neighbours)
-        found = None if path is None else _read(path)
-        if found is None:
-            found = _made(text, launch, neighbours=neighbours)
-            if path is not None:
-                _write(path, found)
-        return found
+        cached = None if path is None else _read(path)
+        if cached is not None:
+            return cached
+        # Walking needs numpy, whose import takes longer than all else where nothing is walked.
+        from hespas.price.ptx.reading import (  # noqa: PLC0415
+            analysis_of,
+            walk_middle,
+            with_neighbour,
+        )
+
+        walked = walk_middle(text, launch)
+        analysis = analysis_of(walked, launch)
+        if neighbours:
+            analysis = with_neighbour(analysis, walked, launch)
+        if path is not None:
+            packed = msgspec.msgpack.encode(analysis)
+            with suppress(OSError, OutputError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(path, _MARK + sha256(packed).digest() + packed)
+        return analysis
 
     def path_of(self, text: str, launch: KernelLaunch, *, neighbours: bool = False) -> Path | None:
         """Return the file of an analysis."""
         if self.directory is None:
             return None
         shape = (launch.grid, launch.block, launch.shared_memory_bytes)
-        key = msgspec.msgpack.encode(
-            (__version__, code_digest("price/ptx"), text, shape, neighbours)
-        )
+        reader = (__version__, code_digest("price/ptx"))
+        key = msgspec.msgpack.encode((*reader, text, shape, neighbours))
         return self.directory / f"{sha256(key).hexdigest()}{_SUFFIX}"
-
-
-def _made(text: str, launch: KernelLaunch, *, neighbours: bool) -> KernelAnalysis:
-    # Walking needs numpy, whose import takes longer than all else where nothing is walked.
-    from hespas.price.ptx.reading import (  # noqa: PLC0415
-        analysis_of,
-        walk_middle,
-        with_neighbour,
-    )
-
-    walked = walk_middle(text, launch)
-    found = analysis_of(walked, launch)
-    return with_neighbour(found, walked, launch) if neighbours else found
 
 
 def _read(path: Path) -> KernelAnalysis | None:
@@ -109,13 +109,6 @@ def _read(path: Path) -> KernelAnalysis | None:
         return None
 
 
-def _write(path: Path, analysis: KernelAnalysis) -> None:
-    packed = msgspec.msgpack.encode(analysis)
-    with suppress(OSError, OutputError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, _MARK + sha256(packed).digest() + packed)
-
-
 _SMALL_BLOCK_BYTES = 16 * 1024
 """What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
 
@@ -124,6 +117,11 @@ _MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
 
 _ANYWHERE = "kernel: what is gathered and scattered is taken to lie anywhere in its table"
 
+_READ = (
+    "kernels are read in the PTX that the compiler wrote, and their limits add as the root of "
+    "their squares"
+)
+_BY_CATEGORY = "no kernel's PTX is known: each is priced by its category and its bytes"
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 _NO_CACHE = AnalysisCache()
 
@@ -158,15 +156,11 @@ class KernelPricer:
     @property
     def parameters(self) -> Mapping[str, object]:
         """The figures of the device, and what stands for all kernels' texts and launches."""
-        figures = {
-            name: getattr(self.gpu, name)
-            for name in self.gpu.__struct_fields__
-            if name != "sources"
-        }
-        bandwidth = self.device.memory_bandwidth_bytes_per_s
+        figures = msgspec.structs.asdict(self.gpu)
+        del figures["sources"]
         return {
             **figures,
-            "memory_bandwidth": bandwidth,
+            "memory_bandwidth": self.device.memory_bandwidth_bytes_per_s,
             "factor": self.factor,
             "kernels": self._fingerprint,
         }
@@ -183,18 +177,11 @@ class KernelPricer:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What it assumes of every kernel."""
-        assumed = sorted(
-            name for name, source in self.gpu.sources.items() if source.startswith("assumed")
-        )
-        how = (
-            "kernels are read in the PTX that the compiler wrote, and their limits add as the root "
-            "of their squares"
-            if self.kernels.ptx
-            else "no kernel's PTX is known: each is priced by its category and its bytes"
-        )
-        return (
-            f"kernel: {how}; assumed of the inside of {self.device.name}: {', '.join(assumed)}",
-        )
+        sources = self.gpu.sources.items()
+        assumed = sorted(name for name, source in sources if source.startswith("assumed"))
+        how = _READ if self.kernels.ptx else _BY_CATEGORY
+        inside = f"assumed of the inside of {self.device.name}: {', '.join(assumed)}"
+        return (f"kernel: {how}; {inside}",)
 
     @cached_property
     def _launches(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
@@ -425,14 +412,11 @@ def make(spec: EstimatorSpec) -> KernelEstimator:
 
     Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
     """
-    device = spec.needed_device("kernel")
-    roofline = Roofline(
-        device=device, options=spec.roofline_options, custom_calls=spec.custom_calls
-    )
-    read = KernelPricer(
-        device=device,
-        gpu=load_microarchitecture(device),
-        kernels=spec.kernels or CompiledKernels(launches=(), ptx={}),
+    roofline = Roofline.of(spec, "kernel")
+    kernels = KernelPricer(
+        device=roofline.device,
+        gpu=load_microarchitecture(roofline.device),
+        kernels=spec.kernels or _NO_KERNELS,
         cache=AnalysisCache(directory=spec.kernels_directory),
     )
-    return KernelEstimator(kernels=read, roofline=roofline)
+    return KernelEstimator(kernels=kernels, roofline=roofline)
