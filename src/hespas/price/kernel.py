@@ -32,6 +32,7 @@ from hespas.work.convolution import Convolution, convolutions
 from hespas.work.custom_call import TRITON
 from hespas.work.fusion import only_moves, operations_of, written_elements
 from hespas.work.gemm import Gemm, GemmWriter, GroupedGemm, gemms, grouped_gemms
+from hespas.work.sorts import launches_of
 
 WARP = 32
 
@@ -113,6 +114,11 @@ class Kernel:
     def written_elements(self) -> int:
         """The elements of the result that it writes most of; of one in place, of the update."""
         return written_elements(self.op)
+
+    @cached_property
+    def launches(self) -> tuple[int, int]:
+        """How many kernels it is where no launch is known, and how often they move its data."""
+        return launches_of(self.op)
 
     @cached_property
     def category(self) -> str:

@@ -1,8 +1,18 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
 import pytest
 
-from hespas.price.kernel import kind_of
+import hespas
+from hespas.hardware.presets import load_device
+from hespas.price.driver import OperationMethod
+from hespas.price.kernel import LOOP, Writer, kernel_of, kind_of
+from hespas.price.methods import EstimatorSpec, default_method
+from hespas.work.expand import Leaf, expand
 from hlo_programs import entry_op, read_hlo
 
 ADD = """
@@ -107,3 +117,69 @@ def test_a_fusion_is_called_after_what_it_does(body: str, result: str, kind: str
 )
 def test_an_operation_alone(body: str, kind: str) -> None:
     assert kind_of(entry_op(body)) == kind
+
+
+FUSIONS = """HloModule m, is_scheduled=true
+fused {
+  p = f32[4096,4096] parameter(0)
+  q = f32[4096,4096] parameter(1)
+  a = f32[4096,4096] add(p, q)
+  ROOT t = f32[4096,4096] tanh(a)
+}
+product {
+  p = bf16[4096,4096] parameter(0)
+  q = bf16[4096,4096] parameter(1)
+  d = bf16[4096,4096] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = bf16[4096,4096] tanh(d)
+}
+ENTRY main {
+  a = f32[4096,4096] parameter(0)
+  b = f32[4096,4096] parameter(1)
+  c = bf16[4096,4096] parameter(2)
+  f = f32[4096,4096] fusion(a, b), kind=kLoop, calls=fused
+  g = bf16[4096,4096] fusion(c, c), kind=kCustom, calls=product
+  ROOT r = (f32[4096,4096], bf16[4096,4096]) tuple(f, g)
+}
+"""
+HESPAS = Path(hespas.__file__).parent
+
+
+def files_executed(run: Callable[[], object]) -> set[str]:
+    """Return the files of hespas whose functions run, those of the program's values left out."""
+    executed = set[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(HESPAS):
+            executed.add(file.relative_to(HESPAS).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return {file for file in executed if not file.startswith("program/")}
+
+
+def test_a_kernel_that_is_classified_is_priced_by_few_files() -> None:
+    program, device = read_hlo(FUSIONS), load_device("H100_80GB")
+    method = default_method(program, device)
+    assert method.name == "measured"
+    estimator = method.estimator(EstimatorSpec(device=device))
+    assert isinstance(estimator, OperationMethod)
+    leaves = [cost for cost in expand(program.main.body.operations) if isinstance(cost, Leaf)]
+    for leaf in [leaf for leaf in leaves if leaf.op.kind == "fusion"]:
+        estimator.price(leaf, is_kernel=True)
+        files = files_executed(lambda leaf=leaf: estimator.price(leaf, is_kernel=True))
+        assert len(files) <= 8, sorted(files)
+
+
+def test_a_kernel_is_made_once() -> None:
+    (loop, product) = [
+        kernel_of(op) for op in read_hlo(FUSIONS).main.body.operations if op.kind == "fusion"
+    ]
+    assert kernel_of(loop.op) is loop
+    assert (loop.category, loop.writer, loop.is_of_library) == (LOOP, Writer.COMPILER, False)
+    assert [each.n for each in product.products] == [4096]
+    assert product.is_of_library

@@ -41,7 +41,6 @@ from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
-from hespas.work.sorts import launches_of
 
 _MARK = b"hespas kernel 1\n"
 _DIGEST_BYTES = 32
@@ -262,7 +261,7 @@ class KernelPricer:
             bytes_moved=moved,
             memory_bandwidth_bytes_per_s=bandwidth,
         )
-        kernels, passes = (1, 1) if launch is not None else launches_of(leaf.op)
+        kernels, passes = (1, 1) if launch is not None else kernel.launches
         if kernels > 1:
             terms = added_terms([(terms, passes)])
             terms = replace(terms, launch_s=self.gpu.launch_s * kernels)
