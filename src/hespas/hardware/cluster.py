@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import exp
 from pathlib import Path
+from random import Random
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -36,6 +38,19 @@ class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: int
     sigma: Annotated[float, Meta(gt=0, lt=1)]
     distribution: Distribution = Distribution.LOGNORMAL
+
+    def factors(self, device: int) -> Iterator[float]:
+        """Yield the factors of a device's computations, one after the other."""
+        random = Random(f"{self.seed} {device}")  # noqa: S311 - no secret
+        sigma = self.sigma
+        while True:
+            match self.distribution:
+                case Distribution.LOGNORMAL:
+                    yield exp(random.gauss(-sigma * sigma / 2, sigma))
+                case Distribution.UNIFORM:
+                    yield 1 + random.uniform(-sigma, sigma)
+                case Distribution.EXPONENTIAL:
+                    yield 1 + random.expovariate(1 / sigma)
 
 
 class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp
-from random import Random
-from typing import assert_never
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_NS, PS_PER_S
 from hespas.errors import SimulationError
-from hespas.hardware.cluster import Cluster, Distribution, Jitter
 from hespas.hardware.system import System
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
 from hespas.tasks.graph import (
@@ -29,6 +27,9 @@ from hespas.tasks.graph import (
     TaskGraph,
     needs,
 )
+
+if TYPE_CHECKING:
+    from hespas.hardware.cluster import Cluster, Jitter
 
 REPLAY = "replay-only"
 """The option of a system whose tasks last as long as they were recorded to."""
@@ -133,30 +134,16 @@ def check_devices(cluster: Cluster, device_count: int) -> None:
 
 
 def _scaled(graph: TaskGraph, scale: float, jitter: Jitter | None, device: int) -> TaskGraph:
-    random = None if jitter is None else Random(f"{jitter.seed} {device}")  # noqa: S311 - no secret
-
-    def scaled(task: Task) -> Task:
-        if not isinstance(task, ComputeTask):
-            return task
-        factor = scale if jitter is None or random is None else scale * _factor(jitter, random)
-        return replace(task, duration_ps=round(task.duration_ps * factor))
-
     if scale == 1.0 and jitter is None:
         return graph
-    return replace(graph, tasks=tuple([scaled(task) for task in graph.tasks]))
-
-
-def _factor(jitter: Jitter, random: Random) -> float:
-    sigma = jitter.sigma
-    match jitter.distribution:
-        case Distribution.LOGNORMAL:
-            return exp(random.gauss(-sigma * sigma / 2, sigma))
-        case Distribution.UNIFORM:
-            return 1 + random.uniform(-sigma, sigma)
-        case Distribution.EXPONENTIAL:
-            return 1 + random.expovariate(1 / sigma)
-        case _:
-            assert_never(jitter.distribution)
+    factors = repeat(1.0) if jitter is None else jitter.factors(device)
+    tasks = [
+        replace(task, duration_ps=round(task.duration_ps * (scale * next(factors))))
+        if isinstance(task, ComputeTask)
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
 
 
 def _delayed(graph: TaskGraph, delay_ps: int) -> TaskGraph:
