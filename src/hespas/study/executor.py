@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -93,11 +93,6 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     files: dict[str, bytes] = {}
-
-
-def failed(reason: str, *, elapsed_s: float) -> Outcome:
-    """Return the outcome of a task that can't be done."""
-    return Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)
 
 
 def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
@@ -225,17 +220,16 @@ class LocalExecutor:
 
     ``workers`` is how many there are, None for one a core. A task is begun where the memory that
     others of its phase took at most is free, or where nothing else runs; the first of a phase runs
-    beside none of its own. ``peaks`` is what was measured before, by phase. Workers run in
-    ``directory``, None for the current one.
+    beside none of its own. ``peaks`` are the most that phases took. Workers run in ``directory``,
+    None for the current one.
     """
 
     workers: int | None = None
     time_limit_s: float = 1800.0
-    peaks: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
+    peaks: dict[Phase, int] = field(default_factory=dict[Phase, int])
     command: Sequence[str] = _COMMAND
     directory: Path | None = None
     _processes: list[_Process] = field(default_factory=list[_Process])
-    _peaks: dict[Phase, int] = field(default_factory=dict[Phase, int])
     _home: tempfile.TemporaryDirectory[str] | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _free_bytes: int = 0
@@ -244,7 +238,6 @@ class LocalExecutor:
         """Measure the memory that is free; workers start with the first tasks."""
         self._home = tempfile.TemporaryDirectory(prefix="hespas-study-")
         self._free_bytes = int(free_memory_bytes() * _USABLE)
-        self._peaks.update(self.peaks)
         return self
 
     def __exit__(
@@ -285,15 +278,15 @@ class LocalExecutor:
         return [each for each in self._processes if each.attempt is not None]
 
     def _may_begin(self, attempt: _Attempt) -> bool:
-        running = [each.attempt for each in self._busy() if each.attempt is not None]
+        running = [each.attempt for each in self._processes if each.attempt is not None]
         if not running:
             return True
         if len(running) >= self.most or attempt.lost or any(each.lost for each in running):
             return False
-        known = self._peaks.get(attempt.task.phase)
+        known = self.peaks.get(attempt.task.phase)
         if known is None:
             return all(each.task.phase is not attempt.task.phase for each in running)
-        taken = sum(self._peaks.get(each.task.phase, 0) for each in running)
+        taken = sum(self.peaks.get(each.task.phase, 0) for each in running)
         return taken + known <= self._free_bytes
 
     def _begin(self, attempt: _Attempt) -> None:
@@ -348,8 +341,8 @@ class LocalExecutor:
             if attempt.lost < _MOST_ATTEMPTS:
                 waiting.appendleft(attempt)
                 return None
-        peak = max(self._peaks.get(task.phase, 0), outcome.peak_memory_bytes)
-        self._peaks[task.phase] = peak
+        peak = max(self.peaks.get(task.phase, 0), outcome.peak_memory_bytes)
+        self.peaks[task.phase] = peak
         return task, outcome
 
     def _lost(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
@@ -374,7 +367,11 @@ class LocalExecutor:
             if attempt is not None and now_s - worker.began_s > self.time_limit_s:
                 self._end(worker)
                 reason = f"took longer than {self.time_limit_s:g} s"
-                yield attempt.task, failed(reason, elapsed_s=now_s - worker.began_s)
+                elapsed_s = now_s - worker.began_s
+                yield (
+                    attempt.task,
+                    Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s),
+                )
 
     def _end(self, worker: _Process) -> None:
         self._processes.remove(worker)

@@ -98,14 +98,11 @@ def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
     """Return the rows in the order of a goal: those done, screened, pruned and failed."""
     found: list[Row] = []
     for status in (Status.DONE, Status.SCREENED):
-        found += ordered([row for row in rows if row.status is status], goal, _figures)
+        alike = [row for row in rows if row.status is status]
+        found += ordered(alike, goal, lambda row: row.figures)
     for status in (Status.PRUNED, Status.FAILED):
         found += [row for row in rows if row.status is status]
     return found
-
-
-def _figures(row: Row) -> Mapping[str, float | None]:
-    return row.figures
 
 
 def flat(row: Row) -> dict[str, object]:
@@ -159,11 +156,11 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
 
 
 def _write_csv(rows: Sequence[Row], path: Path) -> None:
-    names, each = _columns(rows)
+    names, dictionaries = _columns(rows)
     written = io.StringIO()
     table = csv.DictWriter(written, names, lineterminator="\n")
     table.writeheader()
-    table.writerows(each)
+    table.writerows(dictionaries)
     write_file(path, written.getvalue().encode())
 
 
@@ -180,24 +177,19 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
     except ImportError as error:
         raise ExtraMissingError("writing Parquet", extra="parquet") from error
     names, each = _columns(rows)
-    columns = {name: [_plain(row.get(name)) for row in each] for name in names}
-    mixed = {name: _alike(values) for name, values in columns.items()}
+    columns = {name: _alike([row.get(name) for row in each]) for name in names}
     with replaced_file(path) as temporary:
-        parquet.write_table(arrow.table(mixed), temporary)
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+        parquet.write_table(arrow.table(columns), temporary)
 
 
 def _alike(values: list[object]) -> list[object]:
     """Return a column's values in one type: text where they are of several."""
     kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float}:
-        return [
-            float(each) if isinstance(each, int) and float in kinds else each for each in values
-        ]
-    return values if len(kinds) < 2 else [None if each is None else str(each) for each in values]
+    if kinds == {int, float}:
+        return [float(value) if isinstance(value, int) else value for value in values]
+    if len(kinds) < 2 and kinds <= {str, int, float, bool}:
+        return values
+    return [None if value is None else str(value) for value in values]
 
 
 _WRITERS: Mapping[str, Callable[[Sequence[Row], Path], None]] = {
@@ -359,17 +351,14 @@ def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> st
     lines = [head]
     for number, row in enumerate(shown, start=1):
         cells = [_cell(row.candidate.get(key)) for key in varying]
-        values = [_figure(name, row) for name in known]
-        lines.append([str(number), *cells, _status(row), *values, _remark(row)])
+        values = [figure_text(name, row.figures.get(name)) for name in known]
+        status = row.fidelity if row.status is Status.DONE else row.status.value
+        lines.append([str(number), *cells, status, *values, _remark(row)])
     left = len(varying) + 2
     text = _aligned(lines, left=left)
     if len(rows) > most:
         text.append(f"and {len(rows) - most} more")
     return "\n".join(text)
-
-
-def _status(row: Row) -> str:
-    return row.fidelity if row.status is Status.DONE else row.status.value
 
 
 def _remark(row: Row) -> str:
@@ -387,19 +376,14 @@ def _cell(value: object) -> str:
     return "" if value is None else scalar_text(cast("Scalar", value))
 
 
-def _figure(name: str, row: Row) -> str:
-    value = row.figures.get(name)
-    if value is None:
-        return ""
-    return figure_text(name, value)
-
-
-def figure_text(name: str, value: float) -> str:
-    """Return a figure with its unit.
+def figure_text(name: str, value: float | None) -> str:
+    """Return a figure with its unit; nothing for one that is not known.
 
     >>> figure_text("step_time_s", 0.25), figure_text("mfu", 0.4217), figure_text("devices", 8)
     ('250 ms', '42.2 %', '8')
     """
+    if value is None:
+        return ""
     match name:
         case "mfu" | "goodput":
             text = f"{100 * value:.1f} %"
@@ -457,9 +441,5 @@ def compared_text(first: Row, second: Row) -> str:
     for name in dict.fromkeys([*first.figures, *second.figures]):
         a, b = first.figures.get(name), second.figures.get(name)
         ratio = "" if a is None or b is None or not a else f"{b / a:.3f}"
-        lines.append([name, _given(name, a), _given(name, b), ratio])
+        lines.append([name, figure_text(name, a), figure_text(name, b), ratio])
     return "\n".join(_aligned([[*line, ""] for line in lines], left=1))
-
-
-def _given(name: str, value: float | None) -> str:
-    return "" if value is None else figure_text(name, value)

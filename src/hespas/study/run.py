@@ -236,16 +236,15 @@ def _compile(run: _Run, candidates: Sequence[int]) -> None:
     left, wanted = list(candidates), run.study.compiled_count
     most = _MOST_COMPILED * wanted
     while left and most > 0:
-        done = sum(row.fidelity == Phase.COMPILE.value for row in _done(run))
+        done = sum(
+            row.status is Status.DONE and row.fidelity == Phase.COMPILE.value
+            for row in run.rows.values()
+        )
         count = min(wanted - done, most)
         if count <= 0:
             return
         wave, left, most = left[:count], left[count:], most - count
         _evaluate(run, wave, lambda _: (Phase.COMPILE, Status.DONE))
-
-
-def _done(run: _Run) -> list[Row]:
-    return [row for row in run.rows.values() if row.status is Status.DONE]
 
 
 def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> None:
@@ -379,16 +378,12 @@ class Studied:
         return f"{counts_text(self.rows)}\n{table_text(self.rows, self.study.goal)}"
 
 
-def no_listener(rows: Sequence[Row]) -> None:
-    """Listen to nothing."""
-
-
 def studied(
     study: Study,
     directory: Path,
     *,
     executor: ExecutorOptions | None = None,
-    listener: Listener = no_listener,
+    listener: Listener = lambda _: None,
 ) -> Studied:
     """Run a study in a directory, or go on with it, and return its table.
 
@@ -396,13 +391,7 @@ def studied(
     another study, in use, or can't be written.
     """
     with opened(directory) as store:
-        present = store.study()
-        if present is not None and present != study.to_dict():
-            raise OutputError(
-                "holds the results of another study",
-                location=str(directory),
-                hint="choose another directory",
-            )
+        store.check_study(study.to_dict())
         with executor_of(executor or ExecutorOptions()) as chosen:
             kept = KeptOutcomes(directory=cache_home() / "studied")
             rows = run_study(study, store, chosen, listener, kept=kept)

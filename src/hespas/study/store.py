@@ -72,59 +72,43 @@ class Store:
 
     def study(self) -> dict[str, object] | None:
         """Return the study that the directory is of, as `Study.to_dict` gave it."""
-        text = self._about("study")
+        text = self._cell("SELECT value FROM about WHERE name = 'study'")
         return None if text is None else self._decoded(text, dict[str, object])
 
-    def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
-        """Note the study; raise `OutputError` where the directory is of another one."""
-        present = self.study()
-        if present is not None and present != study:
+    def check_study(self, study: dict[str, object]) -> None:
+        """Raise `OutputError` where the directory is of another study."""
+        if self.study() not in (None, study):
             raise OutputError(
                 "holds the results of another study",
                 location=str(self.directory),
                 hint="choose another directory",
             )
+
+    def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
+        """Note the study; raise `OutputError` where the directory is of another one."""
+        self.check_study(study)
+        about = {"format": _FORMAT, "study": json.dumps(study), "versions": json.dumps(versions)}
         with self._writing():
-            about = {
-                "format": _FORMAT,
-                "study": json.dumps(study),
-                "versions": json.dumps(versions),
-            }
             self._connection.executemany(
                 "INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", about.items()
             )
-
-    def note(self, name: str, value: str) -> None:
-        """Keep a text about the study."""
-        with self._writing():
-            self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
-
-    def _about(self, name: str) -> str | None:
-        found = self._connection.execute(
-            "SELECT value FROM about WHERE name = ?", (name,)
-        ).fetchone()
-        return None if found is None else found[0]
-
-    def about(self, name: str) -> str | None:
-        """Return a text about the study; None where there is none."""
-        return self._about(name)
 
     # Evaluations.
 
     def outcome(self, key: str) -> Outcome | None:
         """Return what came of an evaluation; None where it was never made, or could not be made."""
-        found = self._connection.execute(
-            "SELECT outcome FROM evaluations WHERE key = ?", (key,)
-        ).fetchone()
-        outcome = None if found is None else self._decoded(found[0], Outcome)
+        text = self._cell("SELECT outcome FROM evaluations WHERE key = ?", key)
+        outcome = None if text is None else self._decoded(text, Outcome)
         return None if outcome is None or outcome.ending is Ending.EXHAUSTED else outcome
 
     def report(self, key: str) -> dict[str, object] | None:
         """Return the whole report of an evaluation, as ``hespas run --json`` writes it."""
-        found = self._connection.execute(
-            "SELECT report FROM evaluations WHERE key = ?", (key,)
-        ).fetchone()
-        return self._decoded(found[0], dict[str, object]) if found and found[0] else None
+        text = self._cell("SELECT report FROM evaluations WHERE key = ?", key)
+        return self._decoded(text, dict[str, object]) if text else None
+
+    def _cell(self, query: str, *values: str) -> str | bytes | None:
+        row = self._connection.execute(query, values).fetchone()
+        return None if row is None else row[0]
 
     def _decoded(self, text: str | bytes, kind: type[Kind]) -> Kind:
         try:
@@ -157,17 +141,10 @@ class Store:
 
     def counts(self) -> Counts:
         """Return how many evaluations there are and what they took."""
-        found = self._connection.execute(
+        evaluations, cpu_s, elapsed_s = self._connection.execute(
             "SELECT count(*), total(cpu_s), total(elapsed_s) FROM evaluations"
         ).fetchone()
-        return Counts(evaluations=found[0], cpu_s=found[1], elapsed_s=found[2])
-
-    def peak_memory_bytes(self, phase: str) -> int:
-        """Return the most memory that an evaluation of a phase took; 0 where there was none."""
-        found = self._connection.execute(
-            "SELECT max(peak_memory_bytes) FROM evaluations WHERE phase = ?", (phase,)
-        ).fetchone()
-        return found[0] or 0
+        return Counts(evaluations=evaluations, cpu_s=cpu_s, elapsed_s=elapsed_s)
 
     # Rows.
 
@@ -254,9 +231,8 @@ def _check_size(path: Path) -> None:
     pages = int.from_bytes(header[28:32], "big")
     if not size_bytes:
         return
-    if len(header) < _HEADER_BYTES or size_bytes < pages * (
-        65536 if page_bytes == 1 else page_bytes
-    ):
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    if len(header) < _HEADER_BYTES or size_bytes < pages * page_bytes:
         raise _damaged(path.parent)
 
 

@@ -13,13 +13,10 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.units import PS_PER_S
-from hespas.base.version import __version__
 from hespas.errors import ConfigError
 from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
-from hespas.prediction.figures.assumptions import assumptions_of_step
 from hespas.prediction.figures.breakdown import (
-    Breakdown,
     breakdown,
     joined_breakdown,
     kind_rows,
@@ -29,20 +26,12 @@ from hespas.prediction.figures.breakdown import (
 from hespas.prediction.figures.communication import IDLE, communication_rows
 from hespas.prediction.figures.goodput import pipeline_goodput
 from hespas.prediction.figures.schema import (
-    SCHEMA_VERSION,
     CommunicationRow,
     PipelineReport,
     RunReport,
     StageRow,
 )
-from hespas.prediction.figures.step import (
-    given_options,
-    op_row,
-    rate_of,
-    shares,
-    utilisation_of,
-    with_facility,
-)
+from hespas.prediction.figures.step import summary
 from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate
 from hespas.tasks.graph import devices_text
@@ -117,68 +106,25 @@ def pipeline_report(prediction: PipelinePrediction) -> RunReport:
     total = Estimate()
     for program, times, _ in ran:
         total += program.estimates.total * times
-    whole = total.total
-    step_s, work, shown = prediction.step_time_s, prediction.work, prediction.options.report
-    used = utilisation_of(prediction, whole)
-    tokens_per_s = rate_of(work.tokens, step_s)
-    found = joined_breakdown(_breakdowns(ran))
+    shown = prediction.options.report
+    parts = joined_breakdown(
+        (breakdown(program), times, opened.both) for program, times, opened in ran
+    )
     rows = list(_communication(prediction, ran))
-    communication_s = sum(row.time_s for row in rows if row.kind != IDLE)
-    first = ran[0][0]
-    groups = assumptions_of_step(prediction, total)
-    return RunReport(
-        schema_version=SCHEMA_VERSION,
-        program=prediction.cut.source.name,
-        node=prediction.device_name,
-        system=prediction.system.name,
-        method=first.estimates.method,
+    return msgspec.structs.replace(
+        summary(prediction, total, ran[0][0], prediction.cut.source.name),
         fidelity=prediction.fidelity,
-        devices=prediction.devices,
-        step_time_s=step_s,
-        compute_s=prediction.compute_s,
-        communication_s=communication_s,
-        exposed_communication_s=prediction.exposed_communication_s,
+        communication_s=sum(row.time_s for row in rows if row.kind != IDLE),
         host_transfer_s=sum(program.host_transfer_s * times for program, times, _ in ran),
-        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=0.0,
-        bound=shares(
-            whole,
-            exposed_communication_s=prediction.exposed_communication_s,
-            exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        ),
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
-        samples_per_s=rate_of(work.samples, step_s),
-        samples=work.what,
-        mfu=used.mfu,
-        hardware_utilisation=used.executed,
-        flops=whole.flops,
-        flops_utilisation=used.computing,
-        memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=used.memory,
-        energy_j=with_facility(whole.energy_j, prediction.options),
-        energy=None,
         peak_memory_bytes=prediction.peak_memory_bytes,
-        memory_capacity_bytes=prediction.memory_capacity_bytes,
-        host_memory_bytes=max(each.host_bytes for each in prediction.memories),
+        host_memory_bytes=max(memory.host_bytes for memory in prediction.memories),
         host_transfer_bytes=sum(program.host_transfer_bytes * times for program, times, _ in ran),
-        per_op={kind: op_row(op) for kind, op in sorted(total.per_op.items())},
-        kinds=kind_rows(found),
-        phases=phase_rows(found),
-        layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
+        kinds=kind_rows(parts),
+        phases=phase_rows(parts),
+        layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
         communication=sorted(
             rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis)
         ),
-        explain=[],
-        assumptions=[group.text for group in groups],
-        assumption_groups=groups,
-        warnings=list(prediction.warnings),
-        options=given_options(prediction.options),
-        versions={"hespas": __version__, **first.graph.program.compiler_versions},
-        model_flops=work.model_flops,
-        peak_type=used.peak_type,
-        peak_flops_per_s=used.flops_per_s,
-        peak_bytes_per_s=used.bytes_per_s,
         pipeline=pipeline_rows(prediction),
         goodput=pipeline_goodput(prediction),
     )
@@ -228,11 +174,6 @@ def _open(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> 
 
 def _share(left_ps: float, before_ps: float) -> float:
     return left_ps / before_ps if before_ps > 0 else 1.0
-
-
-def _breakdowns(ran: list[_Ran]) -> Iterator[tuple[Breakdown, float, float]]:
-    for program, times, open_ in ran:
-        yield breakdown(program), times, open_.both
 
 
 def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast
@@ -41,13 +40,12 @@ from hespas.prediction.figures.schema import (
 )
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.price.estimate import Bound, OpEstimate
+from hespas.price.estimate import Estimate, OpEstimate
 from hespas.price.graph import draw_of
-from hespas.program.program import OverlapLimit
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:
-    """Return the parts of the energy of a step; None where the clock doesn't follow from power."""
+    """Return the parts of a step's energy; None where the clock doesn't follow from power."""
     sustained, device = prediction.estimates.sustained, prediction.device
     if sustained is None or device is None or device.power is None:
         return None
@@ -75,58 +73,9 @@ def energy_parts(prediction: Prediction) -> EnergyParts | None:
     )
 
 
-def energy_j(prediction: Prediction) -> float | None:
-    """Return the energy of a step: the sum of its parts, where they are known.
-
-    Elsewhere it is what the method says of the board while it computes; None if it says nothing.
-    """
-    parts = energy_parts(prediction)
-    if parts is None:
-        return with_facility(prediction.estimates.total.total.energy_j, prediction.options)
+def _energy_j(parts: EnergyParts) -> float:
     known = (parts.compute_j, parts.memory_j, parts.idle_j, parts.node_j, parts.network_j)
-    return sum(each for each in known if each is not None) + parts.facility_j
-
-
-def with_facility(energy_j: float | None, options: PredictOptions) -> float | None:
-    """Return an energy with what the site needs for it; None where it is not known."""
-    return None if energy_j is None else energy_j * options.energy.pue
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
-    """Shares of the peak rates, and the rates; None is what is not known.
-
-    ``mfu`` and ``executed`` are over the step, ``computing`` and ``memory`` over the time in which
-    a device computes.
-    """
-
-    mfu: float | None
-    executed: float | None
-    computing: float | None
-    memory: float | None
-    peak_type: str | None
-    flops_per_s: float | None
-    bytes_per_s: float | None
-
-
-def utilisation_of(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> Utilisation:
-    """Return the shares of the peaks that a step uses.
-
-    ``total`` is what one device computes in it.
-    """
-    step_s, compute_s = prediction.step_time_s, prediction.compute_s
-    flops_per_s, moved_s = _peak(prediction, total), total.memory_time_at_peak_s
-    executed_per_s = flops_per_s if total.knows_peaks else None
-    bytes_per_s = total.bytes_moved / moved_s if moved_s > 0 else None
-    return Utilisation(
-        mfu=_share(prediction.work.model_flops, prediction.devices * step_s, flops_per_s),
-        executed=_share(total.flops, step_s, executed_per_s),
-        computing=_share(total.flops, compute_s, executed_per_s),
-        memory=_share(total.bytes_moved, compute_s, bytes_per_s),
-        peak_type=total.main_type if flops_per_s else None,
-        flops_per_s=flops_per_s,
-        bytes_per_s=bytes_per_s,
-    )
+    return sum(part for part in known if part is not None) + parts.facility_j
 
 
 def _peak(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> float | None:
@@ -146,34 +95,17 @@ def _share(amount: float | None, time_s: float, peak_per_s: float | None) -> flo
     return amount / (time_s * peak_per_s)
 
 
-def bound_shares(prediction: Prediction) -> BoundShares:
-    """Return what the step's time goes to, as shares that add to 1."""
-    return shares(
-        prediction.estimates.total.total,
-        exposed_communication_s=prediction.exposed_communication_s,
-        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=prediction.straggler_s,
-    )
-
-
-def shares(
-    total: OpEstimate,
-    *,
-    exposed_communication_s: float,
-    exposed_host_transfer_s: float = 0.0,
-    straggler_s: float = 0.0,
+def _bound_shares(
+    prediction: Prediction | PipelinePrediction, total: OpEstimate, straggler_s: float
 ) -> BoundShares:
-    """Return what a step's time goes to, from its computation and the rest.
-
-    A step of no time is all ``other``.
-    """
-    bound: Bound = total.bound
+    """Return what a step's time goes to; one of no time is all ``other``."""
+    bound = total.bound
     parts = {
         "compute": bound.compute_s,
         "memory": bound.memory_s,
         "launch": bound.launch_s,
-        "exposed_communication": exposed_communication_s,
-        "exposed_host_transfer": exposed_host_transfer_s,
+        "exposed_communication": prediction.exposed_communication_s,
+        "exposed_host_transfer": prediction.exposed_host_transfer_s,
         "straggler": straggler_s,
         "other": total.other_s,
     }
@@ -192,11 +124,11 @@ _WITHOUT_EFFECT = frozenset(
 """The program has a key of its own; the others change where answers are kept and shown alone."""
 
 
-def given_options(options: PredictOptions) -> dict[str, Any]:
+def _given_options(options: PredictOptions) -> dict[str, Any]:
     """Return the options that differ from their defaults, by name, as JSON values.
 
     >>> from hespas.prediction.options import EstimateOptions
-    >>> given_options(PredictOptions(estimate=EstimateOptions(node="H100_80GB", threads=4)))
+    >>> _given_options(PredictOptions(estimate=EstimateOptions(node="H100_80GB", threads=4)))
     {'node': 'H100_80GB'}
     """
     return {name: value for name, value in _given(options) if name not in _WITHOUT_EFFECT}
@@ -253,17 +185,20 @@ def run_report(prediction: Prediction) -> RunReport:
     Where rounds of loops stand for others, it has no tables, and a warning says so.
     """
     if prediction.graph.is_folded:
-        return _folded_report(prediction)
-    found = breakdown(prediction)
-    shown = prediction.options.report
+        report = report_without_tables(prediction)
+        note = (
+            f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
+            "simulated, which are as long as the others, and tables are left out"
+        )
+        return msgspec.structs.replace(report, warnings=[*report.warnings, note])
+    parts, shown = breakdown(prediction), prediction.options.report
     return msgspec.structs.replace(
-        run_summary(prediction),
-        kinds=kind_rows(found),
-        phases=phase_rows(found),
-        layers=layer_rows(found, depth=shown.depth, each_layer=shown.each_layer),
+        report_without_tables(prediction),
+        kinds=kind_rows(parts),
+        phases=phase_rows(parts),
+        layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
         communication=communication_rows(prediction),
         explain=explain_rows(main_changes(prediction)),
-        goodput=goodput_report(prediction),
     )
 
 
@@ -272,54 +207,78 @@ def report_without_tables(prediction: Prediction) -> RunReport:
     return msgspec.structs.replace(run_summary(prediction), goodput=goodput_report(prediction))
 
 
-def _folded_report(prediction: Prediction) -> RunReport:
-    report = report_without_tables(prediction)
-    rounds = f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were"
-    note = f"{rounds} simulated, which are as long as the others, and tables are left out"
-    return msgspec.structs.replace(report, warnings=[*report.warnings, note])
-
-
 def run_summary(prediction: Prediction) -> RunReport:
     """Return the figures alone."""
-    total = prediction.estimates.total
-    whole = total.total
-    step_s, work = prediction.step_time_s, prediction.work
-    used = utilisation_of(prediction, whole)
-    tokens_per_s = rate_of(work.tokens, step_s)
-    groups = assumptions_of_step(prediction, total)
-    return RunReport(
-        schema_version=SCHEMA_VERSION,
-        program=Path(prediction.graph.program.source).name.removesuffix(PARTITIONED),
-        node=prediction.device_name,
-        system=None if prediction.system is None else prediction.system.name,
-        method=prediction.estimates.method,
-        fidelity=prediction.graph.program.fidelity,
-        devices=prediction.devices,
-        step_time_s=prediction.step_time_s,
-        compute_s=prediction.compute_s,
+    graph, straggler_s = prediction.graph, prediction.straggler_s
+    name = Path(graph.program.source).name.removesuffix(PARTITIONED)
+    parts, limit = energy_parts(prediction), graph.program.overlap
+    report = summary(prediction, prediction.estimates.total, prediction, name, straggler_s)
+    return msgspec.structs.replace(
+        report,
         communication_s=prediction.communication_s,
-        exposed_communication_s=prediction.exposed_communication_s,
         host_transfer_s=prediction.host_transfer_s,
-        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=prediction.straggler_s,
-        bound=bound_shares(prediction),
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=rate_of(tokens_per_s, prediction.devices),
-        samples_per_s=rate_of(work.samples, step_s),
-        samples=work.what,
-        mfu=used.mfu,
-        hardware_utilisation=used.executed,
-        flops=whole.flops,
-        flops_utilisation=used.computing,
-        memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=used.memory,
-        energy_j=energy_j(prediction),
-        energy=energy_parts(prediction),
+        energy_j=report.energy_j if parts is None else _energy_j(parts),
+        energy=parts,
         peak_memory_bytes=prediction.memory.peak_bytes,
-        memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=prediction.memory.host_bytes,
         host_transfer_bytes=prediction.host_transfer_bytes,
-        per_op={kind: op_row(op) for kind, op in sorted(total.per_op.items())},
+        scheduler=None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit)),
+    )
+
+
+def summary(
+    prediction: Prediction | PipelinePrediction,
+    total: Estimate,
+    program: Prediction,
+    name: str,
+    straggler_s: float = 0.0,
+) -> RunReport:
+    """Return the figures that a step of one program and of several have alike.
+
+    ``total`` is what one device computes, ``program`` one of those that it runs. Without its
+    parts, energy is what the method says of the board while it computes.
+    """
+    whole, work, step_s = total.total, prediction.work, prediction.step_time_s
+    compute_s, devices = prediction.compute_s, prediction.devices
+    peak, moved_s = _peak(prediction, whole), whole.memory_time_at_peak_s
+    known_peak = peak if whole.knows_peaks else None
+    bytes_per_s = whole.bytes_moved / moved_s if moved_s > 0 else None
+    tokens_per_s = _rate(work.tokens, step_s)
+    groups = assumptions_of_step(prediction, total)
+    pue = prediction.options.energy.pue
+    return RunReport(
+        schema_version=SCHEMA_VERSION,
+        program=name,
+        node=prediction.device_name,
+        system=None if prediction.system is None else prediction.system.name,
+        method=program.estimates.method,
+        fidelity=program.fidelity,
+        devices=devices,
+        step_time_s=step_s,
+        compute_s=compute_s,
+        communication_s=0.0,
+        exposed_communication_s=prediction.exposed_communication_s,
+        host_transfer_s=0.0,
+        exposed_host_transfer_s=prediction.exposed_host_transfer_s,
+        straggler_s=straggler_s,
+        bound=_bound_shares(prediction, whole, straggler_s),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=_rate(tokens_per_s, devices),
+        samples_per_s=_rate(work.samples, step_s),
+        samples=work.what,
+        mfu=_share(work.model_flops, devices * step_s, peak),
+        hardware_utilisation=_share(whole.flops, step_s, known_peak),
+        flops=whole.flops,
+        flops_utilisation=_share(whole.flops, compute_s, known_peak),
+        memory_traffic_bytes=whole.bytes_moved,
+        memory_utilisation=_share(whole.bytes_moved, compute_s, bytes_per_s),
+        energy_j=None if whole.energy_j is None else whole.energy_j * pue,
+        energy=None,
+        peak_memory_bytes=0,
+        memory_capacity_bytes=prediction.memory_capacity_bytes,
+        host_memory_bytes=0,
+        host_transfer_bytes=0,
+        per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
         kinds=[],
         phases=[],
         layers=[],
@@ -328,30 +287,19 @@ def run_summary(prediction: Prediction) -> RunReport:
         assumptions=[group.text for group in groups],
         assumption_groups=groups,
         warnings=list(prediction.warnings),
-        options=given_options(prediction.options),
-        versions={"hespas": __version__, **prediction.graph.program.compiler_versions},
+        options=_given_options(prediction.options),
+        versions={"hespas": __version__, **program.graph.program.compiler_versions},
         model_flops=work.model_flops,
-        peak_type=used.peak_type,
-        peak_flops_per_s=used.flops_per_s,
-        peak_bytes_per_s=used.bytes_per_s,
-        scheduler=_scheduler(prediction.graph.program.overlap),
+        peak_type=whole.main_type if peak else None,
+        peak_flops_per_s=peak,
+        peak_bytes_per_s=bytes_per_s,
     )
 
 
-def _scheduler(limit: OverlapLimit | None) -> SchedulerLimit | None:
-    return None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit))
-
-
-def rate_of(amount: float | None, over: float) -> float | None:
-    """Return an amount over a time; None where one is not known or there is none."""
+def _rate(amount: float | None, over: float) -> float | None:
     return None if amount is None or over <= 0 else amount / over
 
 
-def op_row(op: OpEstimate) -> OpRow:
-    """Return the row of one kind of operation."""
-    return OpRow(
-        count=int(op.count) if op.count.is_integer() else op.count,
-        time_s=op.time_s,
-        flops=op.flops,
-        bytes=op.bytes_moved,
-    )
+def _op_row(op: OpEstimate) -> OpRow:
+    count = int(op.count) if op.count.is_integer() else op.count
+    return OpRow(count=count, time_s=op.time_s, flops=op.flops, bytes=op.bytes_moved)

@@ -8,7 +8,7 @@ import pytest
 import hespas
 from hespas.hardware.presets import load_device
 from hespas.prediction.figures.schema import EnergyParts
-from hespas.prediction.figures.step import energy_j, energy_parts, run_report
+from hespas.prediction.figures.step import energy_parts, run_report, run_summary
 from hespas.prediction.result import Prediction
 from hespas.report.headline import headline
 
@@ -73,9 +73,9 @@ def test_without_the_clock_energy_is_of_the_board_while_it_computes(tmp_path: Pa
     assert energy_parts(prediction) is None
     tdp_w = load_device("H100_80GB").tdp_w
     assert tdp_w is not None
-    assert energy_j(prediction) == pytest.approx(tdp_w * prediction.compute_s)
-    more = energy_j(predicted(tmp_path, clocks="measured", pue=1.5))
-    assert more == pytest.approx(1.5 * tdp_w * prediction.compute_s)
+    assert run_summary(prediction).energy_j == pytest.approx(tdp_w * prediction.compute_s)
+    more = run_summary(predicted(tmp_path, clocks="measured", pue=1.5))
+    assert more.energy_j == pytest.approx(1.5 * tdp_w * prediction.compute_s)
 
 
 def test_the_headline_says_power_and_parts(tmp_path: Path) -> None:
