@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from hespas.base.files import MARK_FILE
-from hespas.report.estimate import WALL_TIMES
-from hespas.report.regions import MOST_DESCRIPTION_FILES
+from hespas.report.regions import MOST_DESCRIPTION_FILES, WALL_TIMES
 from hespas.tasks.chakra.format import write_traces
 from programs import all_reduce, on_devices, vector_main
 

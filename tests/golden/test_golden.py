@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hespas.cli.commands import commands, run
-from hespas.report.estimate import WALL_TIMES
+from hespas.report.regions import WALL_TIMES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -72,10 +72,7 @@ def command(
     of a common algorithm to make for --ranks: ring, bidirectional-ring, direct,
     halving-doubling, double-binary-tree.
     """
-    from hespas.report.algorithm import (  # noqa: PLC0415 (numpy comes with it)
-        algorithm_json,
-        algorithm_text,
-    )
+    from hespas.report.stages import algorithm_json, algorithm_text  # noqa: PLC0415 (numpy comes with it)
 
     flags.start_logging(log_level, log_path)
     check_targets(json_file, None)

@@ -12,7 +12,7 @@ from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.prediction.loading import load
 from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
-from hespas.report.operators import count_operators
+from hespas.report.regions import count_operators
 
 _WIDTH = 30
 

@@ -23,8 +23,8 @@ from hespas.prediction.options import (
 )
 from hespas.price.measured import Measured
 from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
-from hespas.report.assumptions import assumption_lines
 from hespas.report.kernels import kernel_table, kernels_json, kernels_text
+from hespas.report.text import assumption_lines
 
 
 @flags.command(

@@ -14,8 +14,8 @@ from hespas.prediction.composition import load_alone
 from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.prediction.machines import device_of
 from hespas.prediction.options import CompileChoice, EstimateOptions, NetworkOptions, ProgramOptions
-from hespas.report.assumptions import assumption_lines
-from hespas.report.memory import memory_json, memory_text
+from hespas.report.stages import memory_json, memory_text
+from hespas.report.text import assumption_lines
 
 
 @flags.command(

@@ -20,8 +20,7 @@ from hespas.prediction.workload import workload_digest
 from hespas.price.cache import Store
 from hespas.price.graph import GraphEstimate, computation_assumptions
 from hespas.price.methods import DEFAULT, method_named
-from hespas.report.estimate import estimate_summary, module_stats
-from hespas.report.regions import write_region_files
+from hespas.report.regions import estimate_summary, module_stats, write_region_files
 from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.graph import TaskGraph
 

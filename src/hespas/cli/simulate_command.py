@@ -26,7 +26,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
 from hespas.prediction import machines
 from hespas.prediction.options import NetworkOptions
-from hespas.report.simulation import external_text, simulation_text
+from hespas.report.stages import external_text, simulation_text
 from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.jobs import is_replay, joined_job

@@ -17,6 +17,7 @@ from hespas.base.config_files import read_json
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport
+from hespas.report.text import table_lines
 
 _REST = "not in the table"
 _FILE = "run.json"
@@ -100,11 +101,11 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
     return msgspec.structs.replace(comparison, fail_above=limit, fails=fails)
 
 
-def read_report(path: Path) -> RunReport:
+def read_report(path: Path, *, may_lack: bool = False) -> RunReport:
     """Return the result that ``hespas run --json`` wrote to a file, or to run.json of a directory.
 
-    Keys that it lacks are empty. Raises `ConfigError` for a file that is no such result, and for
-    one of another schema version.
+    Keys that it lacks are empty where it ``may_lack`` some. Raises `ConfigError` for a file that is
+    no such result, and for one of another schema version.
     """
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -130,7 +131,7 @@ def read_report(path: Path) -> RunReport:
             hint=_RUN_AGAIN,
         )
     try:
-        return report_of(given)
+        return report_of(given) if may_lack else msgspec.convert(given, RunReport)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
@@ -331,15 +332,15 @@ def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
         share = sum(row.share for row in rest)
         name = f"{len(rest)} others"
         shown.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
-    width = max([24, len(heading) - 2, *(len(row.name) for row in shown)])
-    return [
-        f"{heading:<{width + 2}}{'a':>12}{'b':>12}{'difference':>14}{'of step a':>12}",
-        *(
-            f"  {row.name:<{width}}{format_time(row.a_s):>12}{format_time(row.b_s):>12}"
-            f"{signed_time(row.difference_s):>14}{_share(row.share):>12}"
-            for row in shown
-        ),
+    shares = [row.share if abs(row.share) >= _LEAST_SHARE else None for row in shown]
+    cells = [
+        (
+            *(row.name, format_time(row.a_s), format_time(row.b_s), signed_time(row.difference_s)),
+            "0.0 %" if share is None else f"{100 * share:+.1f} %",
+        )
+        for row, share in zip(shown, shares, strict=True)
     ]
+    return table_lines(heading, {"a": 12, "b": 12, "difference": 14, "of step a": 12}, cells)
 
 
 def signed_time(difference_s: float) -> str:
@@ -347,10 +348,6 @@ def signed_time(difference_s: float) -> str:
     if abs(difference_s) < _LEAST_S:
         return "0 s"
     return f"{'+' if difference_s > 0 else ''}{format_time(difference_s)}"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:+.1f} %" if abs(share) >= _LEAST_SHARE else "0.0 %"
 
 
 def _pairs(heading: str, rows: Sequence[FigureRow]) -> list[str]:

@@ -29,7 +29,7 @@ from hespas.price.estimate import Estimate
 from hespas.price.kernel import kind_of
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
-from hespas.report.memory import short_place
+from hespas.report.stages import short_place
 from hespas.report.timeline.chart import Counter, Process, Slice
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart

@@ -192,12 +192,12 @@ PLAIN = {
 
 
 def test_keys_that_are_not_known_are_left_aside(tmp_path: Path) -> None:
-    assert read_report(written(tmp_path, PLAIN | {"new": 1})).step_time_s == 1.0
+    assert read_report(written(tmp_path, PLAIN | {"new": 1}), may_lack=True).step_time_s == 1.0
 
 
 def test_a_directory_has_its_result_in_run_json(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(PLAIN))
-    assert read_report(tmp_path).compute_s == 1.0
+    assert read_report(tmp_path, may_lack=True).compute_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_directory_has_its_result_in_run_json(tmp_path: Path) -> None:
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        read_report(written(tmp_path, value))
+        read_report(written(tmp_path, value), may_lack=True)
     assert "hespas run" in (caught.value.hint or "")
 
 

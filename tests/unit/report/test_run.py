@@ -5,7 +5,7 @@ from pathlib import Path
 import hespas
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.result import Prediction
-from hespas.report.estimate import estimate_summary
+from hespas.report.regions import estimate_summary
 from hespas.report.run import run_text
 from programs import vector_main
 

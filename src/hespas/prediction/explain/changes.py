@@ -21,11 +21,12 @@ from hespas.prediction.caches import prices_of
 from hespas.prediction.composition import predict
 from hespas.prediction.explain.pricing import (
     Prices,
+    Rows,
     priced_again,
     priced_at_rates,
+    rows_of,
     with_first_kernel,
 )
-from hespas.prediction.explain.rows import Rows, rows_of
 from hespas.prediction.machines import host_bandwidth, model_of
 from hespas.prediction.options import NetworkOptions
 from hespas.prediction.result import Prediction, computation_alone
@@ -295,7 +296,7 @@ class _Step:
 
     def kernels(self) -> Iterator[Change]:
         """Yield the step with kernels at their memory limits: all, and each of the slowest."""
-        from hespas.prediction.explain.kernels import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
+        from hespas.prediction.explain.attention import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
 
         graph, estimates = self.prediction.graph, self.prediction.estimates
         method, before = estimates.estimator, estimates.estimate_of_region

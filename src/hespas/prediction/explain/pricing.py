@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 
+from hespas.prediction.result import Prediction
 from hespas.price.cache import Store, decode_estimate, encode_estimate
 from hespas.price.driver import OperationMethod, estimate_costs
 from hespas.price.estimate import Estimate
 from hespas.price.graph import cache_keys
 from hespas.price.roofline import Rates, Roofline, Scalable, same_work
+from hespas.simulate.rounds import Chained, chained
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
+from hespas.tasks.build import regions_of_tasks
+from hespas.tasks.graph import ComputeTask, Task, TaskGraph
 from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import expand
 
@@ -117,3 +121,36 @@ def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Pric
         if len(region.operations) == 1 and region.operations[0].kind not in _OF_KERNELS:
             return (*after[: region.id], before[region.id], *after[region.id + 1 :])
     return after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a prediction's computations, and the region of each computation by its task."""
+
+    chains: Chained
+    regions: dict[int, int]
+
+    def at(self, prices: Prices) -> TaskGraph:
+        """Return the tasks where each region takes what ``prices`` has for it."""
+        distinct = {id(each): each for each in prices if each is not None}
+        duration_ps = {number: each.duration_ps for number, each in distinct.items()}
+        of_task = {task: duration_ps[id(prices[at])] for task, at in self.regions.items()}
+
+        def repriced(task: Task) -> Task:
+            if not isinstance(task, ComputeTask):
+                return task
+            row = self.chains.members.get(task.id, (task,))
+            return replace(task, duration_ps=sum([of_task[each.id] for each in row]))
+
+        tasks = tuple([repriced(task) for task in self.chains.graph.tasks])
+        return replace(self.chains.graph, tasks=tasks)
+
+
+def rows_of(prediction: Prediction) -> Rows:
+    """Return the rows of a scheduled program's computations."""
+    found = regions_of_tasks(prediction.graph, prediction.tasks)
+    tasks = {task.id for task in prediction.tasks.tasks if isinstance(task, ComputeTask)}
+    return Rows(
+        chains=chained(prediction.tasks),
+        regions={task: region.id for task, region in found.items() if task in tasks},
+    )

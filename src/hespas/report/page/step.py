@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
-from hespas.report.assumptions import group_text
 from hespas.report.headline import bound_parts, energy_shares, headline, peak_text, waiting_s
 from hespas.report.page.document import (
     Cards,
@@ -37,6 +36,7 @@ from hespas.report.page.specs import (
     tooltips,
 )
 from hespas.report.page.stages import stage_sections
+from hespas.report.text import group_text
 
 
 def step_page(report: RunReport) -> Page:

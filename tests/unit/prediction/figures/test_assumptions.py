@@ -12,7 +12,7 @@ from hespas.prediction.figures.assumptions import assumptions_of_step, grouped_a
 from hespas.prediction.result import CONGESTION_ASSUMPTION, NETWORK_ASSUMPTION
 from hespas.price.estimate import Estimate
 from hespas.program.assumption import OF_COMMUNICATION, OF_COMPUTATION, SUBJECTS, assumed
-from hespas.report.assumptions import group_text, step_assumption_lines
+from hespas.report.text import group_text, step_assumption_lines
 
 ACCESSES = "accesses go where data says, and are taken to be scattered"
 SIZES = "products of bf16 outside the measured sizes (in {}) take as long as the smallest"

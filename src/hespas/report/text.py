@@ -1,11 +1,8 @@
-"""The assumptions and warnings of a result as text, the same under every result.
-
-Assumptions about single kernels, or sizes, that say the same of each are one line with a count.
-"""
+"""Pieces that texts share: tables, wrapped lines, and the assumptions under every result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -14,7 +11,10 @@ from hespas.prediction.figures.schema import AssumptionGroup
 if TYPE_CHECKING:
     pass
 
+
 _SHOWN = 3
+
+
 _WIDTH = 100
 
 
@@ -84,3 +84,19 @@ def wrapped(text: str, indent: str) -> str:
     return fill(
         text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+
+
+def table_lines(
+    title: str, columns: Mapping[str, int], rows: Sequence[Sequence[str]], *, least: int = 24
+) -> list[str]:
+    """Return a table: a name and cells in each row, those to the right in ``columns`` of a width.
+
+    >>> table_lines("Kinds", {"time": 8}, [("copy", "1 s")], least=6)
+    ['Kinds       time', '  copy       1 s']
+    """
+    width = max([least, len(title) - 2, *(len(name) for name, *_ in rows)])
+    lines = [(title, *columns), *((f"  {name}", *cells) for name, *cells in rows)]
+    return [
+        "".join([f"{name:<{width + 2}}", *map(str.rjust, cells, columns.values())]).rstrip()
+        for name, *cells in lines
+    ]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.report.operators import count_operators
+from hespas.report.regions import count_operators
 from programs import read, vector_main
 
 PROGRAM = vector_main(

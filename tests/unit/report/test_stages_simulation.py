@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hespas.report.simulation import simulation_text
+from hespas.report.stages import simulation_text
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.graph import TaskGraph
 

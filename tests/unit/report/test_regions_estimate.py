@@ -4,7 +4,7 @@ from pathlib import Path
 
 import hespas
 from hespas.prediction.result import Prediction
-from hespas.report.estimate import estimate_summary
+from hespas.report.regions import estimate_summary
 from programs import all_reduce, on_devices, vector_main
 
 

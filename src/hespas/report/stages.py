@@ -1,0 +1,296 @@
+"""Results of single stages as JSON and text: algorithms, memory, simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
+from hespas.collectives.program import Program
+from hespas.collectives.verify import Verified
+from hespas.memory.liveness import HeldBuffer
+from hespas.memory.usage import MemoryUse
+from hespas.report.text import assumption_lines
+from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
+from hespas.tasks.graph import devices_text
+
+_SHOWN_LINKS = 16
+
+
+def algorithm_json(verified: Verified, *, size_bytes: int) -> dict[str, object]:
+    """Return the object that ``hespas algorithm`` prints.
+
+    Keys: ``name``, ``collective``, ``is_verified`` (False for a custom collective, of which only
+    the run could be checked), ``ranks``, ``input_chunks``, ``output_chunks``, ``is_in_place``,
+    ``protocol``, ``threadblocks`` and ``steps`` (of all ranks), ``messages``, ``size_bytes`` and
+    ``chunk_bytes`` of a rank's input, ``links`` as [source, target, chunks, bytes].
+    """
+    program = verified.program
+    chunk_bytes = program.chunk_bytes(size_bytes)
+    return {
+        "name": program.name,
+        "collective": program.collective.value,
+        "is_verified": verified.is_result_known,
+        "ranks": len(program.ranks),
+        "input_chunks": program.input_chunks,
+        "output_chunks": program.output_chunks,
+        "is_in_place": program.is_in_place,
+        "protocol": program.protocol,
+        "threadblocks": sum(len(rank.threadblocks) for rank in program.ranks),
+        "steps": sum(1 for _ in program.steps()),
+        "messages": len(verified.transfers),
+        "size_bytes": size_bytes,
+        "chunk_bytes": chunk_bytes,
+        "links": [
+            [source, target, chunks, chunks * chunk_bytes]
+            for (source, target), chunks in verified.chunks_by_link().items()
+        ],
+    }
+
+
+def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
+    """Return the same as some lines of text."""
+    program = verified.program
+    computes = (
+        f"computes {program.collective.value}: verified"
+        if verified.is_result_known
+        else "runs to its end without races; what a custom collective must compute is not known"
+    )
+    location = "in place" if program.is_in_place else "out of place"
+    links = verified.chunks_by_link()
+    chunks = f"{program.input_chunks} chunks of input, {program.output_chunks} of output"
+    return "\n".join([
+        f"{program.name} {computes}",
+        f"{len(program.ranks)} ranks, {location}: {chunks}",
+        f"{_counts(program)}, {len(verified.transfers)} messages",
+        _sent(program, links),
+        f"Of {size_bytes:,} bytes a rank, each link carries",
+        *_links(links, program.chunk_bytes(size_bytes)),
+    ])  # fmt: skip
+
+
+def _counts(program: Program) -> str:
+    threadblocks = sum(len(rank.threadblocks) for rank in program.ranks)
+    return f"{threadblocks} threadblocks, {sum(1 for _ in program.steps())} steps"
+
+
+def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
+    """Return how much a rank sends, in terms of the larger of its buffers."""
+    sent = [0] * len(program.ranks)
+    for (source, _), chunks in links.items():
+        sent[source] += chunks
+    whole = max(program.input_chunks, program.output_chunks)
+    least, most = (f"{chunks / whole:.4g}" for chunks in (min(sent), max(sent)))
+    amount = most if least == most else f"{least} to {most}"
+    return f"Each rank sends {amount} times its buffer of {whole} chunks"
+
+
+def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
+    shown = [
+        f"  {source} -> {target}: {chunks * chunk_bytes:,} bytes"
+        for (source, target), chunks in list(links.items())[:_SHOWN_LINKS]
+    ]
+    if len(links) > _SHOWN_LINKS:
+        least, most = (f"{limit(links.values()) * chunk_bytes:,}" for limit in (min, max))
+        shown.append(
+            f"  ... {len(links)} links in all, of {least} to {most} bytes: see the JSON output"
+        )
+    return shown
+
+
+def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
+    """Return the documented object, with the ``shown`` largest buffers at the peak."""
+    return {
+        "peak_memory_bytes": use.peak_bytes,
+        "memory_capacity_bytes": capacity_bytes,
+        "fits": None if capacity_bytes is None else use.peak_bytes <= capacity_bytes,
+        "argument_bytes": use.argument_bytes,
+        "output_bytes": use.output_bytes,
+        "alias_bytes": use.alias_bytes,
+        "temporary_bytes": use.temporary_bytes,
+        "gap_bytes": use.gap_bytes,
+        "peak_place": use.peak_location,
+        "held": [
+            {
+                "size_bytes": buffer.size_bytes,
+                "type": buffer.type,
+                "role": buffer.role.value,
+                "place": buffer.location,
+            }
+            for buffer in use.held[:shown]
+        ],
+        "held_buffers": len(use.held),
+        "host_memory_bytes": use.host_bytes,
+        "host": None if use.host is None else _host_json(use.host, shown=shown),
+    }
+
+
+def _host_json(host: MemoryUse, *, shown: int) -> dict[str, object]:
+    """Return what of the host's memory is for what: the keys as of device memory."""
+    device_only = ("memory_capacity_bytes", "fits", "host_memory_bytes", "host")
+    every = memory_json(host, None, shown=shown)
+    return {key: value for key, value in every.items() if key not in device_only}
+
+
+def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
+    """Return the answer as lines of text, with the ``shown`` largest buffers at the peak.
+
+    ``source`` names the program, and is left out of the places in it.
+    """
+    rows = [("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)), *_parts(use, source)]
+    lines = [*_lines(rows), *_held(use, source, shown)]
+    if use.host is not None:
+        lines += ["", *_lines([("Host memory", use.host.peak_bytes, "for one device")])]
+        lines += [*_lines(_parts(use.host, source)), *_held(use.host, source, shown)]
+    return "\n".join(lines)
+
+
+def _lines(rows: Iterable[tuple[str, int, str]]) -> list[str]:
+    return [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
+
+
+def _parts(use: MemoryUse, source: str) -> list[tuple[str, int, str]]:
+    at = short_place(use.peak_location, source)
+    return [
+        ("  arguments", use.argument_bytes, ""),
+        ("  outputs", use.output_bytes, _in_place(use)),
+        ("  temporaries", use.temporary_bytes, at and f"at {at}"),
+    ]
+
+
+def _fit(peak_bytes: int, capacity_bytes: int | None) -> str:
+    if capacity_bytes is None:
+        return ""
+    verb = "fits into" if peak_bytes <= capacity_bytes else "does not fit into"
+    return f"{verb} {_size(capacity_bytes)}"
+
+
+def _in_place(use: MemoryUse) -> str:
+    return f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
+
+
+def short_place(location: str, source: str) -> str:
+    """Return a place without the program's name; compilers read programs under the name ``-``."""
+    return location.removeprefix(f"{source}:").removeprefix("-:")
+
+
+def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
+    buffers = use.held[:shown]
+    if not buffers:
+        return []
+    width = max(len(buffer.type) for buffer in buffers)
+    lines = [_line(buffer, width, source) for buffer in buffers]
+    rest = use.held[shown:]
+    if rest:
+        size = _size(sum(buffer.size_bytes for buffer in rest))
+        lines.append(f"{size:>12}  {len(rest)} more")
+    if use.gap_bytes:
+        lines.append(f"{_size(use.gap_bytes):>12}  between them")
+    return ["", "At the peak:", *lines]
+
+
+def _line(buffer: HeldBuffer, width: int, source: str) -> str:
+    size, location = _size(buffer.size_bytes), short_place(buffer.location, source)
+    return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {location}"
+
+
+def _size(size_bytes: int) -> str:
+    return format_quantity(size_bytes, "B")
+
+
+_SHOWN_CLASSES = 16
+
+
+_HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")
+
+
+def simulation_text(timeline: Timeline) -> str:
+    """Return a line for each class of devices that behave alike, every figure with its unit."""
+    rows = [
+        (
+            one.devices,
+            (
+                one.finish_ps,
+                one.compute_ps,
+                one.communication_ps,
+                one.exposed_communication_ps,
+                one.overlap_ps,
+            ),
+        )
+        for one in timeline.classes
+    ]
+    return "\n".join([
+        f"Step time: {format_time(timeline.step_time_s)}",
+        *_step_parts(timeline),
+        *_table(rows),
+        *assumption_lines((*timeline.imperfections, *timeline.assumptions), ()),
+    ])  # fmt: skip
+
+
+def _step_parts(timeline: Timeline) -> list[str]:
+    """Return the parts of the step, where it has others than a line of the table."""
+    parts = timeline.parts
+    if timeline.as_specified is None and not parts.host_transfer_ps:
+        return []
+    rows = [
+        ("compute", parts.compute_ps),
+        ("exposed communication", parts.exposed_communication_ps),
+    ]
+    if parts.host_transfer_ps:
+        rows.append(("exposed host transfers", parts.exposed_host_transfer_ps))
+    if timeline.as_specified is not None:
+        rows.append(("stragglers", parts.straggler_ps))
+    return [f"  {name:<22}{format_time(part_ps / PS_PER_S):>12}" for name, part_ps in rows]
+
+
+def external_text(result: ExternalResult) -> str:
+    """Return a line for devices of equal figures; "-" marks what the simulator does not report."""
+    devices_of: dict[DeviceFigures, list[int]] = {}
+    for device, figures in sorted(result.devices.items()):
+        devices_of.setdefault(figures, []).append(device)
+    rows = [
+        (
+            devices,
+            [
+                None if time_ns is None else time_ns * PS_PER_NS
+                for time_ns in (
+                    figures.finish_ns,
+                    figures.compute_ns,
+                    figures.communication_ns,
+                    figures.exposed_communication_ns,
+                    figures.overlap_ns,
+                )
+            ],
+        )
+        for figures, devices in devices_of.items()
+    ]
+    finish = format_time(result.finish_ns * PS_PER_NS / PS_PER_S)
+    return "\n".join([
+        f"Step time: {finish} (by {result.engine})",
+        *(_table(rows) if rows else []),
+        *[f"Note: {note}" for note in result.notes],
+    ])  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[Iterable[int], Sequence[int | None]]]) -> list[str]:
+    """Return the lines of a table of classes of devices and their times in ps."""
+    cells = [("", *_HEADINGS)]
+    cells += [
+        (
+            devices_text(devices),
+            *["-" if ps is None else format_time(ps / PS_PER_S) for ps in times_ps],
+        )
+        for devices, times_ps in rows[:_SHOWN_CLASSES]
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join([
+            f"{first:<{widths[0]}}",
+            *[f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)],
+        ])
+        for first, *rest in cells
+    ]  # fmt: skip
+    if len(rows) > _SHOWN_CLASSES:
+        lines.append(
+            f"... and {len(rows) - _SHOWN_CLASSES} more classes of devices: see the JSON output"
+        )
+    return lines
