@@ -145,7 +145,7 @@ def _range(rows: Sequence[Recorded], key: str, show: Callable[[Any], str]) -> st
 
 
 def groups_table() -> str:
-    """Return the errors by part, year and what the prediction stands on."""
+    """Return the errors by part, year and what predictions stand on, of several steps each."""
     rows = _predicted(_rows())
     groupings: dict[str, Callable[[Recorded], str]] = {
         "kind of part": lambda row: "TPUs" if row["part"].startswith("TPU") else "GPUs",
@@ -158,9 +158,11 @@ def groups_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for title, of in groupings.items():
+        groups = {group: [row for row in rows if of(row) == group] for group in map(of, rows)}
         lines += [
-            _errors_line(f"| {title} | {group} ", [row for row in rows if of(row) == group])
-            for group in sorted({of(row) for row in rows})
+            _errors_line(f"| {title} | {group} ", groups[group])
+            for group in sorted(groups)
+            if len(groups[group]) > 1
         ]
     return "\n".join([*lines, _errors_line("| all | ", rows), ""])
 

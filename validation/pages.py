@@ -293,7 +293,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "fourteen": _fourteen,
     "fusion": _own(fusion.table),
     "fuzz": _own(fuzz_runs.summary),
-    "faults": _own(fault_runs.table),
+    "faults": _own(fault_runs.summary),
     "loops": _own(loops.table),
     "optimised": _optimised,
     "pipelinesummary": _own(pipelines.summary),
