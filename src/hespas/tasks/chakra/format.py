@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, assert_never, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 
 from hespas.base.limits import MOST_DIGITS
 from hespas.base.units import PS_PER_NS
@@ -105,15 +105,10 @@ class Attributes(Protocol):
 
 
 class Message(Protocol):
-    """The interface of every message class."""
+    """The interface of every message."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802 (protobuf's name)
         """Return the message's bytes."""
-        ...
-
-    @classmethod
-    def FromString(cls, data: bytes, /) -> Self:  # noqa: N802 (protobuf's name)
-        """Parse bytes."""
         ...
 
 
@@ -135,26 +130,17 @@ class Node(Message, Protocol):
     attr: Attributes
 
 
-class NodeClass(Protocol):
-    """The class of nodes."""
+_M_co = TypeVar("_M_co", bound=Message, covariant=True)
 
-    def __call__(self, **fields: object) -> Node:
-        """Make a node."""
+
+class MessageClass(Protocol[_M_co]):
+    """A class of messages."""
+
+    def __call__(self, **fields: object) -> _M_co:
+        """Make a message."""
         ...
 
-    def FromString(self, data: bytes, /) -> Node:  # noqa: N802 (protobuf's name)
-        """Parse bytes."""
-        ...
-
-
-class MetadataClass(Protocol):
-    """The class of metadata."""
-
-    def __call__(self, **fields: object) -> Metadata:
-        """Make the metadata."""
-        ...
-
-    def FromString(self, data: bytes, /) -> Metadata:  # noqa: N802 (protobuf's name)
+    def FromString(self, data: bytes, /) -> _M_co:  # noqa: N802 (protobuf's name)
         """Parse bytes."""
         ...
 
@@ -163,8 +149,8 @@ class MetadataClass(Protocol):
 class Schema:
     """The two message classes of a stream, and the exception that parsing may raise."""
 
-    metadata: MetadataClass
-    node: NodeClass
+    metadata: MessageClass[Metadata]
+    node: MessageClass[Node]
     decode_error: type[Exception]
 
 
@@ -216,8 +202,8 @@ def schema() -> Schema:
         for name in ("GlobalMetadata", "Node")
     }
     return Schema(
-        metadata=cast("MetadataClass", classes["GlobalMetadata"]),
-        node=cast("NodeClass", classes["Node"]),
+        metadata=cast("MessageClass[Metadata]", classes["GlobalMetadata"]),
+        node=cast("MessageClass[Node]", classes["Node"]),
         decode_error=DecodeError,
     )
 
@@ -430,7 +416,7 @@ class _NodeWriter:
         self._group_ids = group_ids
         self._everyone = tuple(range(graph.device_count))
         self._make_node = schema().node
-        self._not_cpu = self._attributes(is_cpu_op=False)
+        self._not_cpu = self._attributes({"is_cpu_op": False})
         self._compute_node = self._make_node(type=NodeType.COMP)
         self._compute_node.attr.add(name="is_cpu_op", bool_val=False)
         self._duration_ns = self._compute_node.attr.add(name="duration_ns")
@@ -461,38 +447,40 @@ class _NodeWriter:
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
         match task:
             case ComputeTask():
+                given = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
+                work = {name: value for name, value in given.items() if value is not None}
                 if task.has_duration:
                     head = self._compute(task, depends_on)
                 else:
                     head = self._head_of(task, NodeType.COMP, depends_on)
-                body = head + self._work(task)
+                return head + self._attributes(work)
             case MemoryTask():
-                node_type = NodeType.MEM_STORE if task.is_store else NodeType.MEM_LOAD
-                head = self._head_of(task, node_type, depends_on)
-                body = head + self._attributes(tensor_size=task.size_bytes)
+                values: dict[str, float | str] = {"tensor_size": task.size_bytes}
                 if task.duration_ps is not None:
-                    body += self._attributes(host_link_ns=task.duration_ps / PS_PER_NS)
+                    values["host_link_ns"] = task.duration_ps / PS_PER_NS
+                node_type = NodeType.MEM_STORE if task.is_store else NodeType.MEM_LOAD
+                return self._head_of(task, node_type, depends_on) + self._attributes(values)
             case EmptyTask():
-                body = self._head_of(task, NodeType.INVALID, depends_on)
+                return self._head_of(task, NodeType.INVALID, depends_on)
             case CollectiveTask():
+                self._check_size(task)
                 head = self._head_of(task, NodeType.COMM_COLL, depends_on)
-                body = head + self._collective(task, partner)
-            case SendTask():
-                head = self._head_of(task, NodeType.COMM_SEND, depends_on)
-                body = head + self._transfer(task, device, partner)
-            case ReceiveTask():
-                head = self._head_of(task, NodeType.COMM_RECV, depends_on)
-                body = head + self._transfer(task, partner, device)
-            case _:
-                assert_never(task)
-        return body
+                return head + self._collective(task, partner)
+            case SendTask() | ReceiveTask():
+                self._check_size(task)
+                is_send = isinstance(task, SendTask)
+                source, target = (device, partner) if is_send else (partner, device)
+                ends = {"comm_src": source, "comm_dst": target, "comm_tag": task.tag}
+                node_type = NodeType.COMM_SEND if is_send else NodeType.COMM_RECV
+                head = self._head_of(task, node_type, depends_on)
+                return head + self._attributes({"comm_size": task.size_bytes, **ends})
 
     def _order_only(self, depends_on: tuple[int, ...], needs: tuple[int, ...]) -> bytes:
         """Return the attribute with the dependencies that only keep the order of communication."""
         if len(needs) == len(depends_on):
             return b""
         others = sorted({*depends_on}.difference(needs))
-        return self._attributes(order_only=" ".join(map(str, others)))
+        return self._attributes({"order_only": " ".join(map(str, others))})
 
     def _compute(self, task: ComputeTask, depends_on: tuple[int, ...]) -> bytes:
         # One message is filled again and again: a new one each time would double the cost.
@@ -505,45 +493,30 @@ class _NodeWriter:
         node.attr[0].bool_val = task.is_on_host
         return node.SerializeToString()
 
-    def _work(self, task: ComputeTask) -> bytes:
-        given = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
-        work = {name: value for name, value in given.items() if value is not None}
-        return self._attributes(**work) if work else b""
-
     def _head_of(self, task: Task, node_type: NodeType, depends_on: tuple[int, ...]) -> bytes:
         node = self._make_node(id=task.id, name=task.name, type=node_type, data_deps=depends_on)
         # Attributes are the last field, and protobuf messages merge by joining their bytes.
         return node.SerializeToString() + self._not_cpu
 
     def _collective(self, task: CollectiveTask, partner: int) -> bytes:
-        self._check_size(task)
-        common = self._attributes(comm_type=NUMBER_OF_KIND[task.kind], comm_size=task.size_bytes)
+        number = NUMBER_OF_KIND[task.kind]
+        common = self._attributes({"comm_type": number, "comm_size": task.size_bytes})
         if task.recorded_ps is not None:
             micros = task.recorded_ps // _PS_PER_MICROSECOND
             common += self._make_node(duration_micros=micros).SerializeToString()
         if task.involved_dimensions is not None:
-            return common + self._involved(task.involved_dimensions)
+            involved = {"name": "involved_dim", "bool_list": {"values": task.involved_dimensions}}
+            return common + self._make_node(attr=[involved]).SerializeToString()
         table = task.group_table
         group = self._everyone if table is None else self._graph.group_tables[table][partner]
-        return common + self._attributes(pg_name=str(self._group_ids[group]))
-
-    def _involved(self, dimensions: tuple[bool, ...]) -> bytes:
-        values = {"values": dimensions}
-        node = self._make_node(attr=[{"name": "involved_dim", "bool_list": values}])
-        return node.SerializeToString()
-
-    def _transfer(self, task: SendTask | ReceiveTask, source: int, target: int) -> bytes:
-        self._check_size(task)
-        return self._attributes(
-            comm_size=task.size_bytes, comm_src=source, comm_dst=target, comm_tag=task.tag
-        )
+        return common + self._attributes({"pg_name": str(self._group_ids[group])})
 
     def _check_size(self, task: CollectiveTask | SendTask | ReceiveTask) -> None:
         if task.size_bytes < 0:
             location = f"{self._graph.name}: task {task.id} ({task.name})"
             raise TraceError(f"the size is {task.size_bytes} bytes", location=location)
 
-    def _attributes(self, **values: float | str | bool) -> bytes:
+    def _attributes(self, values: Mapping[str, float | str | bool]) -> bytes:
         attributes = [{"name": name, _field(value): value} for name, value in values.items()]
         return self._make_node(attr=attributes).SerializeToString()
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -32,6 +32,7 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
+    needs,
 )
 
 log = logging.getLogger("hespas")
@@ -62,7 +63,7 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     unknown: Counter[str] = Counter()
     for content in distinct_files(files):
         location = str(files[content.devices[0]])
-        parsed = _parse(files[content.devices[0]], is_recorded=is_recorded)
+        parsed = list(parsed_nodes(files[content.devices[0]], is_recorded=is_recorded))
         unknown.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
@@ -70,7 +71,7 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in content.devices:
             _check(claims, device, str(files[device]), context)
-        ordered = _without_metadata(_in_order(nodes, location))
+        ordered = list(_without_metadata(_in_order(nodes, location)))
         trace = _trace(ordered, tuple(content.devices))
         traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
     if unknown:
@@ -85,11 +86,10 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
     A peer is a position in the group. Raises `TraceError`, naming file and node.
     """
     try:
-        parsed = _parse(path, with_notes=True)
+        parsed = list(parsed_nodes(path, with_notes=True))
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", location=str(path)) from None
-    nodes = _in_order(parsed, str(path))
-    return tuple(_without_metadata(nodes))
+    return tuple(_without_metadata(_in_order(parsed, str(path))))
 
 
 class _Groups:
@@ -170,18 +170,11 @@ def distinct_files(files: list[Path]) -> list[TraceContent]:
 
 
 def _digest(file: Path) -> bytes:
-    found = blake2b()
     with file.open("rb") as stream:
-        while part := stream.read(_PART_BYTES):
-            found.update(part)
-    return found.digest()
+        return file_digest(stream, blake2b).digest()
 
 
 _PART_BYTES = 2**20
-
-
-def _parse(file: Path, *, with_notes: bool = False, is_recorded: bool = False) -> list[ParsedNode]:
-    return list(parsed_nodes(file, with_notes=with_notes, is_recorded=is_recorded))
 
 
 def parsed_nodes(
@@ -267,16 +260,15 @@ def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
         raise TraceError("nodes depend on each other in a circle", location=location) from error
 
 
-def _without_metadata(nodes: list[ParsedNode]) -> list[ParsedNode]:
+def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
     """Leave metadata nodes out; what depends on one inherits its dependencies.
 
     In ``nodes`` dependencies come first.
     """
     inherited: dict[int, tuple[int, ...]] = {}
-    remaining: list[ParsedNode] = []
 
     def resolved(depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        if inherited.keys().isdisjoint(depends_on):
+        if not inherited or inherited.keys().isdisjoint(depends_on):
             return depends_on
         ends = [end for one in depends_on for end in inherited.get(one, (one,))]
         return tuple(dict.fromkeys(ends))
@@ -288,14 +280,13 @@ def _without_metadata(nodes: list[ParsedNode]) -> list[ParsedNode]:
             inherited[task.id] = depends_on
             continue
         if depends_on is task.depends_on:
-            remaining.append(node)
+            yield node
             continue
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
-            needed = resolved(tuple([one for one in task.depends_on if one not in task.order_only]))
+            needed = resolved(needs(task))
             order_only = [one for one in resolved(task.order_only) if one not in needed]
             task = replace(task, order_only=tuple(order_only))
-        remaining.append(node._replace(task=replace(task, depends_on=depends_on)))
-    return remaining
+        yield node._replace(task=replace(task, depends_on=depends_on))
 
 
 def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:
@@ -461,16 +452,7 @@ def scan_trace(file: Path) -> ScannedTrace:
 
 def stream_trace(file: Path) -> Iterator[ParsedNode]:
     """Yield the nodes of a trace but for metadata, whose dependencies others inherit."""
-    inherited: dict[int, tuple[int, ...]] = {}
-    for node in parsed_nodes(file):
-        task = node.task
-        if inherited and not inherited.keys().isdisjoint(task.depends_on):
-            ends = [end for one in task.depends_on for end in inherited.get(one, (one,))]
-            task = replace(task, depends_on=tuple(dict.fromkeys(ends)))
-        if node.is_metadata:
-            inherited[task.id] = task.depends_on
-        else:
-            yield node._replace(task=task)
+    return _without_metadata(parsed_nodes(file))
 
 
 def _refuse(file: Path, node: ParsedNode, message: str) -> NoReturn:
