@@ -88,8 +88,7 @@ def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterat
     key = roles.key(devices.devices[0])
     for task, _, depends_on in own_tasks(graph, roles, key, keeps_order=keeps_order):
         role = role_of[task.id]
-        group = everyone if role == ALWAYS else devices.groups[role]
-        yield task, EVERYONE if group is None else group, depends_on
+        yield task, everyone if role == ALWAYS else devices.groups[role], depends_on
 
 
 class Device:

@@ -18,7 +18,7 @@ from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.folding import Channel, Group, Members
+from hespas.simulate.astra.folding import Channel, Group, Members, check_group
 from hespas.simulate.astra.plan import (
     SUBGROUP_ENDPOINT_NS,
     AlgorithmName,
@@ -476,16 +476,6 @@ class ClosedForms:
             reduce_ns=partial(reduce_ns, system),
             is_subgroup=shape is not None,
         )
-
-
-def check_group(group: Group) -> None:
-    """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
-    if isinstance(group, Channel):
-        if group.source == group.target:
-            raise SimulationError(f"device {group.source} sends to itself")
-    elif len(group) < 2:
-        message = f"the group {list(group)} has only one member"
-        raise SimulationError(message, hint="leave collectives of one device out")
 
 
 def _pipeline_ns(plan: Plan, spans: Sequence[Span], width: int) -> int:

@@ -2,20 +2,21 @@
 
 Two devices are of one class only if they follow the same graph and communicate, in the same roles,
 with devices of the same classes, in groups of equal timing. Classes begin as coarse as possible and
-are refined until they are stable: this is number refinement of the bipartite graph of devices and
+are refined until they are stable: this is colour refinement of the bipartite graph of devices and
 groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hespas.errors import SimulationError
 from hespas.tasks.graph import (
     ALWAYS,
     CollectiveTask,
-    GroupTable,
     Job,
+    ReceiveTask,
     Roles,
     SendTask,
     Task,
@@ -25,6 +26,8 @@ from hespas.tasks.graph import (
 
 Members = tuple[int, ...]
 """The members of a collective, in the order of the group's list."""
+NONE = -1
+"""The group of a device that takes no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,16 @@ class Channel:
 
 
 Group = Members | Channel
-_GroupFinder = Callable[[int], int | None]
+
+
+def check_group(group: Group) -> None:
+    """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
+    if isinstance(group, Channel):
+        if group.source == group.target:
+            raise SimulationError(f"device {group.source} sends to itself")
+    elif len(group) < 2:
+        message = f"the group {list(group)} has only one member"
+        raise SimulationError(message, hint="leave collectives of one device out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +56,13 @@ class DeviceClass:
     """Devices that behave alike; the first one stands for all.
 
     ``groups`` gives, per role of the graph, the number of the class of groups in which the
-    devices communicate (None where they take no part).
+    devices communicate (`NONE` where they take no part).
     """
 
     devices: tuple[int, ...]
     graph: TaskGraph
     roles: Roles
-    groups: tuple[int | None, ...]
+    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,48 @@ class Folded:
 
     devices: tuple[DeviceClass, ...]
     groups: tuple[GroupClass, ...]
+
+
+def tasks_of_roles(graph: TaskGraph, roles: Roles) -> list[Task]:
+    """Return the first task of each role."""
+    first: dict[int, Task] = {}
+    for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
+        if role != ALWAYS:
+            first.setdefault(role, task)
+    return [first[role] for role in range(len(first))]
+
+
+def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[list[list[int]]]]:
+    """Return the groups of a job, and by graph, role and device, the number of its group."""
+    numbers: dict[Group, int] = {}
+    group_of: list[list[list[int]]] = []
+    for index, graph in enumerate(job.graphs):
+        follows = [of == index for of in job.graph_of_device]
+        of_graph: list[list[int]] = []
+        for task in tasks_of_roles(graph, roles[index]):
+            groups = [NONE] * job.device_count
+            for group, devices in _taking_part(graph, task):
+                if isinstance(group, tuple) or follows[devices[0]]:
+                    number = numbers.setdefault(group, len(numbers))
+                    for device in devices:
+                        if follows[device]:
+                            groups[device] = number
+            of_graph.append(groups)
+        group_of.append(of_graph)
+    return list(numbers), group_of
+
+
+def _taking_part(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
+    """Yield the groups in which a task communicates, with the devices that do."""
+    match task:
+        case CollectiveTask(group_table=int(table)):
+            yield from ((group, group) for group in graph.group_tables[table])
+        case SendTask():
+            yield from ((Channel(*pair), pair[:1]) for pair in task.pairs)
+        case ReceiveTask():
+            yield from ((Channel(*pair), pair[1:]) for pair in task.pairs)
+        case _:
+            return
 
 
 def fold(
@@ -90,63 +144,15 @@ class _Fold:
         self._job = job
         self._in_order = in_order
         self._roles = [find_roles(graph) for graph in job.graphs]
-        self._number_of: dict[Group, int] = {}
-        self._number_in_table: dict[int, dict[int, int]] = {}
-        finders = [
-            self._group_finders(graph, roles)
-            for graph, roles in zip(job.graphs, self._roles, strict=True)
+        self._groups, group_of = find_groups(job, self._roles)
+        by_device = [
+            list(zip(*of_graph, strict=True)) or [()] * job.device_count for of_graph in group_of
         ]
-        self._groups_of = [
-            tuple([find(device) for find in finders[index]])
-            for device, index in enumerate(job.graph_of_device)
+        self._groups_of: list[tuple[int, ...]] = [
+            by_device[graph][device] for device, graph in enumerate(job.graph_of_device)
         ]
-        self._groups = list(self._number_of)
         self._timing = _numbered(timing(group) for group in self._groups)
         self._parts = self._find_parts()
-
-    def _group_finders(self, graph: TaskGraph, roles: Roles) -> list[_GroupFinder]:
-        first_task: dict[int, Task] = {}
-        for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
-            if role != ALWAYS:
-                first_task.setdefault(role, task)
-        return [
-            self._group_finder(graph, first_task[role], partners)
-            for role, partners in enumerate(roles.partners)
-        ]
-
-    def _group_finder(
-        self, graph: TaskGraph, task: Task, partners: Mapping[int, int]
-    ) -> _GroupFinder:
-        """Return what gives the number of the group where a device meets its partners, if any."""
-        match task:
-            case CollectiveTask(group_table=int(table)):
-                return self._table_finder(graph.group_tables[table], partners)
-            case SendTask():
-                return lambda device: (
-                    self._number(Channel(device, partners[device])) if device in partners else None
-                )
-            case _:
-                return lambda device: (
-                    self._number(Channel(partners[device], device)) if device in partners else None
-                )
-
-    def _table_finder(self, groups: GroupTable, index_of: Mapping[int, int]) -> _GroupFinder:
-        # Hashing a group takes time in its size, hashing a number doesn't.
-        known = self._number_in_table.setdefault(id(groups), {})
-
-        def find(device: int) -> int | None:
-            index = index_of.get(device)
-            if index is None:
-                return None
-            number = known.get(index)
-            if number is None:
-                number = known[index] = self._number(groups[index])
-            return number
-
-        return find
-
-    def _number(self, group: Group) -> int:
-        return self._number_of.setdefault(group, len(self._number_of))
 
     def _find_parts(self) -> list[dict[int, tuple[int, ...]]]:
         """Return, per group, the devices that meet there and the roles in which they do."""
@@ -156,7 +162,7 @@ class _Fold:
         single = [(role,) for role in range(most)]
         for device, groups in enumerate(self._groups_of):
             for role, group in enumerate(groups):
-                if group is not None:
+                if group != NONE:
                     own = parts[group]
                     own[device] = (*own[device], role) if device in own else single[role]
         return parts
@@ -165,61 +171,62 @@ class _Fold:
         graphs = self._job.graph_of_device
         if each_alone:
             return self._result(list(range(len(graphs))), list(range(len(self._groups))))
-        classes = _numbered(zip(graphs, self._presence(), strict=True))
+        presence = [tuple([group == NONE for group in groups]) for groups in self._groups_of]
+        classes = _numbered(zip(graphs, presence, strict=True))
         while True:
-            group_classes = self._classify_groups(classes)
+            # The last one stands for no group.
+            group_classes = [*self._classify_groups(classes), NONE]
             finer = _numbered(
-                (number, *[None if group is None else group_classes[group] for group in groups])
+                (number, *[group_classes[group] for group in groups])
                 for number, groups in zip(classes, self._groups_of, strict=True)
             )
             if max(finer, default=0) == max(classes, default=0):
                 return self._result(finer, self._classify_groups(finer))
             classes = finer
 
-    def _presence(self) -> Iterable[tuple[bool, ...]]:
-        return (tuple([group is None for group in groups]) for groups in self._groups_of)
-
     def _classify_groups(self, classes: Sequence[int]) -> list[int]:
         return _numbered(
             (
                 timing,
                 frozenset((classes[device], roles) for device, roles in parts.items()),
-                self._order(group, classes),
+                tuple([classes[device] for device in group])
+                if self._in_order and isinstance(group, tuple)
+                else (),
             )
             for timing, parts, group in zip(self._timing, self._parts, self._groups, strict=True)
         )
-
-    def _order(self, group: Group, classes: Sequence[int]) -> Members:
-        if isinstance(group, Channel) or not self._in_order:
-            return ()
-        return tuple([classes[device] for device in group])
 
     def _result(self, classes: list[int], group_classes: list[int]) -> Folded:
         alike: list[list[int]] = [[] for _ in set(classes)]
         for device, number in enumerate(classes):
             alike[number].append(device)
         first_group = {number: i for i, number in reversed(list(enumerate(group_classes)))}
+        group_classes = [*group_classes, NONE]
+        devices = [
+            DeviceClass(
+                devices=tuple(own),
+                graph=self._job.graphs[self._job.graph_of_device[own[0]]],
+                roles=self._roles[self._job.graph_of_device[own[0]]],
+                groups=tuple([group_classes[group] for group in self._groups_of[own[0]]]),
+            )
+            for own in alike
+        ]
+        groups = [self._groups[first_group[number]] for number in range(len(first_group))]
         return Folded(
-            devices=tuple([self._device_class(devices, group_classes) for devices in alike]),
+            devices=tuple(devices),
             groups=tuple([
-                self._group_class(self._groups[first_group[number]], classes)
-                for number in range(len(first_group))
+                GroupClass(
+                    group=group,
+                    members=frozenset(
+                        classes[device]
+                        for device in (
+                            group if isinstance(group, tuple) else (group.source, group.target)
+                        )
+                    ),
+                )
+                for group in groups
             ]),
         )  # fmt: skip
-
-    def _device_class(self, devices: list[int], group_classes: list[int]) -> DeviceClass:
-        index = self._job.graph_of_device[devices[0]]
-        groups = self._groups_of[devices[0]]
-        return DeviceClass(
-            devices=tuple(devices),
-            graph=self._job.graphs[index],
-            roles=self._roles[index],
-            groups=tuple([None if group is None else group_classes[group] for group in groups]),
-        )
-
-    def _group_class(self, group: Group, classes: list[int]) -> GroupClass:
-        ends = (group.source, group.target) if isinstance(group, Channel) else group
-        return GroupClass(group=group, members=frozenset(classes[device] for device in ends))
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:

@@ -16,8 +16,8 @@ from hespas.base.limits import MOST_CHUNKS
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
-from hespas.simulate.astra.durations import ClosedForms, check_group
-from hespas.simulate.astra.folding import Folded, fold
+from hespas.simulate.astra.durations import ClosedForms
+from hespas.simulate.astra.folding import Folded, check_group, fold
 from hespas.simulate.astra.plan import ContentionModel, endpoint_ns, has_custom_collectives
 from hespas.simulate.device import EVERYONE, Device, work_of
 from hespas.simulate.jobs import REPLAY, is_replay, with_durations

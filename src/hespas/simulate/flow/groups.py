@@ -7,7 +7,7 @@ lines along the dimensions of the network where they fill a box.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TypeAlias
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
-from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimensions, Fabric, Shape
+from hespas.simulate.astra.folding import Members, check_group, find_groups
 from hespas.simulate.flow.topology import Integers
-from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask, Task
+from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask
 
 Signature: TypeAlias = tuple[str, int]
 """A kind of collective, or ``send_recv``, and its size in bytes."""
@@ -53,97 +53,48 @@ class Groups:
         return len(self.signatures)
 
 
-def find_groups(job: Job, roles: list[Roles]) -> Groups:
+def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
     """Return the groups of a job.
 
     Raises `SimulationError` for a group of one device, and a device that sends to itself.
     """
-    finder = _Finder(job, roles)
-    group_of = [finder.of_graph(index) for index in range(len(job.graphs))]
-    world = finder.world()
-    by_size: dict[int, list[int]] = {}
-    for number, members in enumerate(finder.members):
-        by_size.setdefault(len(members), []).append(number)
+    found, by_graph = find_groups(job, roles)
+    signatures: list[set[Signature]] = [set() for _ in found]
+    group_of = [[np.array(groups, dtype=np.int64) for groups in of_graph] for of_graph in by_graph]
+    everyone: Members = tuple(range(job.device_count))
+    of_everyone: set[Signature] = set()
+    for graph, of_roles, of_graph in zip(job.graphs, roles, group_of, strict=True):
+        of_role: dict[int, set[Signature]] = {}
+        for task, role in zip(graph.tasks, of_roles.role_of_task, strict=True):
+            if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+                does = of_everyone if role == ALWAYS else of_role.setdefault(role, set())
+                does.add(signature_of(task))
+        for role, does in of_role.items():
+            for number in np.unique(of_graph[role][of_graph[role] >= 0], return_counts=True)[0]:
+                signatures[number] |= does
+    world = None
+    if of_everyone:
+        world = found.index(everyone) if everyone in found else len(found)
+        if world == len(found):
+            found.append(everyone)
+            signatures.append(set())
+        signatures[world] |= of_everyone
+    by_size: dict[int, tuple[list[int], list[Members]]] = {}
+    for number, group in enumerate(found):
+        check_group(group)
+        members = group if isinstance(group, tuple) else (group.source, group.target)
+        numbers, rows = by_size.setdefault(len(members), ([], []))
+        numbers.append(number)
+        rows.append(members)
     return Groups(
         by_size=[
-            (
-                np.array(numbers, dtype=np.int64),
-                np.array([finder.members[number] for number in numbers], dtype=np.int64),
-            )
-            for numbers in by_size.values()
+            (np.array(numbers, dtype=np.int64), np.array(rows, dtype=np.int64))
+            for numbers, rows in by_size.values()
         ],
         group_of=group_of,
         world=world,
-        signatures=[frozenset(signatures) for signatures in finder.signatures],
+        signatures=[frozenset(each) for each in signatures],
     )
-
-
-@dataclass(slots=True)
-class _Finder:
-    job: Job
-    roles: list[Roles]
-    numbers: dict[object, int] = field(default_factory=dict[object, int])
-    members: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    signatures: list[set[Signature]] = field(default_factory=list[set[Signature]])
-
-    def number(
-        self, members: tuple[int, ...], signatures: set[Signature], *, is_pair: bool = False
-    ) -> int:
-        """Return the number of a group, which also does what ``signatures`` say."""
-        number = self.numbers.setdefault((members, is_pair), len(self.members))
-        if number == len(self.members):
-            self.members.append(members)
-            self.signatures.append(set())
-        self.signatures[number] |= signatures
-        return number
-
-    def of_graph(self, index: int) -> list[Integers]:
-        """Return, by role of a graph, the groups of the devices."""
-        graph, roles = self.job.graphs[index], self.roles[index]
-        first: dict[int, Task] = {}
-        signatures: dict[int, set[Signature]] = {}
-        for task, role in zip(graph.tasks, roles.role_of_task, strict=True):
-            if role != ALWAYS and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
-                first.setdefault(role, task)
-                signatures.setdefault(role, set()).add(signature_of(task))
-        follows = np.array(self.job.graph_of_device, dtype=np.int64) == index
-        return [
-            self._of_role(index, first[role], signatures[role], follows)
-            for role in range(len(first))
-        ]
-
-    def _of_role(
-        self, index: int, task: Task, signatures: set[Signature], follows: NDArray[np.bool_]
-    ) -> Integers:
-        result = np.full(self.job.device_count, -1, dtype=np.int64)
-        if isinstance(task, CollectiveTask):
-            for group in self.job.graphs[index].group_tables[task.group_table or 0]:
-                if len(group) < 2:
-                    message = f"the group {list(group)} has only one member"
-                    raise SimulationError(message, hint="leave collectives of one device out")
-                result[list(group)] = self.number(group, signatures)
-        elif isinstance(task, SendTask | ReceiveTask):
-            for source, target in task.pairs:
-                if source == target:
-                    raise SimulationError(f"device {source} sends to itself")
-                own = source if isinstance(task, SendTask) else target
-                if follows[own]:
-                    result[own] = self.number((source, target), signatures, is_pair=True)
-        return np.where(follows, result, -1)
-
-    def world(self) -> int | None:
-        """Return the group of all devices, if it does anything."""
-        signatures = {
-            signature_of(task)
-            for graph in self.job.graphs
-            for task in graph.tasks
-            if isinstance(task, CollectiveTask) and task.group_table is None
-        }
-        if not signatures:
-            return None
-        if self.job.device_count < 2:
-            raise SimulationError("a collective of all devices has only one member")
-        return self.number(tuple(range(self.job.device_count)), signatures)
 
 
 def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> Integers:

@@ -21,7 +21,7 @@ from hespas.simulate.flow.groups import (
     Groups,
     Signature,
     count_distinct,
-    find_groups,
+    groups_of_job,
     layout_numbers,
 )
 from hespas.simulate.flow.planning import Plan, Planner
@@ -79,7 +79,7 @@ def find_classes(
     ``is_folded``, every device is a class of its own. Raises `SimulationError` for groups of one
     and collectives without an algorithm, and for what would take more memory than there is.
     """
-    groups = find_groups(job, roles)
+    groups = groups_of_job(job, roles)
     blocks = list(_blocks(groups, planner, is_irregular=is_irregular))
     alone = frozenset[int]() if is_irregular else _used_by_one(blocks)
     check_memory(sum(block.message_count(alone) for block in blocks))
@@ -346,7 +346,7 @@ class _Classes:
             devices=tuple(devices.tolist()),
             graph=self._job.graphs[index],
             roles=self._roles[index],
-            groups=tuple([None if group < 0 else int(numbers.groups[group]) for group in own]),
+            groups=tuple([group if group < 0 else int(numbers.groups[group]) for group in own]),
         )
 
     def _group_classes(self, numbers: ClassNumbers, loads: _ClassLoads) -> Iterator[GroupClass]:
