@@ -14,8 +14,7 @@ import msgspec
 
 from hespas.errors import ConfigError, option
 from hespas.program.attrs import CollectiveAttrs, CustomCallAttrs, DotAttrs
-from hespas.program.experts import UNIFORM, ExpertLoad
-from hespas.program.grouped import GroupedProduct, grouped_product
+from hespas.program.experts import UNIFORM, ExpertLoad, GroupedProduct, grouped_product
 from hespas.program.program import Op, Program, all_ops
 from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import TensorType

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
-from hespas.program.attrs import NO_ATTRS, CustomCallAttrs
+from hespas.program.attrs import NO_ATTRS, PARTITIONER_MARKERS, CustomCallAttrs
 from hespas.program.program import (
     Block,
     Function,
@@ -57,16 +57,6 @@ _FORWARD = frozenset(
     }
 )
 _FILLED = frozenset({"broadcast_in_dim", "constant", "iota"})
-_PASSING = frozenset(
-    {
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "Sharding",
-        "xla.sdy.FuncResultSharding",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-    }
-)
 
 
 def is_on_host(kind: str, *, location: str) -> bool:
@@ -204,7 +194,7 @@ class _Found:
 
 def _passes_on(op: Op) -> bool:
     if isinstance(op.attrs, CustomCallAttrs):
-        return op.attrs.target in _PASSING
+        return op.attrs.target in PARTITIONER_MARKERS
     return op.kind in _FORWARD
 
 

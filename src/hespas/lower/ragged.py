@@ -22,7 +22,7 @@ from hespas.program.attrs import (
     DimensionsAttrs,
     DotAttrs,
 )
-from hespas.program.grouped import GroupedProduct, grouped_product
+from hespas.program.experts import GroupedProduct, grouped_product
 from hespas.program.program import Block, Op, Value, nested_ops
 from hespas.program.rewrite import plain_op
 from hespas.program.types import TensorType, element_type

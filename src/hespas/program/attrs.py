@@ -25,6 +25,18 @@ FLASH_MLA = "__flash_mla$decode"
 MOSAIC = "tpu_custom_call"
 """A TPU's kernel that its author wrote, in Pallas."""
 
+PARTITIONER_MARKERS = frozenset(
+    {
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "Sharding",
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+    }
+)
+"""Calls that say how their operand is divided, or that it is divided from there on."""
+
 TOP_K, TOP_K_OF_GPUS = "TopK", "__gpu$TopK"
 """The largest elements of each row and where they were, as XLA's compilers for GPUs and TPUs."""
 

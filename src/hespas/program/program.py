@@ -260,6 +260,15 @@ def nested_ops(block: Block) -> Iterator[Op]:
             yield from nested_ops(region)
 
 
+def scheduled_ops(block: Block) -> Iterator[Op]:
+    """Yield the operations of a block and of its loops and branches, outer before inner."""
+    for op in block.operations:
+        yield op
+        if isinstance(op.attrs, WhileAttrs | CaseAttrs):
+            for region in op.regions:
+                yield from scheduled_ops(region)
+
+
 def all_ops(program: Program) -> Iterator[Op]:
     """Yield every operation of a program, those in regions included."""
     for function in program.functions.values():
@@ -313,16 +322,8 @@ def instructions_digest(program: Program) -> str:
     # OpenSSL takes 20 ms to load, which every command would pay.
     from hashlib import sha256  # noqa: PLC0415
 
-    names = (f"{op.name} {op.instruction}\n" for op in _started(program.main.body))
+    names = (f"{op.name} {op.instruction}\n" for op in scheduled_ops(program.main.body))
     return sha256("".join(names).encode()).hexdigest()
-
-
-def _started(block: Block) -> Iterator[Op]:
-    for op in block.operations:
-        yield op
-        if isinstance(op.attrs, WhileAttrs | CaseAttrs):
-            for region in op.regions:
-                yield from _started(region)
 
 
 def with_kernels(program: Program, kernels: CompiledKernels, *, location: str) -> Program:

@@ -12,6 +12,7 @@ from hespas.program.attrs import (
     FLASH_FORWARD,
     FLASH_MLA,
     MOSAIC,
+    PARTITIONER_MARKERS,
     TOP_K,
     TOP_K_OF_GPUS,
     CustomCallAttrs,
@@ -139,14 +140,9 @@ _ANNOTATIONS = (
     "LayoutConstraint",
     "PrepareAsyncCallDone",
     "PrepareAsyncCallStart",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "Sharding",
     "SliceId",
     "ZeroCrop",
-    "xla.sdy.FuncResultSharding",
-    "xla.sdy.GlobalToLocalShape",
-    "xla.sdy.LocalToGlobalShape",
+    *sorted(PARTITIONER_MARKERS),
 )
 
 

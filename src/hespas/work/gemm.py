@@ -8,7 +8,7 @@ from math import prod
 
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs
-from hespas.program.grouped import grouped_product
+from hespas.program.experts import grouped_product
 from hespas.program.operations.contraction import (
     Multiplier,
     multiplier_of,

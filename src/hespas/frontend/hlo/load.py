@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from msgspec.structs import replace
+
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions, slices
-from hespas.frontend.hlo.combined import with_named_collectives
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.host_memory import with_host_memory
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
-from hespas.program.program import Alias, Function, Program
+from hespas.program.attrs import PARTITIONER_MARKERS, WhileAttrs
+from hespas.program.program import (
+    Alias,
+    Block,
+    Function,
+    Op,
+    Program,
+    Value,
+    is_communication_op,
+    scheduled_ops,
+)
+from hespas.program.rewrite import each_block, each_op
+from hespas.program.scopes import NO_NAME, joined_scopes, read_scope
 from hespas.program.types import Type
 from hespas.xla.compile.messages import TARGET_ATTRIBUTE
 from hespas.xla.hlo.module import HloModule
@@ -108,16 +122,6 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     return tuple(sorted(aliases, key=lambda alias: (alias.result, alias.argument)))
 
 
-_MARKERS = frozenset(
-    {
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "Sharding",
-        "xla.sdy.FuncResultSharding",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-    }
-)
 _COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 _PARTITIONED_SUFFIX = "_spmd"
 
@@ -147,7 +151,7 @@ def _sharded_reason(module: HloModule) -> str:
     for instruction in _instructions(message):
         opcode: str = instruction.opcode
         communicates = communicates or opcode.startswith(_COLLECTIVE)
-        if opcode == "custom-call" and instruction.custom_call_target in _MARKERS:
+        if opcode == "custom-call" and instruction.custom_call_target in PARTITIONER_MARKERS:
             return f"%{instruction.name} is {instruction.custom_call_target}"
         if instruction.HasField("sharding") and _divides(instruction.sharding):
             if opcode != "parameter":
@@ -166,3 +170,110 @@ def _instructions(message: Any) -> Iterator[Any]:
 
 def _divides(sharding: Any) -> bool:
     return enum_names("xla.OpSharding.Type")[sharding.type] == "OTHER"
+
+
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
+_FARTHEST = 64
+"""How many values without a name are passed to find operations that have one."""
+
+
+def with_named_collectives(function: Function) -> Function:
+    """Name the collectives that a compiler combined of several, after their neighbours.
+
+    A reduction is named after what makes its operands, any other collective after what reads its
+    results. Their name stacks together are the collective's, as XLA joins the names of what it
+    merges (`hespas.program.scopes.joined_scopes`): it has a module's name where all agree on one.
+    """
+    body = function.body
+    if not any(_unnamed_collective(op) for op in scheduled_ops(body)):
+        return function
+    neighbours = {
+        backwards: _Neighbours.of(body, backwards=backwards) for backwards in (True, False)
+    }
+
+    def named(op: Op) -> Op:
+        collective = _unnamed_collective(op)
+        if collective is None:
+            return op
+        scope = neighbours[collective.kind in _REDUCTIONS].scope(op)
+        return _with_scope(op, scope) if scope else op
+
+    def named_block(block: Block) -> Block:
+        return replace(block, operations=tuple(map(named, block.operations)))
+
+    return Function(name=function.name, body=each_block(body, named_block))
+
+
+def _unnamed_collective(op: Op) -> Op | None:
+    """Return the collective that an operation is or starts, if it has no name."""
+    if is_communication_op(op):
+        return op if read_scope(op.scope) is NO_NAME else None
+    if op.kind != "async_start":
+        return None
+    started = [each for region in op.regions for each in region.operations]
+    collective = next(filter(is_communication_op, started), None)
+    return None if collective is None else _unnamed_collective(collective)
+
+
+def _with_scope(op: Op, scope: str) -> Op:
+    def named(each: Op) -> Op:
+        return replace(each, scope=scope) if is_communication_op(each) else each
+
+    if is_communication_op(op):
+        return named(op)
+    regions = tuple([each_op(region, named) for region in op.regions])
+    return replace(op, scope=scope, regions=regions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Neighbours:
+    """What makes, or reads, each value of a function, in its loops and branches too.
+
+    ``same`` are the values that stand for a value in a loop's body: what its body makes of it in
+    the round before, or what is read of it in the round after.
+    """
+
+    backwards: bool
+    ops: dict[Value, list[Op]] = field(default_factory=dict[Value, list[Op]])
+    same: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
+
+    @classmethod
+    def of(cls, block: Block, *, backwards: bool) -> _Neighbours:
+        neighbours = cls(backwards=backwards)
+        for op in scheduled_ops(block):
+            if not isinstance(op.attrs, WhileAttrs):
+                for value in op.results if backwards else op.operands:
+                    neighbours.ops.setdefault(value, []).append(op)
+                continue
+            body = op.regions[-1]
+            returned, arguments = body.operations[-1].operands, body.arguments
+            pairs = [
+                *zip(arguments, returned, strict=False),
+                *zip(op.results, returned, strict=False),
+            ]
+            if not backwards:
+                pairs = [(made, argument) for argument, made in pairs[: len(arguments)]]
+                pairs += zip(op.operands, arguments, strict=False)
+            for value, stands_for_it in pairs:
+                neighbours.same.setdefault(value, []).append(stands_for_it)
+        return neighbours
+
+    def scope(self, op: Op) -> str:
+        """Return the joined name stacks of the nearest operations that have a name."""
+        scopes: set[str] = set()
+        pending = list(op.operands if self.backwards else op.results)
+        seen = set(pending)
+        while pending and len(seen) <= _FARTHEST:
+            value = pending.pop()
+            following = [*self.same.get(value, ())]
+            for near in self.ops.get(value, ()):
+                if read_scope(near.scope) is not NO_NAME:
+                    scopes.add(near.scope)
+                else:
+                    following += near.operands if self.backwards else near.results
+            pending += [each for each in following if each not in seen]
+            seen.update(following)
+        if pending:
+            return ""
+        joined = joined_scopes(sorted(scopes))
+        return "" if read_scope(joined) is NO_NAME else joined

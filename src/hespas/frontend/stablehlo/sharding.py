@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.frontend.meshes import Mesh
 from hespas.frontend.overrides import Unpartitioned
-from hespas.program.attrs import CustomCallAttrs
+from hespas.frontend.whole import Mesh
+from hespas.program.attrs import PARTITIONER_MARKERS, CustomCallAttrs
 from hespas.program.program import (
     Block,
     Function,
@@ -35,7 +35,6 @@ from hespas.program.rewrite import (
 )
 from hespas.xla.mlir.text import read_symbols, split_list
 
-_MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 _CONSTRAINTS = frozenset({"propagation_barrier", "reshard", "sharding_constraint"})
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
@@ -139,7 +138,7 @@ def _sharded_reason(
 def _is_marker(op: Op) -> bool:
     if op.dialect == "sdy":
         return op.kind != "return"
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target in _MARKERS
+    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target in PARTITIONER_MARKERS
 
 
 def _divides(sharding: str) -> bool:

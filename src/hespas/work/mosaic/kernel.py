@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DeviceTables, Table
-from hespas.program.grouped import grouped_product, steps_of_tiles
+from hespas.program.experts import grouped_product, steps_of_tiles
 from hespas.program.kernels import KernelOp, MosaicKernel, Window, kernel_ops
 from hespas.program.operations.contraction import Multiplier, multiplier_of
 from hespas.program.operations.traits import arithmetic_type

@@ -5,7 +5,7 @@ import pytest
 from expert_programs import gradient_alone, product_alone
 from hespas.frontend.load import load_source
 from hespas.program.attrs import CustomCallAttrs
-from hespas.program.grouped import GroupedProduct, grouped_product, steps_of_tiles
+from hespas.program.experts import GroupedProduct, grouped_product, steps_of_tiles
 from hespas.program.program import Op, Value
 from hespas.program.types import TensorType, element_type
 
