@@ -15,7 +15,7 @@ from hespas.program.program import Op
 from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import Work, flop_counts, summed
 from hespas.work.custom_call import TRITON
-from hespas.xla.mlir.triton import read_triton
+from hespas.xla.mlir.kernels import read_triton
 
 _FIELD = re.compile(r"\b(grid_[xyz]) = (\d+)")
 _BODY = re.compile(r'\bir = "((?:[^"\\]|\\.)*)"', re.DOTALL)

@@ -32,7 +32,7 @@ from hespas.work.library_config import MosaicConfig, mosaic_config
 from hespas.work.mosaic.scalars import Numbers, Scalar
 from hespas.work.mosaic.tally import KernelProduct, Tally, Unit, VectorUse
 from hespas.work.mosaic.walk import Walk
-from hespas.xla.mlir.mosaic import read_mosaic
+from hespas.xla.mlir.kernels import read_mosaic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

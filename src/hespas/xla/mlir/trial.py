@@ -20,10 +20,7 @@ from hespas.errors import ProgramError, ToolError
 from hespas.xla.mlir.module import BYTECODE_MAGIC, parse_mlir
 
 _MOST_S = 120.0
-_PARSERS = {
-    "mosaic": ("hespas.xla.mlir.mosaic", "parse_mosaic"),
-    "triton": ("hespas.xla.mlir.triton", "parse_triton"),
-}
+_STABLEHLO = "stablehlo"
 
 
 def check_bytecode(source: bytes, *, name: str) -> None:
@@ -31,7 +28,7 @@ def check_bytecode(source: bytes, *, name: str) -> None:
 
     What is no bytecode is not read. Bytecode that is refused without harm passes.
     """
-    if not _is_readable(source, "stablehlo"):
+    if not _is_readable(source, _STABLEHLO):
         raise ProgramError(
             "cannot be parsed: the bytecode is damaged",
             location=name,
@@ -72,11 +69,10 @@ def main() -> None:
 
 def _has_names(source: bytes, language: str) -> bool:
     try:
-        if language in _PARSERS:
-            module, name = _PARSERS[language]
-            parsed: Any = getattr(import_module(module), name)(source)
+        if language == _STABLEHLO:
+            parsed: Any = parse_mlir(source, name="standard input").handle
         else:
-            parsed = parse_mlir(source, name="standard input").handle
+            parsed = import_module("hespas.xla.mlir.kernels").parse_kernel(source, language)
     except ProgramError:
         return True
     waiting = [parsed.operation]

@@ -6,8 +6,8 @@ from importlib import import_module
 import pytest
 
 from hespas.errors import ProgramError
+from hespas.xla.mlir.kernels import TRITON, kernel_context, parse_kernel
 from hespas.xla.mlir.trial import check_kernel
-from hespas.xla.mlir.triton import parse_triton, triton_context
 
 TEXT = b"""
 module {
@@ -23,8 +23,8 @@ module {
 def bytecode() -> bytes:
     ir = import_module("jaxlib.mlir.ir")
     written = io.BytesIO()
-    with triton_context(), ir.Location.unknown():
-        parse_triton(TEXT).operation.write_bytecode(written)
+    with kernel_context(TRITON), ir.Location.unknown():
+        parse_kernel(TEXT, TRITON).operation.write_bytecode(written)
     return written.getvalue()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hespas.errors import ProgramError
 from hespas.program.kernels import TritonType
-from hespas.xla.mlir.triton import read_triton, read_triton_type
+from hespas.xla.mlir.kernels import read_triton, read_triton_type
 
 LOOP = b"""
 module {

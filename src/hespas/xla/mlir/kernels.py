@@ -1,4 +1,4 @@
-"""Read the module that a ``tpu_custom_call`` carries: MLIR bytecode in Mosaic's stable form."""
+"""Read the modules that custom calls of Mosaic (for TPUs, in its stable form) and Triton carry."""
 
 # jaxlib's bindings are only partly typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -6,14 +6,25 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.kernels import KernelBlock, KernelOp, KernelType, MosaicKernel, Window
+from hespas.program.kernels import (
+    KernelBlock,
+    KernelOp,
+    KernelType,
+    MosaicKernel,
+    TritonKernel,
+    TritonOp,
+    TritonType,
+    Window,
+)
 from hespas.xla.mlir.functions import source_line
 from hespas.xla.mlir.module import (
     BYTECODE_MAGIC,
@@ -34,28 +45,40 @@ _SPACE = re.compile(r"#tpu\.memory_space<(\w+)>")
 _ENTRY = "iteration_bounds"
 
 
-@lru_cache(maxsize=1)
-def mosaic_context() -> Any:
-    """Return a context that knows Mosaic's dialect; JAX's own modules never share it."""
+MOSAIC, TRITON = "mosaic", "triton"
+"""The languages of kernels."""
+
+
+@lru_cache(maxsize=2)
+def kernel_context(language: str) -> Any:
+    """Return a context that knows a language's dialect; JAX's own modules never share it."""
     context = new_context()
-    # Mosaic's stable form spells operations in a dialect that is registered nowhere.
-    context.allow_unregistered_dialects = True
-    import_module("jaxlib.mosaic.python.tpu").register_dialect(context)
+    if language == MOSAIC:
+        # Mosaic's stable form spells operations in a dialect that is registered nowhere.
+        context.allow_unregistered_dialects = True
+        import_module("jaxlib.mosaic.python.tpu").register_dialect(context)
+    else:
+        import_module("jaxlib.mlir._mlir_libs._triton_ext").register_dialect(context)
     return context
 
 
-def parse_mosaic(body: bytes) -> Any:
-    """Return the module of a kernel in the context; `ProgramError` for what is none."""
+def parse_kernel(body: bytes, language: str) -> Any:
+    """Return the module of a kernel in its context; `ProgramError` for what is none."""
     ir = import_module("jaxlib.mlir.ir")
-    context = mosaic_context()
+    context = kernel_context(language)
     with context, ir.Location.unknown():
         try:
             module = ir.Module.parse(body, context)
-            if not body.startswith(_TEXT):
+            if language == MOSAIC and not body.startswith(_TEXT):
                 module_pass_manager().parse(_TO_CURRENT_FORM).run(module.operation)
         except (ir.MLIRError, ValueError) as error:
             raise ProgramError(f"its kernel cannot be read: {one_line(error)}") from error
         return module
+
+
+def _functions(module: Any, kind: str) -> dict[str, Any]:
+    operations = [view.operation for view in module.body.operations]
+    return {op.attributes["sym_name"].value: op for op in operations if op.name == kind}
 
 
 @lru_cache(maxsize=256)
@@ -67,15 +90,11 @@ def read_mosaic(body: bytes) -> MosaicKernel:
     """
     if not body.startswith(BYTECODE_MAGIC) and not body.startswith(_TEXT):
         raise ProgramError("its kernel is not MLIR")
-    check_kernel(body, "mosaic")
+    check_kernel(body, MOSAIC)
     ir = import_module("jaxlib.mlir.ir")
-    with mosaic_context(), ir.Location.unknown():
-        module = parse_mosaic(body)
-        functions = {
-            view.operation.attributes["sym_name"].value: view.operation
-            for view in module.body.operations
-            if view.operation.name == "func.func"
-        }
+    with kernel_context(MOSAIC), ir.Location.unknown():
+        module = parse_kernel(body, MOSAIC)  # its operations live as long as it does
+        functions = _functions(module, "func.func")
         entries = [name for name, each in functions.items() if _is_entry(each)]
         if not functions:
             raise ProgramError("its kernel has no function")
@@ -180,3 +199,117 @@ def read_kernel_type(text: str) -> KernelType:
         return KernelType(element=match[3], shape=shape, is_vector=True)
     space = _SPACE.search(match[4])
     return KernelType(element=match[3], shape=shape, space=space[1] if space else "vmem")
+
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>")
+_POINTER = re.compile(r"!tt\.ptr<([^,>]*)(?:, \d+)?>")
+_REDUCTIONS = frozenset({"tt.reduce", "tt.scan"})
+_LOADS = frozenset({"tt.load", "tt.descriptor_load"})
+_COPIES = frozenset({"arith.extsi", "arith.index_cast", "arith.trunci"})
+_COMBINED: dict[str, Callable[[int, int], int]] = {
+    "arith.addi": operator.add,
+    "arith.ceildivsi": lambda left, right: -(-left // right),
+    "arith.divsi": operator.floordiv,
+    "arith.maxsi": max,
+    "arith.minsi": min,
+    "arith.muli": operator.mul,
+    "arith.subi": operator.sub,
+}
+"""What bounds of loops are computed with."""
+_ONE_ROUND = "a loop whose length depends on data is taken to run once"
+_NOTES = {
+    "scf.for": _ONE_ROUND,
+    "scf.if": "a condition that depends on data is taken to hold, and not to",
+    "scf.while": _ONE_ROUND,
+}
+
+
+@lru_cache(maxsize=256)
+def read_triton(body: bytes) -> TritonKernel:
+    """Return the kernel in a module's bytecode or text.
+
+    Raises `ProgramError` for what is no such module.
+    """
+    check_kernel(body, TRITON)
+    ir = import_module("jaxlib.mlir.ir")
+    with kernel_context(TRITON), ir.Location.unknown():
+        module = parse_kernel(body, TRITON)
+        functions = _functions(module, "tt.func")
+        if len(functions) != 1:
+            raise ProgramError(f"its kernel has {len(functions)} functions, not one")
+        ((name, function),) = functions.items()
+        notes: dict[str, None] = {}
+        operations = tuple(_triton_ops(function.regions[0].blocks[0], 1, notes))
+        return TritonKernel(name=name, operations=operations, notes=tuple(notes))
+
+
+def _triton_ops(block: Any, count: int, notes: dict[str, None]) -> Iterator[TritonOp]:
+    for view in block.operations:
+        op = view.operation
+        rounds = _rounds(op) if op.name == "scf.for" else None
+        if op.name in _NOTES:
+            if rounds is None:
+                notes[_NOTES[op.name]] = None
+            for region in op.regions:
+                for inner in region.blocks:
+                    yield from _triton_ops(inner, count * (1 if rounds is None else rounds), notes)
+        elif op.name not in _LOADS or any(True for result in op.results for _ in result.uses):
+            yield _triton_op(op, count)
+
+
+def _triton_op(op: Any, count: int) -> TritonOp:
+    body: tuple[TritonOp, ...] = ()
+    if op.name in _REDUCTIONS:
+        body = tuple(
+            _triton_op(view.operation, 1)
+            for region in op.regions
+            for view in region.blocks[0].operations
+        )
+    precision = attribute_texts(op, {}).get("inputPrecision", "")
+    return TritonOp(
+        name=op.name,
+        operands=tuple([read_triton_type(str(value.type)) for value in op.operands]),
+        results=tuple([read_triton_type(str(value.type)) for value in op.results]),
+        count=count,
+        body=body,
+        precision=precision,
+    )
+
+
+def _rounds(op: Any) -> int | None:
+    bounds = [_constant(value) for value in list(op.operands)[:3]]
+    first, end, step = bounds
+    if first is None or end is None or not step:
+        return None
+    return max(0, -(-(end - first) // step))
+
+
+def _constant(value: Any) -> int | None:
+    owner: Any = getattr(value, "owner", None)
+    made: Any = getattr(owner, "operation", owner)
+    name: str = getattr(made, "name", "")
+    if name == "arith.constant":
+        return read_integer(str(made.attributes["value"]))
+    if name in _COPIES:
+        return _constant(made.operands[0])
+    combined = _COMBINED.get(name)
+    if combined is None:
+        return None
+    left, right = (_constant(operand) for operand in made.operands)
+    return None if left is None or right is None else combined(left, right)
+
+
+@lru_cache(maxsize=4096)
+def read_triton_type(text: str) -> TritonType:
+    """Read the type of a value.
+
+    >>> read_triton_type("tensor<128x32x!tt.ptr<bf16>>")
+    TritonType(element='bf16', shape=(128, 32))
+    """
+    match = _TENSOR.fullmatch(text)
+    shape: tuple[int, ...] = ()
+    if match is not None:
+        shape = tuple(map(int, match[1].split("x")[:-1]))
+        text = match[2].partition(", #")[0]
+    pointer = _POINTER.fullmatch(text)
+    return TritonType(element=pointer[1] if pointer else text, shape=shape)

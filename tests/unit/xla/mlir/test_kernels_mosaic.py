@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.xla.mlir.mosaic import read_kernel_type, read_mosaic
+from hespas.xla.mlir.kernels import read_kernel_type, read_mosaic
 
 
 @pytest.mark.parametrize("body", [b"", b"MLIR", b"ML\xefRnothing"])
