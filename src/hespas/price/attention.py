@@ -1,9 +1,10 @@
 """Fused attention from measured tables of causal attention of bf16.
 
 The tables have no gradients, no partial masks and no other types: those are scaled by FLOPs,
-which the notes say. One query over a cache, fp8 and sliding windows have figures of their own
-(`hespas.price.attention`). Gradients reach a smaller part of the peak than attention
-itself, by a ratio that was published for each generation of GPUs.
+which the notes say. Gradients reach a smaller part of the peak than attention itself, by a ratio
+that was published for each generation of GPUs. One query over a cache, fp8 and sliding windows have
+figures of their own: ``configs/attention.json`` holds those of some parts, fitted to measurements
+by ``validation/fit_attention.py``; other parts take those of the nearest generation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""Estimates: values that add."""
+"""Estimates: values that add; and what bounds a time.
+
+Every method prices by limits, `c` for arithmetic, `m` for memory, `l` for the launch, so that an
+operation takes `f(c, m) + l`. The part of a limit is by how much, in proportion, the time falls
+as the limit is relieved, ``c df/dc``. The parts add to the time for the two forms in use, which
+both grow with their arguments in proportion (Euler's theorem on homogeneous functions):
+
+* ``max(c, m)``, the roofline: the larger one has all of it;
+* ``hypot(c, m)``, kernels that are read: each has its square over the time.
+
+What a method doesn't divide, as a time that was measured as a whole, is in none of the parts.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,15 @@ Then cells are made monotone, so that no size grows without the time growing.
 
 Two products of one shape but for m and n exchanged take the same time within 1 to 3 % (the
 median of the tables), so the smaller of the two is looked up as m, which has the finer grid.
+
+A library's convolution multiplies what a matrix product with the unfolded image would, but reads
+the image once: its window finds neighbours in the cache. So it is taken to reach the same part
+of its own roofline as that product reaches of its,
+
+    time = table(product) x roofline(convolution) / roofline(product)
+
+where both rooflines have the same arithmetic, and the bytes are those of image, kernel and result,
+or of the three matrices. A product that is limited by its arithmetic is not scaled at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,17 @@
-"""Price matrix products by a model of an array, and everything else by the roofline.
+"""``method: systolic``: matrix products on an array of multipliers, all else by the roofline.
 
-``method: systolic`` takes closed forms; a simulator of arrays takes their place as another
-`ProductTimer`.
+Products take cycles in closed form; a simulator of arrays takes their place as another
+`ProductTimer`. A product C[m, n] = A[m, k] B[k, n] runs in folds. Weight stationary: a fold holds
+R x C weights, a piece of B with R of the k rows and C of the n columns; loading them takes R
+cycles, then m rows of A pass in m + R + C - 2. Output stationary: a fold holds R x C results; k
+products for each pass in k + R + C - 2.
+
+    weight stationary   ceil(k / R) ceil(n / C) (2R + C + m - 2) - 1
+    output stationary   ceil(m / R) ceil(n / C) (R + C + k - 2) - 1
+
+The last cycle is counted from 0, as SCALE-Sim does. Source: the "Total Cycles" of SCALE-Sim
+3.0.0 (MIT), which these equal where its memory doesn't stall; A. Samajdar et al., "A systematic
+methodology for characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from hespas.program.program import Op, Program
 from hespas.program.types import TensorType
 from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
-from hespas.work.gemm import grouped_gemms
+from hespas.work.gemm import gemms, grouped_gemms
 
 
 class Dataflow(Enum):
@@ -90,6 +100,12 @@ class SystolicArray:
         """Return how many of a product's columns one array has."""
         return ceil(product.n / self.count)
 
+    def folds(self, product: Product) -> int:
+        """Return how many folds of a product one array runs."""
+        is_weights = self.dataflow is Dataflow.WEIGHT_STATIONARY
+        along = ceil((product.k if is_weights else product.m) / self.rows)
+        return along * ceil(self.columns_each(product) / self.columns)
+
 
 def cycles(product: Product, array: SystolicArray) -> int:
     """Return the cycles of one product, shared by all arrays.
@@ -100,12 +116,11 @@ def cycles(product: Product, array: SystolicArray) -> int:
     (509, 14303)
     """
     rows, columns = array.rows, array.columns
-    across = ceil(array.columns_each(product) / columns)
     match array.dataflow:
         case Dataflow.WEIGHT_STATIONARY:
-            return ceil(product.k / rows) * across * (2 * rows + columns + product.m - 2) - 1
+            return array.folds(product) * (2 * rows + columns + product.m - 2) - 1
         case Dataflow.OUTPUT_STATIONARY:
-            return ceil(product.m / rows) * across * (rows + columns + product.k - 2) - 1
+            return array.folds(product) * (rows + columns + product.k - 2) - 1
 
 
 def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> int:
@@ -114,16 +129,9 @@ def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> in
     Weight stationary: each fold loads R x C weights, then takes m x R inputs and gives m x C
     sums. Output stationary: each takes k x (R + C) inputs and gives R x C results.
     """
-    rows, columns = array.rows, array.columns
-    across = ceil(array.columns_each(product) / columns)
-    match array.dataflow:
-        case Dataflow.WEIGHT_STATIONARY:
-            folds = ceil(product.k / rows) * across
-            elements = rows * columns + product.m * (rows + columns)
-        case Dataflow.OUTPUT_STATIONARY:
-            folds = ceil(product.m / rows) * across
-            elements = product.k * (rows + columns) + rows * columns
-    return folds * elements * element_bytes
+    streamed = product.m if array.dataflow is Dataflow.WEIGHT_STATIONARY else product.k
+    elements = array.rows * array.columns + streamed * (array.rows + array.columns)
+    return array.folds(product) * elements * element_bytes
 
 
 def products(op: Op) -> dict[Product, int]:
@@ -136,22 +144,12 @@ def products(op: Op) -> dict[Product, int]:
         case DotAttrs(ragged=int()):
             return _of_groups(op)
         case DotAttrs():
-            return _of_dot(op, op.attrs)
+            (gemm,) = gemms(op)
+            return _counted(Product(m=gemm.m, n=gemm.n, k=gemm.k), gemm.batch)
         case ConvolutionAttrs():
             return _of_convolution(op, op.attrs)
         case _:
             return {}
-
-
-def _of_dot(op: Op, attrs: DotAttrs) -> dict[Product, int]:
-    lhs, rhs = operand(op, 0).shape, operand(op, 1).shape
-    batch = prod(lhs[at] for at in attrs.lhs_batching)
-    k = prod(lhs[at] for at in attrs.lhs_contracting)
-    lhs_taken = {*attrs.lhs_batching, *attrs.lhs_contracting}
-    rhs_taken = {*attrs.rhs_batching, *attrs.rhs_contracting}
-    m = prod(size for at, size in enumerate(lhs) if at not in lhs_taken)
-    n = prod(size for at, size in enumerate(rhs) if at not in rhs_taken)
-    return _counted(Product(m=m, n=n, k=k), batch)
 
 
 def _of_groups(op: Op) -> dict[Product, int]:

@@ -1,9 +1,13 @@
-"""The files of measured tables, ``hespas/configs/measured/<PART>.xz``.
+"""Measured tables: times over a grid of sizes, completed, made monotone, interpolated; their files.
 
-A file is xz-compressed: one line of JSON that says what it holds and where that comes from, then
-the cells of its tables, one after the other. A cell is the whole number ``round(log(t / 1 ns) /
-step)``, or 0 where nothing was measured; it stands as its zigzag difference from the cell
-before it (first the high bytes of all cells of a table, then the low ones).
+Times and sizes are handled by their logarithms: a time that is a power of a size is a straight
+line there, and an error in per cent is the same anywhere in the table.
+
+A file, ``hespas/configs/measured/<PART>.xz``, is xz-compressed: one line of JSON that says what it
+holds and where that comes from, then the cells of its tables, one after the other. A cell is the
+whole number ``round(log(t / 1 ns) / step)``, or 0 where nothing was measured; it stands as its
+zigzag difference from the cell before it (first the high bytes of all cells of a table, then the
+low ones).
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 The name stack says most of it. What stands outside of the gradient has no mark of its own in JAX:
 it is the optimiser's where it uses gradients, or serves only what does.
+
+A collective that compilers combined from several has a name of all modules together, or none. What
+it reduces is named after what made it, what it gathers after what reads it, through operations that
+only move data and that have no name, out of asynchronous operations and from one round of a loop
+into the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""Split strategies: each operation alone, or blocks of operations between collectives."""
+"""Split strategies: each operation alone, or blocks of operations between collectives; merging.
+
+Merging joins neighbouring compute regions without delaying any collective. Let A and B be two
+compute regions, B the next after A in program order. They are joined if
+
+1. B is the next step of a path: B reads A, everything else that B reads is ready before A can
+   start, and everything else that reads A and leads to a collective waits for B in any case;
+   or neither leads to a collective, and both wait for the same collectives;
+2. and no earlier computation may still wait for a collective when A starts.
+
+By (1), B can start as soon as A ends on any machine, with any number of streams, and nothing that
+leads to a collective waits for A alone. By (2), a stream that always takes the earliest ready
+computation has none before B when A ends. So no collective starts later, whatever the durations,
+and whether a device runs regions concurrently, in program order or as they become ready.
+"""
 
 from __future__ import annotations
 
