@@ -153,38 +153,28 @@ class GemmModel:
     def _base(self, type_name: str) -> str:
         """Return the table that is scaled to serve a type."""
         tables = _SCALED_FROM.get(table_of(type_name), ())
-        return next((each for each in tables if f"gemm.{each}" in self.part.tables), "bf16")
+        return next((table for table in tables if f"gemm.{table}" in self.part.tables), "bf16")
 
     def _made(self, type_name: str) -> Grid:
-        base = self._base(type_name)
-        about = self.part.about
-        here = _Rates(
-            flops=about.peak_flops[base], memory=about.memory_bandwidth, size=_BYTES[base]
-        )
+        base, device = self._base(type_name), self.device
+        here = self._rates_of_part(base)
         there = _Rates(
-            flops=self.device.rate(type_name),
-            memory=self.device.memory_bandwidth_bytes_per_s,
+            flops=device.rate(type_name),
+            memory=device.memory_bandwidth_bytes_per_s,
             size=_bytes(type_name),
         )
         grid = completed(self.part.tables[f"gemm.{base}"].grid)
-        scaled = grid if here == there else _scaled(grid, here, there)
+        scaled = _scaled(grid, here, there)
         if type_name == "tf32" and "gemm.tf32" in self.part.tables:
-            scaled = _corrected(scaled, self._tf32_correction(grid, here))
+            as_bf16 = monotone(_scaled(grid, here, self._rates_of_part("tf32")))
+            scaled = _corrected(scaled, as_bf16, completed(self.part.tables["gemm.tf32"].grid))
         return monotone(scaled)
 
-    def _tf32_correction(self, grid: Grid, here: _Rates) -> Grid:
-        """Return by how much tf32 differs, where it was measured, from bf16 scaled to it."""
+    def _rates_of_part(self, table: str) -> _Rates:
         about = self.part.about
-        there = _Rates(
-            flops=about.peak_flops["tf32"], memory=about.memory_bandwidth, size=_BYTES["tf32"]
+        return _Rates(
+            flops=about.peak_flops[table], memory=about.memory_bandwidth, size=_BYTES[table]
         )
-        scaled = monotone(_scaled(grid, here, there))
-        found = completed(self.part.tables["gemm.tf32"].grid)
-        ratios = (
-            time - log(read(scaled, cell).time_s)
-            for cell, time in zip(found.cells(), found.log_times, strict=True)
-        )
-        return replace(found, log_times=tuple(ratios))
 
     def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
         about, name = self.part.about, product.type_name
@@ -281,25 +271,29 @@ def _folded(product: Product) -> tuple[int, int]:
 
 
 def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
+    if here == there:
+        return grid
     floor_s = exp(min(grid.log_times))
     times: list[float] = []
     for (m, n, k), time in zip(grid.cells(), grid.log_times, strict=True):
         flops, elements = 2 * m * n * k, m * k + n * k + m * n
-        before = here.roofline_s(flops, elements)
-        after = there.roofline_s(flops, elements)
+        before, after = here.roofline_s(flops, elements), there.roofline_s(flops, elements)
         times.append(log(floor_s + (exp(time) - floor_s) * after / before))
     return replace(grid, log_times=tuple(times))
 
 
-def _corrected(grid: Grid, ratios: Grid) -> Grid:
-    """Multiply by ratios, those of the nearest rim outside of where they are known."""
-    rims = [(axis.sizes[0], axis.sizes[-1]) for axis in ratios.axes]
-
-    def ratio(cell: tuple[int, ...]) -> float:
+def _corrected(grid: Grid, expected: Grid, measured: Grid) -> Grid:
+    """Multiply by what was measured over what was expected of it, at the nearest cell measured."""
+    ratios = [
+        time - log(read(expected, cell).time_s)
+        for cell, time in zip(measured.cells(), measured.log_times, strict=True)
+    ]
+    ratio = replace(measured, log_times=tuple(ratios))
+    rims = [(axis.sizes[0], axis.sizes[-1]) for axis in measured.axes]
+    times: list[float] = []
+    for cell, time in zip(grid.cells(), grid.log_times, strict=True):
         nearest = [min(max(at, low), high) for at, (low, high) in zip(cell, rims, strict=True)]
-        return log(read(ratios, nearest).time_s)
-
-    times = (t + ratio(cell) for cell, t in zip(grid.cells(), grid.log_times, strict=True))
+        times.append(time + log(read(ratio, nearest).time_s))
     return replace(grid, log_times=tuple(times))
 
 

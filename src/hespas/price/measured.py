@@ -125,16 +125,12 @@ class Measured:
     clock at which it was measured.
     """
 
+    method: str = "measured"
     gemm: GemmModel
     attention: AttentionModel
     streaming: Streaming
     kernels: KernelPricer | None = None
     clock: float | None = None
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "measured"
 
     def at_rates(self, rates: Rates) -> Measured:
         """Return the estimator of a device that differs by these factors alone.

@@ -140,6 +140,7 @@ class Roofline:
     2.0
     """
 
+    method: str = "roofline"
     device: Device
     options: RooflineOptions = RooflineOptions()
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
@@ -152,11 +153,6 @@ class Roofline:
             options=spec.roofline_options,
             custom_calls=spec.custom_calls,
         )
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "roofline"
 
     @property
     def parameters(self) -> Mapping[str, object]:

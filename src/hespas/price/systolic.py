@@ -304,12 +304,8 @@ class ProductTimer(Protocol):
 class ClosedForm:
     """Times products by the closed forms of `hespas.price.systolic`."""
 
+    method: str = "systolic"
     array: SystolicArray
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "systolic"
 
     @property
     def parameters(self) -> Mapping[str, object]:

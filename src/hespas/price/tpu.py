@@ -87,13 +87,9 @@ class CompilerEstimator:
     `hespas.hardware.device.TensorCore.product_cycles` says.
     """
 
+    method: str = "compiler"
     clock_hz: float
     roofline: Roofline
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "compiler"
 
     @property
     def parameters(self) -> Mapping[str, object]:
@@ -175,12 +171,8 @@ def compiler(spec: EstimatorSpec) -> CompilerEstimator:
 class TensorCoreEstimator:
     """Prices kernels as libtpu schedules them, and what it does not show by the roofline."""
 
+    method: str = "tensor_core"
     roofline: Roofline
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "tensor_core"
 
     @property
     def parameters(self) -> Mapping[str, object]:

@@ -352,13 +352,9 @@ _UNCOMPILED = (
 class KernelEstimator:
     """Prices regions by reading their kernels."""
 
+    method: str = "kernel"
     kernels: KernelPricer
     roofline: Roofline
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "kernel"
 
     @property
     def parameters(self) -> Mapping[str, object]:
