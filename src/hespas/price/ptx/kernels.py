@@ -217,40 +217,39 @@ class KernelPricer:
 
     def read(self, leaf: Leaf) -> Reading:
         """Return what is known of an operation's kernel, or of all where it launches several."""
-        instruction = leaf.op.instruction
+        instruction, moved = leaf.op.instruction, self.bytes_moved(leaf)
         launches = self._launches.get(instruction, ()) if instruction else ()
         if len(launches) <= 1:
-            return self._read(leaf, launches[0] if launches else None)
+            return self._read(leaf, moved, launches[0] if launches else None)
         times = Counter((each.kernel, each.grid, each.block) for each in launches)
         first = {(each.kernel, each.grid, each.block): each for each in launches}
-        return _together([(self._read(leaf, first[key]), times[key]) for key in times])
+        return _together([(self._read(leaf, moved, first[key]), times[key]) for key in times])
 
-    def _read(self, leaf: Leaf, launch: KernelLaunch | None) -> Reading:
-        moved = self.bytes_moved(leaf)
+    def _read(self, leaf: Leaf, moved: float, launch: KernelLaunch | None) -> Reading:
         has_ptx = launch is not None and launch.kernel in self.kernels.ptx
         if launch is None or not has_ptx or self._is_small(launch, moved):
-            return self._by_category(leaf, launch)
+            return self._by_category(leaf, moved, launch)
         try:
             analysis = self._analysis(launch, moved)
         except ProgramError as error:
             note = f"priced by its category, for it can't be read: {error}"
-            return self._by_category(leaf, launch, note)
+            return self._by_category(leaf, moved, launch, note)
         bandwidth = self.device.memory_bandwidth_bytes_per_s
-        terms = terms_of(
-            analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
-        )
         return Reading(
-            terms=terms,
+            terms=terms_of(
+                analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+            ),
             category=kernel_of(leaf.op).category,
             floor_s=moved / bandwidth,
             analysis=analysis,
             notes=_notes(analysis),
         )
 
-    def _by_category(self, leaf: Leaf, launch: KernelLaunch | None, *notes: str) -> Reading:
-        moved, bandwidth = self.bytes_moved(leaf), self.device.memory_bandwidth_bytes_per_s
+    def _by_category(
+        self, leaf: Leaf, moved: float, launch: KernelLaunch | None, *notes: str
+    ) -> Reading:
+        kernel, bandwidth = kernel_of(leaf.op), self.device.memory_bandwidth_bytes_per_s
         # All kernels of a compiled program are launched: the runtime copies what has no launch.
-        kernel = kernel_of(leaf.op)
         is_copy = launch is None and bool(self._launches) and kernel.only_moves
         category = COPY if is_copy else kernel.category
         terms = terms_by_category(
@@ -263,8 +262,7 @@ class KernelPricer:
         )
         kernels, passes = (1, 1) if launch is not None else kernel.launches
         if kernels > 1:
-            terms = added_terms([(terms, passes)])
-            terms = replace(terms, launch_s=self.gpu.launch_s * kernels)
+            terms = replace(added_terms([(terms, passes)]), launch_s=self.gpu.launch_s * kernels)
         said = [f"kernel {leaf.op.instruction}: {note}" for note in notes]
         if moved > leaf.work.bytes_moved:
             said.append(_ANYWHERE)
@@ -283,17 +281,16 @@ class KernelPricer:
 
     def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
         key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
-        if key not in self.analyses:
-            self.analyses[key] = self._analysed(launch, bytes_moved)
-        return self.analyses[key]
-
-    def _analysed(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
+        if key in self.analyses:
+            return self.analyses[key]
         text = self.kernels.ptx[launch.kernel]
-        found = self.cache.analysis(text, launch)
-        through_l2 = l2_sectors(found, self.gpu) * found.blocks * SECTOR_BYTES
+        analysis = self.cache.analysis(text, launch)
+        through_l2 = l2_sectors(analysis, self.gpu) * analysis.blocks * SECTOR_BYTES
         is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
-        is_loaded_again = is_much and not found.loop_sectors and not found.barriers
-        return self.cache.analysis(text, launch, neighbours=True) if is_loaded_again else found
+        if is_much and not analysis.loop_sectors and not analysis.barriers:
+            analysis = self.cache.analysis(text, launch, neighbours=True)
+        self.analyses[key] = analysis
+        return analysis
 
 
 def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
@@ -312,18 +309,13 @@ def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
 
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
-    found: list[str] = []
-    if analysis.unknown_loops:
-        found.append(
-            f"kernel {analysis.name}: {analysis.unknown_loops} loops end where data says, and are "
-            "counted as going round once"
-        )
-    if analysis.data_addresses:
-        found.append(
-            f"kernel {analysis.name}: {analysis.data_addresses} accesses go where data says, and "
-            "are taken to be scattered"
-        )
-    return tuple(found)
+    assumed = {
+        "loops end where data says, and are counted as going round once": analysis.unknown_loops,
+        "accesses go where data says, and are taken to be scattered": analysis.data_addresses,
+    }
+    return tuple(
+        f"kernel {analysis.name}: {count} {what}" for what, count in assumed.items() if count
+    )
 
 
 def kernel_pricer(
