@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from hespas.base.units import format_time
-from hespas.evidence.validate.published import Row, read_rows
+from hespas.evidence.validate.measurements import Row, read_rows
 
 _ACCURACY = Path(__file__).resolve().parents[1] / "docs" / "data" / "accuracy.json"
 RECORDED = Path(__file__).resolve().parents[1] / "docs" / "data" / "every_step.json"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hespas.compile.recipe import parse_recipe
-from hespas.evidence.validate.published import COLUMNS, TABLE
+from hespas.evidence.validate.measurements import COLUMNS, TABLE
 
 Cells = dict[Any, str]
 

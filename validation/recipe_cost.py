@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hespas.base.units import format_time
-from hespas.evidence.validate.published import Row, read_rows
+from hespas.evidence.validate.measurements import Row, read_rows
 
 RECORDED = Path(__file__).resolve().parents[1] / "docs" / "data" / "recipe.json"
 _CACHED_RUNS = 3

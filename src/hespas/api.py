@@ -205,7 +205,7 @@ def measure_step(
     from hespas.base.suggest import choice
     from hespas.compile.options import CompileOptions
     from hespas.evidence.measure import measured
-    from hespas.evidence.measure.options import MeasureOptions, Platform
+    from hespas.evidence.measure.measured import MeasureOptions, Platform
     from hespas.prediction.options import CompileChoice, PredictOptions
 
     check_kind(workload, (str, Path), "a program's file or a model", "give one of these")

@@ -11,13 +11,22 @@ from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.calibrate.factors import Group, fit_factors
 from hespas.evidence.calibrate.gemm_csv import gemm_groups
-from hespas.evidence.calibrate.nccl_tests import KINDS, CollectiveRun, read_run
-from hespas.evidence.calibrate.preset import first_link, write_calibration
+from hespas.evidence.calibrate.nccl_tests import (
+    KINDS,
+    CollectiveRun,
+    check_messages,
+    read_run,
+    with_reach,
+)
+from hespas.evidence.calibrate.preset import (
+    Calibration,
+    first_link,
+    report_json,
+    report_text,
+    write_calibration,
+)
 from hespas.evidence.calibrate.profile import profile_groups
-from hespas.evidence.calibrate.reach import check_messages, with_reach
-from hespas.evidence.calibrate.report import Calibration, report_json, report_text
-from hespas.evidence.calibrate.step_model import PipelineSteps
-from hespas.evidence.calibrate.steps import step_group
+from hespas.evidence.calibrate.steps import PipelineSteps, step_group
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory

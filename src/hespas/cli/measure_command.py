@@ -13,12 +13,13 @@ from hespas.base.groups import Group
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, OutputError, option
-from hespas.evidence.measure.comparison import check_comparison, compare, is_compared
-from hespas.evidence.measure.measured import measure_step
-from hespas.evidence.measure.options import MeasureOptions
+from hespas.evidence.measure.measured import MeasureOptions, measure_step
 from hespas.evidence.measure.report import (
+    check_comparison,
     check_table,
+    compare,
     comparison_text,
+    is_compared,
     measured_json,
     measurement_text,
     table_step,

@@ -16,11 +16,16 @@ from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
-from hespas.evidence.validate.every_table import every_json, every_text
-from hespas.evidence.validate.measurements import PUBLISHED, MeasuredStep, read_steps
-from hespas.evidence.validate.published import Row, chosen, read_rows
+from hespas.evidence.validate.measurements import (
+    PUBLISHED,
+    MeasuredStep,
+    Row,
+    chosen,
+    read_rows,
+    read_steps,
+)
 from hespas.evidence.validate.recompute import Recomputed, Sources, check_step, recompute
-from hespas.evidence.validate.tables import validation_json, validation_text
+from hespas.evidence.validate.tables import every_json, every_text, validation_json, validation_text
 from hespas.prediction.options import NetworkOptions
 from hespas.price.methods import method_named
 from hespas.xla.cpu import use_cpu

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 import hespas
 from hespas.base.files import json_bytes
 from hespas.cli import run_command
-from hespas.evidence.calibrate.step_model import PipelineSteps
-from hespas.evidence.calibrate.steps import Workload
+from hespas.evidence.calibrate.steps import PipelineSteps, Workload
 from hespas.evidence.validate.measurements import read_steps
 from hespas.evidence.validate.recompute import Sources, recompute
 from hespas.hardware.presets import load_device, load_system

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, HespasError, ProgramError
-from hespas.evidence.validate.measurements import read_steps
-from hespas.evidence.validate.published import read_rows
+from hespas.evidence.validate.measurements import read_rows, read_steps
 from hespas.models.catalogue import model_named, models
 from hespas.models.model import parse_mesh
 from hespas.sources import source

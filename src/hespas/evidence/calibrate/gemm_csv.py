@@ -16,8 +16,14 @@ from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
 from hespas.evidence.calibrate.factors import Group
-from hespas.evidence.calibrate.lines import check_columns, csv_lines, time_of
-from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits
+from hespas.evidence.calibrate.samples import (
+    Case,
+    check_agreement,
+    check_columns,
+    check_limits,
+    csv_lines,
+    time_of,
+)
 from hespas.hardware.device import Device, factor_of
 from hespas.price.gemm import GemmModel, Product, gemm_model
 from hespas.program.types import ELEMENT_TYPES

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import msgspec
@@ -12,9 +16,8 @@ from hespas.base.config_files import read_json
 from hespas.base.files import directory_beside, json_bytes, move_directory
 from hespas.errors import HardwareError, OutputError, option
 from hespas.evidence.calibrate.factors import combined
-from hespas.evidence.calibrate.nccl_tests import collectives_json
-from hespas.evidence.calibrate.plot import svg
-from hespas.evidence.calibrate.report import Calibration, panels, report_json
+from hespas.evidence.calibrate.nccl_tests import CollectiveRun, collectives_json
+from hespas.evidence.calibrate.samples import FactorFit, Sample, worst
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.power import POWER
 from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
@@ -198,3 +201,270 @@ def first_link(home: Path) -> Link | None:
     if not isinstance(link, str):
         return None
     return load_link(link if link in link_names() else home / _NETWORK.parent / link)
+
+
+METHOD_NOTE = (
+    "The factors are for --method measured, the default for compiled programs; the roofline, the "
+    "default for all others, knows no calibration."
+)
+LINK_NOTE = (
+    "The link is for --model hespas; astra-sim, the default of hespas run, knows no measured "
+    "collectives."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted: factors of a node, collectives of a link, and the presets they start from.
+
+    ``system`` is the directory of a system whose first dimension the link is. ``sources`` are the
+    files of the measurements, ``bases`` the paths that the presets were given by.
+    """
+
+    node: str
+    link: Link | None
+    system: Path | None
+    factors: Sequence[FactorFit]
+    runs: Sequence[CollectiveRun]
+    sources: Sequence[str]
+    bases: Sequence[Path] = ()
+
+
+def report_json(calibration: Calibration) -> dict[str, Any]:
+    """Return the fits and their residuals as JSON values."""
+    return {
+        "node": calibration.node,
+        "link": None if calibration.link is None else calibration.link.name,
+        "sources": list(calibration.sources),
+        "factors": [_factor_json(fit) for fit in calibration.factors],
+        "collectives": [_run_json(run) for run in calibration.runs],
+    }
+
+
+def _factor_json(fit: FactorFit) -> dict[str, Any]:
+    return {
+        "name": fit.name,
+        "factor": fit.factor,
+        "notes": list(fit.notes),
+        "warnings": list(fit.warnings),
+        "points": [
+            {
+                "what": sample.case.label,
+                "place": sample.case.location,
+                "measured_s": sample.case.measured_s,
+                "predicted_s": sample.predicted_s,
+                "fitted_s": sample.fitted_s,
+                "error": sample.error_after,
+            }
+            for sample in fit.samples
+        ],
+    }
+
+
+def _run_json(run: CollectiveRun) -> dict[str, Any]:
+    return {
+        "kind": run.kind,
+        "gpus": run.gpus,
+        "notes": list(run.notes),
+        "points": [
+            {
+                "size_bytes": point.size_bytes,
+                "place": point.location,
+                "measured_s": point.time_s,
+                "error": error,
+                "left_out_error": left_out,
+            }
+            for point, error, left_out in zip(
+                run.points, run.errors, run.left_out_errors, strict=True
+            )
+        ],
+    }
+
+
+def report_text(calibration: Calibration) -> str:
+    """Return the fits and their residuals for people."""
+    lines = [line for fit in calibration.factors for line in _factor_lines(fit)]
+    lines += [line for run in calibration.runs for line in _run_lines(run)]
+    caveats = [METHOD_NOTE] if calibration.factors else []
+    caveats += [LINK_NOTE] if calibration.runs else []
+    return "\n".join([*lines, *caveats])
+
+
+def _factor_lines(fit: FactorFit) -> list[str]:
+    largest = max(abs(sample.error_after) for sample in fit.samples)
+    text = (
+        f"{fit.name}: x {fit.factor}, {_counted(len(fit.samples), 'measurement')}; median error "
+        f"{_percent(fit.median_error_before)} before, {_percent(fit.median_error_after)} after, "
+        f"worst {_percent(largest)}"
+    )
+    return [
+        text,
+        *(_sample_line(sample) for sample in worst(fit.samples)),
+        *(f"  note: {note}" for note in fit.notes),
+        *(f"  warning: {warning}" for warning in fit.warnings),
+    ]
+
+
+def _sample_line(sample: Sample) -> str:
+    case = sample.case
+    return (
+        f"  {case.label} ({case.location}): {_signed(sample.error)} before, "
+        f"{_signed(sample.error_after)} after"
+    )
+
+
+def _run_lines(run: CollectiveRun) -> list[str]:
+    errors = [abs(error) for error in run.errors]
+    text = (
+        f"{run.kind} among {run.gpus}: {_counted(len(run.pieces), 'piece')} for "
+        f"{_counted(len(errors), 'measurement')}; "
+    )
+    left_out = [abs(error) for error in run.left_out_errors if error is not None]
+    if not left_out:
+        text += "too few sizes to tell the error"
+    else:
+        text += (
+            f"median error {_percent(median(errors))}, worst {_percent(max(errors))}; of sizes "
+            f"left out of the fit {_percent(median(left_out))}, worst {_percent(max(left_out))}"
+        )
+    return [text, *(f"  note: {note}" for note in run.notes)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _signed(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f} %"
+
+
+def panels(calibration: Calibration) -> list[Panel]:
+    """Return a panel for each fit."""
+    panels = [_factor_panel(fit) for fit in calibration.factors]
+    return panels + [_run_panel(run) for run in calibration.runs]
+
+
+def _factor_panel(fit: FactorFit) -> Panel:
+    points = [(each.case.measured_s, each.fitted_s) for each in fit.samples]
+    ends = [value for point in points for value in point]
+    return Panel(
+        title=f"{fit.name}: x {fit.factor}",
+        x_name="measured (s)",
+        y_name="predicted (s)",
+        points=points,
+        line=[(min(ends), min(ends)), (max(ends), max(ends))],
+    )
+
+
+def _run_panel(run: CollectiveRun) -> Panel:
+    points = sorted((float(point.size_bytes), point.time_s) for point in run.points)
+    fitted = {
+        size: time * (1 + e) for (size, time), e in zip(points, _sorted_errors(run), strict=True)
+    }
+    return Panel(
+        title=f"{run.kind} among {run.gpus}",
+        x_name="size (bytes)",
+        y_name="time (s)",
+        points=points,
+        line=sorted(fitted.items()),
+    )
+
+
+def _sorted_errors(run: CollectiveRun) -> list[float]:
+    pairs = zip(run.points, run.errors, strict=True)
+    return [
+        error for _, error in sorted(pairs, key=lambda pair: (pair[0].size_bytes, pair[0].time_s))
+    ]
+
+
+_SIZE, _MARGIN = 320, 52
+_STYLE = (
+    "text{font:11px sans-serif;fill:#333}.t{font-weight:bold}.g{stroke:#ddd}.a{stroke:#888}"
+    ".d{stroke:#c60;stroke-width:1.5;fill:none}.p{fill:#06c;fill-opacity:.6}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Points as (x, y), a line through (x, y), and what the axes mean; both axes logarithmic."""
+
+    title: str
+    x_name: str
+    y_name: str
+    points: Sequence[tuple[float, float]]
+    line: Sequence[tuple[float, float]]
+
+
+def svg(panels: Sequence[Panel]) -> str:
+    """Return the drawing: the same panels make the same text."""
+    width, height = _SIZE * max(1, len(panels)), _SIZE + 20
+    body = "".join(_panel(panel, at * _SIZE) for at, panel in enumerate(panels))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}"><style>{_STYLE}</style>'
+        f'<rect width="{width}" height="{height}" fill="#fff"/>{body}</svg>\n'
+    )
+
+
+def _panel(panel: Panel, left: float) -> str:
+    both = [*panel.points, *panel.line]
+    x_range, y_range = _decades([x for x, _ in both]), _decades([y for _, y in both])
+    side = _SIZE - _MARGIN - 16
+
+    def x_of(value: float) -> float:
+        return left + _MARGIN + side * (log10(value) - x_range[0]) / (x_range[1] - x_range[0])
+
+    def y_of(value: float) -> float:
+        return 24 + side * (1 - (log10(value) - y_range[0]) / (y_range[1] - y_range[0]))
+
+    points = "".join(
+        f'<circle class="p" cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="2.5"/>'
+        for x, y in panel.points
+    )
+    line = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in panel.line)
+    middle = left + _MARGIN + side / 2
+    return (
+        _grid(x_range, y_range, x_of, y_of)
+        + f'<polyline class="d" points="{line}"/>{points}'
+        + _text(middle, 15, panel.title, "t")
+        + _text(middle, 24 + side + 34, panel.x_name)
+        + f'<g transform="rotate(-90 {left + 12:.1f} {24 + side / 2:.1f})">'
+        + f"{_text(left + 12, 24 + side / 2, panel.y_name)}</g>"
+    )
+
+
+def _grid(
+    x_range: tuple[int, int],
+    y_range: tuple[int, int],
+    x_of: Callable[[float], float],
+    y_of: Callable[[float], float],
+) -> str:
+    made: list[str] = []
+    (left, right), (bottom, top) = x_range, y_range
+    for power in range(left, right + 1):
+        x = x_of(10.0**power)
+        made.append(_line(x, y_of(10.0**bottom), x, y_of(10.0**top)))
+        made.append(_text(x, y_of(10.0**bottom) + 16, f"1e{power}"))
+    for power in range(bottom, top + 1):
+        y = y_of(10.0**power)
+        made.append(_line(x_of(10.0**left), y, x_of(10.0**right), y))
+        made.append(_text(x_of(10.0**left) - 18, y + 4, f"1e{power}"))
+    return "".join(made)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="g" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(text)}</text>'
+
+
+def _decades(values: Sequence[float]) -> tuple[int, int]:
+    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    return low, max(high, low + 1)

@@ -22,7 +22,7 @@ from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import Group
 from hespas.evidence.calibrate.gemm_csv import SHORTEST_KERNEL_S
 from hespas.evidence.calibrate.samples import Case, check_limits
-from hespas.evidence.calibrate.step_model import at_clock_of, calibrated
+from hespas.evidence.calibrate.steps import at_clock_of, calibrated
 from hespas.hardware.device import Device, at_fastest, factor_of
 from hespas.price.driver import is_kernel
 from hespas.price.kernel import kernel_of

@@ -9,8 +9,7 @@ from pathlib import Path
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.lines import at_line
-from hespas.evidence.calibrate.samples import FAR
+from hespas.evidence.calibrate.samples import FAR, at_line
 from hespas.evidence.validate.measurements import MeasuredStep
 from hespas.frontend.load import read_source
 from hespas.hardware.presets import load_device

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf
+from statistics import mean, median
 
 from hespas.base.units import format_time
-from hespas.evidence.validate.comparison import Point, median_errors, speed_ups, summary
+from hespas.evidence.validate.every import PredictedRow
+from hespas.evidence.validate.measurements import MeasuredStep
 from hespas.evidence.validate.recompute import FLOOR_METHOD, Recomputed
 
 
@@ -23,7 +28,7 @@ def validation_text(recomputed: Sequence[Recomputed], method: str) -> str:
     widths = _widths(recomputed)
     lines = [
         _head(methods, widths),
-        *(_row(each, methods, widths) for each in recomputed),
+        *(_published_row(each, methods, widths) for each in recomputed),
         "",
         f"Network model: {', '.join(_models(recomputed, method))}",
         *(_summary_line(name, points_of(recomputed, name)) for name in methods),
@@ -51,7 +56,7 @@ def _head(methods: Sequence[str], widths: tuple[int, int]) -> str:
     return f"{'workload':<{widths[0]}}{'system':<{widths[1]}}{'published':>10}{titles}"
 
 
-def _row(each: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
+def _published_row(each: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
     step = each.measured
     named = f"{step.workload:<{widths[0]}}{step.where:<{widths[1]}}"
     cells = [f"{named}{format_time(step.step_s):>10}"]
@@ -93,10 +98,6 @@ def _assumptions(recomputed: Sequence[Recomputed], method: str) -> list[str]:
     predictions = (each.predictions[method] for each in recomputed)
     notes = dict.fromkeys(text for each in predictions for text in each.assumptions)
     return ["", "Assumed:", *(f"  - {text}" for text in notes)]
-
-
-def _percent(error: float) -> str:
-    return f"{100 * error:+.1f} %"
 
 
 def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, object]:
@@ -141,3 +142,274 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
         "median_speed_up_error": None if middle is None else middle[0],
         "median_speed_up_error_beyond_rounding": None if middle is None else middle[1],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A measured step and the time that a method predicts."""
+
+    measured: MeasuredStep
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one; negative is too fast."""
+        return self.predicted_s / self.measured.step_s - 1
+
+    @property
+    def error_beyond_rounding(self) -> float:
+        """The error to the nearest time that reads as what was measured; 0 within."""
+        low, high = self.measured.interval_s
+        return self.predicted_s / min(max(self.predicted_s, low), high) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedUp:
+    """How much faster a workload is on one system than on another: measured, and predicted.
+
+    ``slower`` and ``faster`` are the steps as they were measured.
+    """
+
+    workload: str
+    slower: MeasuredStep
+    faster: MeasuredStep
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def error_beyond_rounding(self) -> float:
+        """The error to the nearest ratio of times that read as what was measured; 0 within."""
+        slower, faster = self.slower.interval_s, self.faster.interval_s
+        low = slower[0] / faster[1]
+        high = slower[1] / faster[0] if faster[0] > 0 else inf
+        return self.predicted / min(max(self.predicted, low), high) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors of several points: mean and largest of their absolute values."""
+
+    points: int
+    mean_error: float
+    largest_error: float
+    mean_error_beyond_rounding: float
+    largest_error_beyond_rounding: float
+
+
+def summary(points: Sequence[Point]) -> Summary:
+    """Sum up points; there must be one at least.
+
+    >>> step = MeasuredStep(workload="w", options={}, node="n", system="s", step_s=1.0,
+    ...                     resolution_s=0.1, profiled_compute_s=None, line=2)
+    >>> slow, right = (Point(measured=step, predicted_s=time_s) for time_s in (1.1, 1.0))
+    >>> total = summary([slow, right])
+    >>> round(total.mean_error, 6), round(total.largest_error_beyond_rounding, 6)
+    (0.05, 0.047619)
+    """
+    errors = [abs(point.error) for point in points]
+    beyond = [abs(point.error_beyond_rounding) for point in points]
+    return Summary(
+        points=len(points),
+        mean_error=mean(errors),
+        largest_error=max(errors),
+        mean_error_beyond_rounding=mean(beyond),
+        largest_error_beyond_rounding=max(beyond),
+    )
+
+
+def speed_ups(points: Iterable[Point]) -> tuple[SpeedUp, ...]:
+    """Compare every two systems on which the same workload was measured."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        step = point.measured
+        groups.setdefault((step.workload, repr(sorted(step.options.items()))), []).append(point)
+    return tuple(
+        _speed_up(first, second)
+        for group in groups.values()
+        for first, second in combinations(group, 2)
+        if first.measured.system != second.measured.system
+    )
+
+
+def _speed_up(first: Point, second: Point) -> SpeedUp:
+    slower, faster = sorted((first, second), key=lambda point: -point.measured.step_s)
+    return SpeedUp(
+        workload=slower.measured.workload,
+        slower=slower.measured,
+        faster=faster.measured,
+        measured=slower.measured.step_s / faster.measured.step_s,
+        predicted=slower.predicted_s / faster.predicted_s,
+    )
+
+
+def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
+    """Return the median of the absolute errors, and of those beyond rounding; None for none."""
+    if not compared:
+        return None
+    beyond = median(abs(each.error_beyond_rounding) for each in compared)
+    return median(abs(each.error) for each in compared), beyond
+
+
+_GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
+    "family": lambda each: each.row.family,
+    "part": lambda each: each.row.node,
+    "scale": lambda each: each.row.scale,
+    "framework_year": lambda each: str(each.row.framework_year or "not known"),
+    "held_by": lambda each: "" if each.answer is None else each.answer.held_by,
+}
+_WIDTHS = (24, 14, 8, 5, 10, 10, 8, 10, 9, 8)
+
+
+def every_json(predicted: Sequence[PredictedRow]) -> dict[str, object]:
+    """Return rows and their errors by group as an object: times in seconds, errors as fractions.
+
+    ``predicted_s``, ``error`` and ``exposed_s`` of a row without a prediction are null, and its
+    ``reason`` says why.
+    """
+    return {
+        "rows": [_row_json(each) for each in predicted],
+        "summary": {
+            name: {group: _errors(rows) for group, rows in _grouped(predicted, of).items()}
+            for name, of in _GROUPINGS.items()
+        },
+        "all": _errors(predicted),
+    }
+
+
+def _row_json(each: PredictedRow) -> dict[str, object]:
+    row, answer = each.row, each.answer
+    return {
+        "family": row.family,
+        "part": row.node,
+        "devices": row.devices,
+        "published_s": row.published_s,
+        "predicted_s": None if answer is None else answer.predicted_s,
+        "error": each.error,
+        "exposed_s": None if answer is None else answer.exposed_s,
+        "framework_year": row.framework_year,
+        "held_by": None if answer is None else answer.held_by,
+        "reason": each.reason,
+        "workload": row.workload,
+        "options": dict(row.options),
+        "xla_flags": dict(row.xla_flags),
+        "system": row.system,
+        "scale": row.scale,
+        "resolution_s": row.resolution_s,
+        "compute_s": None if answer is None else answer.compute_s,
+        "bound": {} if answer is None else dict(answer.bound),
+        "kinds_s": {} if answer is None else dict(answer.kinds),
+        "peak_memory_bytes": None if answer is None else answer.peak_bytes,
+        "cpu_s": each.cpu_s,
+        "memory_bytes": each.memory_bytes,
+        "source": row.source,
+        "note": row.note,
+        "assumptions": [] if answer is None else list(answer.assumptions),
+    }
+
+
+def _grouped(
+    predicted: Iterable[PredictedRow], of: Callable[[PredictedRow], str]
+) -> dict[str, list[PredictedRow]]:
+    """Return the rows that have a prediction, by what a function says of them, sorted."""
+    groups: dict[str, list[PredictedRow]] = {}
+    for each in predicted:
+        if each.answer is not None:
+            groups.setdefault(of(each), []).append(each)
+    return dict(sorted(groups.items()))
+
+
+def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
+    errors = [each.error for each in predicted if each.error is not None]
+    return {
+        "predicted": len(errors),
+        "mean_absolute_error": mean(map(abs, errors)) if errors else None,
+        "mean_error": mean(errors) if errors else None,
+        "largest_error": max(errors, key=abs) if errors else None,
+    }
+
+
+def every_text(predicted: Sequence[PredictedRow]) -> str:
+    """Return tables: the rows of each family, errors by group, and what is not predicted."""
+    families = _grouped(predicted, _GROUPINGS["family"])
+    head = _cells(
+        "step", "part", "devices", "year", "published", "predicted", "error", "exposed",
+        "held by", "CPU",
+    )  # fmt: skip
+    lines = [head]
+    for rows in families.values():
+        lines += [_row_line(each) for each in rows]
+    lines += ["", *_group_lines(predicted)]
+    return "\n".join([*lines, *_reason_lines(predicted)])
+
+
+def _cells(*texts: str) -> str:
+    """Return texts in columns: the first two to the left, the others to the right."""
+    placed = [
+        f"{text:<{width}}" if at < 2 else f"{text:>{width}}"
+        for at, (text, width) in enumerate(zip(texts, _WIDTHS, strict=True))
+    ]
+    return " ".join(placed).rstrip()
+
+
+def _row_line(each: PredictedRow) -> str:
+    row, answer = each.row, each.answer
+    assert answer is not None  # noqa: S101 - only rows with a prediction are shown so
+    return _cells(
+        row.name,
+        row.node,
+        str(row.devices),
+        str(row.framework_year or ""),
+        format_time(row.published_s),
+        format_time(answer.predicted_s),
+        _percent(each.error),
+        format_time(answer.exposed_s),
+        answer.held_by,
+        f"{each.cpu_s / 60:.1f} min",
+    )
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{100 * error:+.1f} %"
+
+
+def _group_lines(predicted: Sequence[PredictedRow]) -> list[str]:
+    lines: list[str] = []
+    for name, of in _GROUPINGS.items():
+        groups = _grouped(predicted, of)
+        lines += [
+            f"{name.replace('_', ' ')} {group}: {_summed(rows)}" for group, rows in groups.items()
+        ]
+    return [*lines, f"all: {_summed(predicted)}"]
+
+
+def _summed(predicted: Sequence[PredictedRow]) -> str:
+    errors = [each.error for each in predicted if each.error is not None]
+    if not errors:
+        return "none is predicted"
+    largest = max(errors, key=abs)
+    return (
+        f"{len(errors)} step{'s' if len(errors) > 1 else ''}, mean absolute error "
+        f"{100 * mean(map(abs, errors)):.1f} %, "
+        f"largest {_percent(largest)}"
+    )
+
+
+def _reason_lines(predicted: Sequence[PredictedRow]) -> list[str]:
+    """Return what is not predicted, and what is not compiled, by the reason."""
+    lines: list[str] = []
+    for title, wanted in (
+        ("Not predicted:", [each for each in predicted if each.answer is None]),
+        ("Not compiled:", [each for each in predicted if each.answer and each.reason]),
+    ):
+        by_reason: dict[str, list[str]] = {}
+        for each in wanted:
+            what = f"{each.row.name} on {each.row.devices} x {each.row.node}"
+            by_reason.setdefault(each.reason, []).append(what)
+        lines += ["", title] if wanted else []
+        lines += [f"  - {reason}: {', '.join(what)}" for reason, what in by_reason.items()]
+    return lines

@@ -1,7 +1,7 @@
 """Predict one row: a process of its own, so that its limits and its memory are the row's alone.
 
 Started as ``python -m hespas.evidence.validate.worker`` in a directory that holds the request; the
-answer is left there (`hespas.evidence.validate.messages` names the files).
+answer is left there (`hespas.evidence.validate.every` names the files).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hespas.base.process import within_inherited
 from hespas.compile.options import CompileOptions
 from hespas.compile.recipe import RecipeFlags
 from hespas.errors import HespasError, spelled
-from hespas.evidence.validate.messages import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
+from hespas.evidence.validate.every import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import models
 from hespas.models.model import parse_mesh

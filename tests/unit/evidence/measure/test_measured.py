@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import UnsupportedError
-from hespas.evidence.measure.measured import Measurement, measure_step
-from hespas.evidence.measure.options import MeasureOptions
+from hespas.evidence.measure.measured import Measurement, MeasureOptions, measure_step
 from hespas.prediction.options import PredictOptions, ProgramOptions
 
 

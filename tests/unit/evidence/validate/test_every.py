@@ -11,7 +11,7 @@ import pytest
 
 from hespas.base.cache import ContentCache
 from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
-from hespas.evidence.validate.published import Row
+from hespas.evidence.validate.measurements import Row
 
 Play = Callable[[str], None]
 HOW = HowToPredict(cpu_limit_s=60)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from hespas.evidence.validate.every import PredictedRow
-from hespas.evidence.validate.every_table import every_json, every_text
-from hespas.evidence.validate.messages import RowAnswer
-from hespas.evidence.validate.published import read_rows
+from hespas.evidence.validate.every import PredictedRow, RowAnswer
+from hespas.evidence.validate.measurements import read_rows
+from hespas.evidence.validate.tables import every_json, every_text
 
 FIRST, SECOND, THIRD = read_rows()[:3]
 DONE = PredictedRow(

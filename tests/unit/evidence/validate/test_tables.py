@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.evidence.validate.comparison import Point, median_errors, speed_ups, summary
 from hespas.evidence.validate.measurements import MeasuredStep
+from hespas.evidence.validate.tables import Point, median_errors, speed_ups, summary
 
 
 def point(system: str, step_s: float, predicted_s: float, *, workload: str = "w") -> Point:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.evidence.measure.options import MeasureOptions
+from hespas.evidence.measure.measured import MeasureOptions
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.nccl_tests import CollectiveRun
+from hespas.evidence.calibrate.nccl_tests import CollectiveRun, check_messages, with_reach
 from hespas.evidence.calibrate.piecewise import Point, fit
-from hespas.evidence.calibrate.reach import check_messages, with_reach
 from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_system

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import MeasurementError
-from hespas.evidence.validate.measurements import read_steps
-from hespas.evidence.validate.published import chosen, read_rows
+from hespas.evidence.validate.measurements import chosen, read_rows, read_steps
 
 
 def table(directory: Path, *lines: str) -> Path:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.evidence.measure.comparison import check_comparison, compare, is_compared, is_of_part
-from hespas.evidence.measure.measured import Measurement
-from hespas.evidence.measure.options import MeasureOptions, Platform
+from hespas.evidence.measure.measured import Measurement, MeasureOptions, Platform
+from hespas.evidence.measure.report import check_comparison, compare, is_compared, is_of_part
 from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,

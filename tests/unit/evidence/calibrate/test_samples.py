@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ExtraMissingError, MeasurementError, ToolError
-from hespas.evidence.calibrate.lines import at_line
+from hespas.evidence.calibrate.samples import at_line
 
 
 def test_what_another_program_says_of_a_line_names_the_line() -> None:
