@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.simulate.flow.choices import CHOICES
+from hespas.simulate.models import CHOICES
 
 Call = Callable[..., CompletedProcess[str]]
 SYSTEM = ("--system", "V100_32GB_4GPU")

@@ -52,8 +52,7 @@ from hespas.price.methods import METHODS, default_text, method_named
 from hespas.price.roofline import RooflineOptions
 from hespas.program.experts import ExpertOptions
 from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.flow.choices import CHOICES, parse_choice
-from hespas.simulate.models import Model
+from hespas.simulate.models import CHOICES, Model, parse_choice
 from hespas.sources.options import ModelOptions
 from hespas.split.strategies import SplitOptions
 from hespas.tasks.pipelining.options import PipelineOptions

@@ -15,8 +15,7 @@ from typing import Protocol, TypeAlias, assert_never
 from hespas.base.units import PS_PER_S, format_time
 from hespas.errors import SimulationError
 from hespas.simulate.device import NEVER, Device, TaskRun
-from hespas.simulate.kernel import ActorQueue, Kernel
-from hespas.simulate.matching import CollectiveMatch, Collectives
+from hespas.simulate.kernel import ActorQueue, CollectiveMatch, Collectives, Kernel
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -7,16 +7,56 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
-from hespas.base.suggest import choice
+from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System
 from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.flow.choices import ON_AXES
 from hespas.simulate.jobs import check_devices, is_replay, on_cluster
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import Job, TaskGraph, as_job
+
+AUTO = "auto"
+"""Each collective runs by the algorithm that is fastest on an idle network."""
+SPECIFIED = "specified"
+"""Each collective runs by the algorithm that the network specifies, else by the fastest one."""
+HIERARCHICAL = "hierarchical"
+"""One dimension of the network after the other, each by its fastest algorithm."""
+
+MULTI_AXIS = "multi-axis-rings"
+"""The data divided among the axes of a torus, each part along one axis after the other."""
+HAMILTONIAN = "hamiltonian-ring"
+"""One ring from neighbour to neighbour through a torus or a mesh, in both directions."""
+
+# Names alone, since importing all algorithms takes as long as all other options.
+ALGORITHMS = (
+    "bidirectional-ring", "binomial-tree", "direct", "dissemination", "double-binary-tree",
+    "halving-doubling", "in-switch", "ring",
+)  # fmt: skip
+ON_AXES = (MULTI_AXIS, HAMILTONIAN)
+"""Those along the axes of a torus or a mesh."""
+NETWORK_WIDE = (HIERARCHICAL, *ON_AXES)
+"""Those that are algorithms of a network rather than of a list of members."""
+CHOICES = (SPECIFIED, AUTO, *ALGORITHMS, *NETWORK_WIDE)
+_BY_SPELLING = {name.replace("-", ""): name for name in CHOICES} | {"told": SPECIFIED}
+
+
+def choice_named(text: str) -> str | None:
+    """Return the choice that a text names, however it is spelled; None if there is none.
+
+    >>> choice_named("halvingDoubling"), choice_named("halving_doubling")
+    ('halving-doubling', 'halving-doubling')
+    """
+    return _BY_SPELLING.get(text.replace("-", "").replace("_", "").lower())
+
+
+def parse_choice(text: str) -> str:
+    """Return the choice that a text names; `ConfigError` if there is none."""
+    choice = choice_named(text)
+    if choice is None:
+        raise ConfigError(f"the algorithm is {text!r}", hint=suggestion(text, CHOICES))
+    return choice
 
 
 class Model(Enum):
@@ -131,7 +171,6 @@ def simulated_again(
     if choice.model is not Model.HESPAS or choice.cluster is not None:
         return lambda job: simulate_job(job, system, choice)
     # As in `_simulated`.
-    from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
     from hespas.simulate.flow.simulate import FlowNetwork, planned_flow  # noqa: PLC0415
 
     algorithm = choice.algorithm or SPECIFIED
@@ -146,7 +185,6 @@ def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster |
         match choice.model:
             case Model.HESPAS:
                 # Neither model need wait for what the other one imports.
-                from hespas.simulate.flow.choices import SPECIFIED  # noqa: PLC0415
                 from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
 
                 algorithm = choice.algorithm or SPECIFIED

@@ -42,7 +42,7 @@ from hespas.tasks.graph import CollectiveTask, SendTask, Task
 if TYPE_CHECKING:
     from hespas.collectives.schedule import Schedule
     from hespas.simulate.astra.dataflow import Times
-    from hespas.simulate.astra.events.network import Message
+    from hespas.simulate.astra.messages import Message
 
 _AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 _AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
@@ -209,8 +209,8 @@ def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, win
     the member as far before it sends to it.
     """
     # Few runs need the messages of collectives.
-    from hespas.simulate.astra.events.algorithms import Direct, PhaseMember  # noqa: PLC0415
-    from hespas.simulate.astra.events.network import Transport  # noqa: PLC0415
+    from hespas.simulate.astra.algorithms import Direct, PhaseMember  # noqa: PLC0415
+    from hespas.simulate.astra.messages import Transport  # noqa: PLC0415
 
     kernel = Kernel()
 

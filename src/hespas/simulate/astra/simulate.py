@@ -73,7 +73,7 @@ def simulate(
         timeline = _by_closed_forms(job, ClosedForms(_tasks_of(job), system), is_folded=is_folded)
         if timeline is not None:
             return timeline
-    from hespas.simulate.astra.events.run import run_events  # noqa: PLC0415 - few jobs need it
+    from hespas.simulate.astra.events import run_events  # noqa: PLC0415 - few jobs need it
 
     # Devices that replay do not communicate, so those of one graph do the same.
     folded = fold(job, check_group, each_alone=not (is_replayed and is_folded))

@@ -7,16 +7,24 @@ messages go at once, and the next step begins when all have arrived. Sizes are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import ceil
+
+import numpy as np
 
 from hespas.collectives import algorithms as collective_algorithms
 from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
 from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
 from hespas.collectives.schedule import HIERARCHICAL, Operation, Schedule
+from hespas.hardware.interconnect import Dimensions, Interconnect
+from hespas.hardware.links import LinkParameters, Protocol
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.flow import choices
+from hespas.simulate import models
+from hespas.simulate.flow.groups import GroupLayout
+from hespas.simulate.flow.topology import Topology
+from hespas.simulate.flow.transfers import rate_units
+from hespas.simulate.kernel import check_memory
 
 AROUND = "bidirectional-ring"
 """The algorithm of rings along the axes of a torus."""
@@ -36,9 +44,9 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
     ('all_reduce',)
     """
     match algorithm:
-        case choices.HIERARCHICAL:
+        case models.HIERARCHICAL:
             able = HIERARCHICAL
-        case choices.MULTI_AXIS | choices.HAMILTONIAN:
+        case models.MULTI_AXIS | models.HAMILTONIAN:
             able = tuple(ALGORITHMS[AROUND].rounds)
         case _:
             able = tuple(ALGORITHMS[algorithm].rounds)
@@ -151,3 +159,142 @@ def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step
         count=2 * depth + ceil(half_bytes / piece_bytes) - 1,
         reduced_bytes=piece_bytes,
     )
+
+
+_PRICE_PS_PER_S = 1e12
+_PS_PER_NS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a message takes: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
+
+    ``rate`` is in units of `hespas.simulate.flow.transfers`.
+    """
+
+    delay_ps: int
+    work_ps: int
+    rate: int
+
+    @property
+    def total_ps(self) -> int:
+        """The time on an idle network."""
+        return self.delay_ps + self.work_ps
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Messages that are alike: their latency, the bandwidth they get, the dimensions they cross."""
+
+    latency_ns: float
+    bytes_per_ns: float
+    dimensions: int
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices on one network; the routes of each group and pattern are computed once.
+
+    ``plain`` prices the network without a cluster's overrides of links; None without overrides.
+    """
+
+    interconnect: Interconnect
+    topology: Topology
+    plain: Pricer | None = None
+    _rows: dict[tuple[int, Pattern], list[_Row]] = field(
+        default_factory=dict[tuple[int, Pattern], list[_Row]]
+    )
+
+    @property
+    def endpoint_ps(self) -> int:
+        """What a device waits before each step."""
+        return round(self.interconnect.endpoint_delay_s * _PRICE_PS_PER_S)
+
+    def reduce_ps(self, size_bytes: int) -> int:
+        """Return how long a reduction takes: three passes over memory."""
+        rate = self.interconnect.memory_bytes_per_s
+        if rate is None:
+            return 0
+        rounding = self.interconnect.rounding_ps
+        return 3 * int(size_bytes / rate * (_PRICE_PS_PER_S / rounding)) * rounding
+
+    def message(
+        self, group: GroupLayout, pattern: Pattern, size_bytes: int, *, hops: int = 1
+    ) -> Price:
+        """Return the price of the slowest message of a pattern.
+
+        In a pipeline of ``hops`` members the latency counts as often.
+        """
+        rows = self._rows_of(group, pattern)
+        slowest = max(rows, key=lambda row: self._time_ns(row, size_bytes, hops))
+        rounding_ps = self.interconnect.rounding_ps
+        time_ns = self._time_ns(slowest, size_bytes, hops)
+        total_ps = int(time_ns * (_PS_PER_NS / rounding_ps)) * rounding_ps
+        narrowest = min(self._bandwidth(row, size_bytes) for row in rows)
+        work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
+        return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
+
+    def slowdown(self, group: GroupLayout, pattern: Pattern) -> float:
+        """Return how many times longer the bytes of a pattern take where links differ."""
+        if self.plain is None:
+            return 1.0
+        return self.plain.message(group, pattern, 1).rate / self.message(group, pattern, 1).rate
+
+    def step_overhead_ps(self, group: GroupLayout, pattern: Pattern) -> int:
+        """Return what a member spends on each message that it sends."""
+        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
+        overheads = [one.step_overhead_s for bits in dimensions for one in self._parameters(bits)]
+        return round(max(overheads, default=0.0) * _PRICE_PS_PER_S)
+
+    def waits_for_receiver(self, group: GroupLayout, pattern: Pattern, size_bytes: int) -> bool:
+        """Return whether a message leaves only when its receiver waits for it."""
+        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
+        protocols = [one for bits in dimensions for one in self._protocols(bits, size_bytes)]
+        return any(one.waits_for_receiver for one in protocols)
+
+    def _time_ns(self, row: _Row, size_bytes: int, hops: int) -> float:
+        overheads = [one.overhead_s * 1e9 for one in self._protocols(row.dimensions, size_bytes)]
+        latency_ns = hops * (row.latency_ns + max(overheads, default=0.0))
+        return latency_ns + size_bytes / self._bandwidth(row, size_bytes)
+
+    def _bandwidth(self, row: _Row, size_bytes: int) -> float:
+        fractions = [one.bandwidth_fraction for one in self._protocols(row.dimensions, size_bytes)]
+        return row.bytes_per_ns * min(fractions, default=1.0)
+
+    def _protocols(self, dimensions: int, size_bytes: int) -> list[Protocol]:
+        protocols = [one.protocol(size_bytes) for one in self._parameters(dimensions)]
+        return [one for one in protocols if one is not None]
+
+    def _parameters(self, dimensions: int) -> Sequence[LinkParameters]:
+        fabric = self.interconnect.fabric
+        if not isinstance(fabric, Dimensions):
+            return ()
+        return [one.parameters for at, one in enumerate(fabric.dimensions) if dimensions >> at & 1]
+
+    def _rows_of(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
+        key = (group.number, pattern)
+        if key not in self._rows:
+            self._rows[key] = self._new_rows(group, pattern)
+        return self._rows[key]
+
+    def _new_rows(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
+        """Return the distinct messages of a pattern, with the links shared evenly."""
+        # Devices whose links differ don't send alike.
+        simple, times = group.simplest(pattern) if self.plain else group.sample(pattern)
+        check_memory(group.message_count(simple))
+        sources, targets = group.positions(simple)
+        routes = self.topology.routes(group.members[sources], group.members[targets])
+        links, which, count = np.unique(routes.link, return_inverse=True, return_counts=True)
+        share = (self.topology.bytes_per_ns(links) / (count * times))[which]
+        narrowest = np.full(len(sources), np.inf)
+        np.minimum.at(narrowest, routes.message, share)
+        columns = (routes.latency_ns, narrowest, routes.dimensions.astype(np.float64))
+        rows = np.stack(columns, axis=1)
+        if len(rows) > 1 and (rows == rows[0]).all():
+            rows = rows[:1]
+        # With counts, as in `refinement.count_distinct`.
+        different, _ = np.unique(rows, axis=0, return_counts=True)
+        return [
+            _Row(float(latency), float(rate), int(dimensions))
+            for latency, rate, dimensions in different.tolist()
+        ]

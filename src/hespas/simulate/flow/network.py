@@ -13,8 +13,7 @@ from hespas.simulate.engine import End, Engine, Match
 from hespas.simulate.flow.groups import Signature, signature_of
 from hespas.simulate.flow.symmetry import Classes
 from hespas.simulate.flow.transfers import Transfer, Transfers, make_transfer
-from hespas.simulate.kernel import Kernel
-from hespas.simulate.matching import Mailbox, Mailboxes
+from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
 from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -17,10 +17,11 @@ from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
 from hespas.hardware.links import Link, MeasuredCollective
 from hespas.program.collectives import CollectiveKind
+from hespas.simulate import models
 from hespas.simulate.astra.plan import parse_implementation
-from hespas.simulate.flow import choices
 from hespas.simulate.flow.algorithms import (
     AROUND,
+    Pricer,
     Step,
     algorithms_for,
     collective_of,
@@ -28,7 +29,6 @@ from hespas.simulate.flow.algorithms import (
     steps_of,
 )
 from hespas.simulate.flow.groups import GroupLayout
-from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.transfers import rate_units
 
 MESSAGE = Pattern(Form.PATH)
@@ -39,8 +39,8 @@ _KERNELS_OF_OTHERS = (
     "TensorRT-LLM were measured to take, and a launch"
 )
 EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
-_ALGORITHMS = (*choices.ALGORITHMS, *choices.NETWORK_WIDE)
-_PS_PER_S = 1e12
+_ALGORITHMS = (*models.ALGORITHMS, *models.NETWORK_WIDE)
+_PRICE_PS_PER_S = 1e12
 _MOST_PAIRS = 1_100_000
 """More messages at a time are not even considered where something else is possible."""
 
@@ -64,20 +64,20 @@ def specified_algorithms(
 
     Kinds that aren't in it run by the fastest algorithm. Raises `ConfigError` for an unknown name.
     """
-    name = choices.parse_choice(choice)
-    if name == choices.AUTO:
+    name = models.parse_choice(choice)
+    if name == models.AUTO:
         return {}
-    if name == choices.SPECIFIED:
+    if name == models.SPECIFIED:
         return {
             kind: tuple([_specified(name, interconnect.name) for name in names])
             for kind, names in interconnect.algorithms.items()
         }
-    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in choices.ALGORITHMS)
+    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in models.ALGORITHMS)
     return dict.fromkeys(kinds_of(name), (one,))
 
 
 def _specified(text: str, location: str) -> SpecifiedAlgorithm:
-    name = choices.choice_named(text)
+    name = models.choice_named(text)
     if name in _ALGORITHMS:
         return SpecifiedAlgorithm(algorithm=name)
     try:
@@ -224,11 +224,11 @@ class Planner:
         lines = list(group.lines)
         first = specified[0]
         is_along_lines = len(lines) > 1 and _is_divisible(kind) and not first.is_flat
-        if first.algorithm in choices.ON_AXES:
+        if first.algorithm in models.ON_AXES:
             if group.axes and kind in kinds_of(first.algorithm):
                 return self._on_axes(group, kind, size_bytes, first.algorithm)
             return self._fastest_of_all(group, kind, size_bytes)
-        if first.algorithm == choices.HIERARCHICAL:
+        if first.algorithm == models.HIERARCHICAL:
             if is_along_lines:
                 return self._hierarchical(group, kind, size_bytes, None)
             return self._fastest_of_all(group, kind, size_bytes)
@@ -316,7 +316,7 @@ class Planner:
             if plan is None:
                 plan = _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
             parts.append(plan)
-        return _joined(choices.HIERARCHICAL, parts)
+        return _joined(models.HIERARCHICAL, parts)
 
     def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
         """Run by rings on the axes of a torus, and along the other dimensions by the fastest."""
@@ -334,7 +334,7 @@ class Planner:
                 parts.append(
                     plan or _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
                 )
-            elif algorithm == choices.MULTI_AXIS and len(group.axes) > 1:
+            elif algorithm == models.MULTI_AXIS and len(group.axes) > 1:
                 parts.append(self._multi_axis(group, collective, phase_bytes))
             else:
                 one = SpecifiedAlgorithm(algorithm=AROUND)
@@ -368,7 +368,7 @@ class Planner:
             ]
             slowest = max(plans, key=lambda plan: plan.total_ps)
             stages += [_on_every_axis(stage) for stage in slowest.stages]
-        return Plan(algorithm=choices.MULTI_AXIS, stages=tuple(stages))
+        return Plan(algorithm=models.MULTI_AXIS, stages=tuple(stages))
 
     def _flat(
         self,
@@ -442,8 +442,8 @@ class Planner:
             rate = max(1, min(rate, rate_units(own_rate)))
         stage = Stage(
             count=1,
-            delay_ps=round(collective.latency_s * _PS_PER_S),
-            work_ps=round(transfer_s * _PS_PER_S),
+            delay_ps=round(collective.latency_s * _PRICE_PS_PER_S),
+            work_ps=round(transfer_s * _PRICE_PS_PER_S),
             rate=rate,
             pattern=pattern,
         )

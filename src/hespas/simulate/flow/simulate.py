@@ -12,14 +12,14 @@ from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
-from hespas.simulate.flow.choices import SPECIFIED
+from hespas.simulate.flow.algorithms import Pricer
 from hespas.simulate.flow.network import run_flow
 from hespas.simulate.flow.planning import Planner
-from hespas.simulate.flow.pricing import Pricer
 from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.jobs import with_durations
+from hespas.simulate.models import SPECIFIED
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -11,7 +11,7 @@ import pytest
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.events import run as events
+from hespas.simulate.astra import events
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, Job, Task, TaskGraph
 

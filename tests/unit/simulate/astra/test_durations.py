@@ -11,6 +11,7 @@ from hespas.collectives.schedule import Operation, phases
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
+from hespas.simulate.astra.algorithms import tree_node
 from hespas.simulate.astra.durations import (
     LogicalRing,
     Span,
@@ -18,7 +19,6 @@ from hespas.simulate.astra.durations import (
     ring_steps,
     span,
 )
-from hespas.simulate.astra.events.algorithms import tree_node
 from hespas.simulate.astra.plan import AlgorithmName, Planner, phases_of
 
 AR, AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER

@@ -9,7 +9,7 @@ import pytest
 from hespas.errors import ConfigError, HespasError, SimulationError, TraceError
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.events.algorithms import tree_node
+from hespas.simulate.astra.algorithms import tree_node
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.kernel import ActorQueue, Kernel

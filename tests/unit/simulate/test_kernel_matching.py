@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.simulate.matching import Collectives, Mailbox, Mailboxes
+from hespas.simulate.kernel import Collectives, Mailbox, Mailboxes
 
 
 @given(st.lists(st.booleans()))

@@ -20,8 +20,7 @@ from hespas.hardware.system import (
     Topology,
 )
 from hespas.simulate.astra.plan import ContentionModel, Route, bytes_per_ns, delay_ns, route
-from hespas.simulate.kernel import Action, Clock, Kernel
-from hespas.simulate.matching import Mailbox, Mailboxes
+from hespas.simulate.kernel import Action, Clock, Kernel, Mailbox, Mailboxes
 
 _CONTROL_BYTES = 8192
 Waiting = tuple[Action, Any]

@@ -20,10 +20,9 @@ from hespas.collectives.schedule import Operation
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.durations import halving_doubling_schedule, message_bytes
-from hespas.simulate.astra.events.network import Transport
+from hespas.simulate.astra.messages import Transport
 from hespas.simulate.astra.plan import Plan, Queues
-from hespas.simulate.kernel import Action, Clock
-from hespas.simulate.matching import Mailbox, MailboxesOfTag
+from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
