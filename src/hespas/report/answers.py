@@ -105,7 +105,6 @@ class Answer(Prediction):
         return summary_text(run_summary(self))
 
     def _repr_html_(self) -> str:
-        """Return the first lines of the report as notebooks show them."""
         return summary_html(run_summary(self))
 
 
@@ -125,7 +124,6 @@ class PipelineAnswer(PipelinePrediction):
         return summary_text(pipeline_report(self))
 
     def _repr_html_(self) -> str:
-        """Return the first lines of the report as notebooks show them."""
         return summary_html(pipeline_report(self))
 
 

@@ -195,7 +195,6 @@ def _layers(result: RunReport) -> dict[str, float]:
 
 
 def _kinds(result: RunReport) -> dict[str, float]:
-    """Return the time by kind of kernel, or of operation where that is all there is."""
     if result.kinds:
         return {row.kind: row.time_s for row in result.kinds}
     return {kind: row.time_s for kind, row in result.per_op.items()}
@@ -212,7 +211,6 @@ def _communication(result: RunReport) -> dict[str, float]:
 def _missing(
     name: str, one: Mapping[str, float], other: Mapping[str, float], names: tuple[str, str]
 ) -> str:
-    """Return which result lacks a table; nothing where neither has anything to say."""
     if not one and not other:
         return ""
     return f"{name}: not compared, {names[0] if not one else names[1]} has none"
@@ -221,7 +219,6 @@ def _missing(
 def _rows(
     one: Mapping[str, float], other: Mapping[str, float], step_s: float, whole: tuple[float, float]
 ) -> list[TimeRow]:
-    """Return a row for each name in either, and one for what the tables leave out of the whole."""
     rows = [
         _row(name, one.get(name, 0.0), other.get(name, 0.0), step_s)
         for name in dict.fromkeys([*one, *other])

@@ -124,7 +124,6 @@ def _node_details(name: str) -> str:
 
 
 def _power_figures(power: BoardPower) -> list[tuple[str, float]]:
-    """Return the figures of a board's power, those inside others by dotted keys."""
     figures: list[tuple[str, float]] = []
     for key, value in msgspec.to_builtins(power).items():
         if isinstance(value, dict) and key != "sources":
@@ -197,7 +196,6 @@ def _system_details(system: System) -> str:
 
 
 def _own_network(system: System) -> list[str]:
-    """Return how hespas' own model sees a system whose description says how collectives run."""
     network = system.interconnect
     if network is None or not network.algorithms or not isinstance(network.fabric, Dimensions):
         return []

@@ -152,7 +152,6 @@ def _host_memory(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _memory(report: RunReport) -> str:
-    """Say what the step needs of a device's memory, and whether that is there."""
     peak_bytes, capacity_bytes = report.peak_memory_bytes, report.memory_capacity_bytes
     peak = format_quantity(peak_bytes, "B")
     if report.fidelity == "exported":
@@ -188,7 +187,6 @@ def bound_parts(report: RunReport) -> dict[str, float]:
 
 
 def _bound(report: RunReport) -> str:
-    """Return the shares in whole per cent, the largest first; they add to 100."""
     parts = bound_parts(report)
     rounded = whole_per_cents(parts)
     ordered = sorted(rounded, key=lambda name: -parts[name])

@@ -172,7 +172,6 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
 
 
 def _where(row: KernelRow) -> str:
-    """Return the module of a row, and how many more there are."""
     if not row.modules:
         return ""
     first, *others = row.modules
@@ -195,7 +194,6 @@ def kernels_json(table: KernelTable) -> Mapping[str, object]:
 
 
 def _count(launches: float) -> float:
-    """Return a whole number as one."""
     return int(launches) if launches == int(launches) else launches
 
 

@@ -104,7 +104,6 @@ def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict
 
 
 def _one_line_each(lists: dict[str, list[dict[str, object]]]) -> str:
-    """Return an object of lists as JSON, each member of a list on a line of its own."""
     parts = [
         f'"{name}": [\n' + ",\n".join(json.dumps(member) for member in members) + "\n]"
         for name, members in lists.items()
@@ -228,7 +227,6 @@ def estimate_summary(
 
 
 def _utilisation(total: OpEstimate) -> list[str]:
-    """Return lines on the share of the peaks that is used; none if peaks are unknown."""
     if not total.knows_peaks:
         return []
     return [
@@ -262,7 +260,6 @@ def _time_lines(result: GraphEstimate) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """Return a time to the millisecond, or a shorter one to three digits."""
     return f"{round(seconds, 3)} s" if seconds >= 1 else f"{seconds:.3g} s"
 
 
@@ -308,7 +305,6 @@ def module_stats(
 
 
 def _joined(estimates: tuple[ModuleEstimate, ...]) -> list[ModuleEstimate]:
-    """Return the estimates with those of equal modules joined."""
     joined: dict[int, ModuleEstimate] = {}
     for each in estimates:
         first = joined.get(each.module)
@@ -332,7 +328,6 @@ def _module(module: ModuleEstimate) -> dict[str, object]:
 
 
 def _whole(count: float) -> int | float:
-    """Return a count as an integer, unless branch weights made it a fraction."""
     return int(count) if count.is_integer() else count
 
 

@@ -192,7 +192,6 @@ def _exceeds(row: CommunicationRow) -> bool:
 
 
 def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> list[str]:
-    """Return the columns of times: in flight and exposed; waiting apart where any row waits."""
     time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
     waiting_s = sum(row.waiting_s or 0.0 for row in rows)
     shown = (time_s - waiting_s, waiting_s, exposed_s) if waits else (time_s, exposed_s)

@@ -74,7 +74,6 @@ def _counts(program: Program) -> str:
 
 
 def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
-    """Return how much a rank sends, in terms of the larger of its buffers."""
     sent = [0] * len(program.ranks)
     for (source, _), chunks in links.items():
         sent[source] += chunks
@@ -125,7 +124,6 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
 
 
 def _host_json(host: MemoryUse, *, shown: int) -> dict[str, object]:
-    """Return what of the host's memory is for what: the keys as of device memory."""
     device_only = ("memory_capacity_bytes", "fits", "host_memory_bytes", "host")
     every = memory_json(host, None, shown=shown)
     return {key: value for key, value in every.items() if key not in device_only}
@@ -227,7 +225,6 @@ def simulation_text(timeline: Timeline) -> str:
 
 
 def _step_parts(timeline: Timeline) -> list[str]:
-    """Return the parts of the step, where it has others than a line of the table."""
     parts = timeline.parts
     if timeline.as_specified is None and not parts.host_transfer_ps:
         return []
@@ -272,7 +269,6 @@ def external_text(result: ExternalResult) -> str:
 
 
 def _table(rows: Sequence[tuple[Iterable[int], Sequence[int | None]]]) -> list[str]:
-    """Return the lines of a table of classes of devices and their times in ps."""
     cells = [("", *_HEADINGS)]
     cells += [
         (

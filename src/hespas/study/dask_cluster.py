@@ -147,7 +147,6 @@ class DaskExecutor:
         future.add_done_callback(self._told.put)
 
     def _ended(self) -> list[Any]:
-        """Return what has ended by now, and wait for something to end, but not for long."""
         if self._client.status not in {"running", "connecting"}:
             raise self._gone("the connection is closed")
         try:
@@ -159,7 +158,6 @@ class DaskExecutor:
         return [future for future in found if future in self._pending]
 
     def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
-        """Return what came of an attempt; None where it is to be made again."""
         if future.status == "finished":
             brought = msgspec.msgpack.decode(future.result(), type=Brought)
             keep_files(brought.files)
@@ -255,7 +253,6 @@ def evaluated(work: bytes) -> bytes:
 
 
 def _evaluator(files: Mapping[str, bytes]) -> LocalExecutor:
-    """Return this thread's evaluator, in a directory with these files; another ends another's."""
     digest = sha256(msgspec.json.encode(files, order="sorted")).hexdigest()
     if _kept.evaluator is not None and _kept.digest == digest:
         return _kept.evaluator

@@ -135,7 +135,6 @@ def _state_bytes(settings: Llama2 | Llama3) -> int:
 
 
 def _weights(settings: Llama2 | Llama3) -> int:
-    """Return how many weights one device has."""
     layer = sum(local_elements(settings, names) for names in _LAYER)
     return settings.layers * layer + sum(local_elements(settings, names) for names in _OUTER)
 
@@ -250,7 +249,6 @@ def _whatever_fits(options: PredictOptions) -> PredictOptions:
 
 
 def _inputs(options: PredictOptions, device: Device | None, cut: cutting.Cut | None) -> str:
-    """Return a digest of options, with what the files hold that they name."""
     if cut is None:
         program = workload.workload_digest(options)
     else:

@@ -100,7 +100,6 @@ def _reason(error: HespasError) -> str:
 
 
 def _is_of_room(reason: str) -> bool:
-    """Return whether something failed for want of room on a disk."""
     return any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
@@ -163,13 +162,11 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of this process and of those that it waited for."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _peak_memory_bytes() -> int:
-    """Return the most that this process, and the largest one that it waited for, ever used."""
     unit = 1 if sys.platform == "darwin" else 1024
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_maxrss for usage in usages) * unit

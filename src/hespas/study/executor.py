@@ -326,7 +326,6 @@ class LocalExecutor:
         return started
 
     def _heard(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
-        """Read what a worker says; None where that is no whole answer."""
         piece = os.read(_pipe(worker.process.stdout).fileno(), 1 << 16)
         if not piece:
             return self._lost(worker, waiting)

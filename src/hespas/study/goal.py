@@ -139,7 +139,6 @@ use fields, numbers, texts, and, or, not, in, comparisons and + - * /
 
 
 def _is_odd(node: ast.AST) -> bool:
-    """Return whether an attribute is one of something else than a name."""
     return isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Name | ast.Attribute)
 
 

@@ -149,7 +149,6 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 
 def _columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
-    """Return the names of columns, those of candidates first, and all rows by name."""
     each = [flat(row) for row in rows]
     names = dict.fromkeys(name for row in each for name in row if name.startswith("candidate."))
     return [*names, *(name for name in (each[0] if each else {}) if name not in names)], each
@@ -183,7 +182,6 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
 
 
 def _alike(values: list[object]) -> list[object]:
-    """Return a column's values in one type: text where they are of several."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return [float(value) if isinstance(value, int) else value for value in values]
@@ -238,7 +236,6 @@ def ranking(rows: Sequence[Row], goal: Goal) -> Ranking | None:
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return the correlation of ranks; None where all of one side are equal."""
     first, second = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
     middle = (len(pairs) - 1) / 2
     spreads = [sum((rank - middle) ** 2 for rank in ranks) for ranks in (first, second)]
@@ -407,7 +404,6 @@ def figure_text(name: str, value: float | None) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
-    """Return lines in columns: text to the left, figures to the right, remarks as they are."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     found: list[str] = []
     for line in lines:

@@ -102,7 +102,6 @@ def run_study(
 
 
 def _bound(run: _Run) -> None:
-    """Make a row of each candidate, and prune what can't be run or can't be what is looked for."""
     _check_models(run.study)
     for number, candidate in enumerate(candidates_of(run.study)):
         row = Row(number=number, candidate=candidate.to_dict())
@@ -149,7 +148,6 @@ def _bounded(run: _Run, row: Row, entry: Entry) -> Row:
 
 
 def _screen(run: _Run) -> None:
-    """Predict what is left without a compiler, what may be fastest first."""
     left = [number for number, row in run.rows.items() if row.status is Status.WAITING]
     left.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
     budget, sampling = run.study.budget.evaluations, run.study.sampling
@@ -170,7 +168,6 @@ def _screen(run: _Run) -> None:
 
 
 def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
-    """Predict as many candidates as there is budget for, chosen by what earlier ones gave."""
     candidates = {number: run.entries[number].candidate for number in left}
     sampler = sampler_of(candidates, run.study.goal, seed=seed)
     while budget > 0 and (asked := sampler.ask(min(budget, GENERATION))):
@@ -186,7 +183,6 @@ def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
 
 
 def _how(run: _Run, number: int) -> _How:
-    """Return how a candidate is predicted first, and what it is then."""
     entry = run.entries[number]
     match run.study.fidelity:
         case StudyFidelity.FUSED:
@@ -232,7 +228,6 @@ def _holds_as_screened(run: _Run, number: int) -> bool:
 
 
 def _compile(run: _Run, candidates: Sequence[int]) -> None:
-    """Compile the best candidates, until as many as asked for are done."""
     left, wanted = list(candidates), run.study.compiled_count
     most = _MOST_COMPILED * wanted
     while left and most > 0:
@@ -248,7 +243,6 @@ def _compile(run: _Run, candidates: Sequence[int]) -> None:
 
 
 def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> None:
-    """Evaluate candidates, equal ones once, and change their rows."""
     tasks: dict[str, Task] = {}
     alike: dict[str, list[tuple[int, Status]]] = {}
     for number in numbers:
@@ -309,7 +303,6 @@ def _settle(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome:
 
 
 def _evaluated(run: _Run, row: Row, status: Status, task: Task, outcome: Outcome) -> Row:
-    """Return a candidate's row after an evaluation."""
     entry = run.entries[row.number]
     row = replace(row, evaluation=task.key)
     if outcome.ending is not Ending.DONE:
@@ -334,7 +327,6 @@ def _in_columns(figures: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def _fields(row: Row) -> dict[str, Value]:
-    """Return the fields of constraints that figures decide."""
     known: dict[str, Value] = dict(row.figures)
     peak, capacity = (
         row.figures.get(f"{name}_bytes") for name in ("peak_memory", "memory_capacity")

@@ -67,7 +67,6 @@ class Sampler:
         return chosen
 
     def _point(self, trial: Any) -> Point:
-        """Return the values that Optuna suggests; numbers are in their order for it."""
         found: list[Scalar] = []
         for name, values in zip(self.names, self.values, strict=True):
             if _is_ordered(values):

@@ -176,7 +176,6 @@ class Store:
         return [self._row(*cells) for cells in found]
 
     def _row(self, *cells: object) -> Row:
-        """Return a row of the table; `OutputError` for cells that no run wrote."""
         try:
             found = msgspec.convert(cells, type=_Cells)
         except msgspec.MsgspecError as error:

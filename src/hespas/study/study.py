@@ -165,7 +165,6 @@ class Study:
         self.where.check(dict.fromkeys(self.fields), location=self.location)
 
     def _check_axes(self) -> None:
-        """Raise `ConfigError` where ``where`` names an axis that no mesh has."""
         axes = dict.fromkeys(axis.name for meshes in self.meshes for axis in meshes)
         for name in self.where.fields:
             space, _, axis = name.partition(".")
@@ -296,7 +295,6 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
 
 
 def _where(given: object, location: str) -> str:
-    """Return a constraint's text; a list of them has to hold together."""
     if isinstance(given, list):
         listed = cast("list[object]", given)
         parts = decode(listed, list[str], location=location, at="$.where")

@@ -148,7 +148,6 @@ _PASSED = frozenset(
 
 
 def _has_causal_mask(operations: Iterable[Op], scores: Scores) -> bool:
-    """Return whether a program compares the places of queries and keys."""
     made = {result: op for op in operations for result in op.results}
     lengths = sorted((scores.query_length, scores.key_length))
     return any(
@@ -178,7 +177,6 @@ def _is_constant(value: Value, made: Mapping[Value, Op]) -> bool:
 
 
 def _sums(product: Gemm, head_size: int, lengths: tuple[int, int]) -> bool:
-    """Return whether a product multiplies scores by queries, keys, values or their gradients."""
     own = sorted((product.m, product.n, product.k))
     return head_size in {product.m, product.n} and own == sorted((*lengths, head_size))
 
@@ -282,7 +280,6 @@ def _one_s(attention: Attention, method: PricesAttention) -> float:
 
 
 def _roofline_s(attention: Attention, roofline: Roofline) -> float:
-    """Return the longer of the FLOPs, and of reading and writing all but the scores once."""
     size = PRODUCT_TYPES[attention.multiplied].bits / 8
     rows = attention.heads * attention.query_length + attention.key_heads * attention.key_length
     one_way = round(rows * attention.head_size * size)

@@ -316,7 +316,6 @@ class _Step:
             yield replace(row, note=kernel.note)
 
     def _hidden_s(self) -> float:
-        """Return the step if whatever takes longer hid the other."""
         longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
         others_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
         return longer_s + others_s
@@ -379,7 +378,6 @@ def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], T
 
 
 def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
-    """Return tasks whose transfers to and from hosts take half as long."""
     tasks = [
         replace(task, duration_ps=task.duration_ps // 2)
         if isinstance(task, MemoryTask) and task.duration_ps is not None
@@ -390,7 +388,6 @@ def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
 
 
 def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
-    """Return the devices along each dimension of the network that the model simulates."""
     if model_of(network, system).model is Model.ASTRA_SIM:
         return [each.npus_count for each in system.dimensions]
     fabric = interconnect_of(system).fabric

@@ -98,7 +98,6 @@ def priced_at_rates(
 def _keys_at(
     rates: Rates, graph: RegionGraph, modules: RegionModules, before: Prices, estimator: Scalable
 ) -> dict[int, str]:
-    """Return the key of each module that computes."""
     numbers = zip(modules.module_of_region, before, strict=True)
     computing = list(dict.fromkeys(number for number, old in numbers if old is not None))
     fingerprints = [modules.modules[number].fingerprint for number in computing]

@@ -107,7 +107,6 @@ def _group(texts: list[str], decided_s: Mapping[str, float], whole_s: float) -> 
 
 
 def _joined(texts: list[str]) -> str:
-    """Return what several assumptions say in one sentence."""
     if len(texts) == 1:
         return texts[0]
     match = _OF_ONE.fullmatch(texts[0])
@@ -119,7 +118,6 @@ def _joined(texts: list[str]) -> str:
 
 
 def _examples(texts: list[str]) -> list[str]:
-    """Return what the first of some assumptions are about."""
     matches = [_OF_ONE.fullmatch(text) for text in texts[:_EXAMPLES]]
     named = [match[2] for match in matches if match]
     sizes = {size for text in texts for match in _SIZES.findall(text) for size in match.split(", ")}

@@ -215,7 +215,6 @@ def _by_bytes(region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]
 
 
 def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
-    """Yield collectives with what no computation hides of them, with devices as specified."""
     timeline = prediction.timeline
     if timeline is None:
         return

@@ -382,7 +382,6 @@ class _Names:
 
 
 def _bus(prediction: Prediction) -> Bus | None:
-    """Return the network's dimensions; None where they are not those of all devices."""
     if prediction.system is None or prediction.timeline is None:
         return None
     bus = bus_of(prediction.system, model=prediction.timeline.model)

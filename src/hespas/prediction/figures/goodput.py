@@ -67,7 +67,6 @@ def _step_of(prediction: Prediction | PipelinePrediction) -> _Step:
 
 
 def _report(step: _Step, given: GoodputOptions, size: int, assumed: list[str]) -> GoodputReport:
-    """Return what a long run of a step reaches, with checkpoints of so many bytes."""
     rate = failure_interval(given, step.device_name)
     if rate.source:
         hours = format_amount(rate.device_interval_s / 3600).strip()
@@ -143,7 +142,6 @@ def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
 def _interval_s(
     step_s: float, given: GoodputOptions, failure_interval_s: float, save_s: float
 ) -> float:
-    """Return the interval that is given or best, at least a step."""
     chosen = given.checkpoint_interval
     if chosen is None:
         best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)

@@ -147,7 +147,6 @@ _Ran = tuple[Prediction, int, _Open]
 
 
 def _ran(prediction: PipelinePrediction) -> Iterator[_Ran]:
-    """Yield the programs that a device of the busiest stage runs, equal ones once."""
     parts = prediction.cut.parts_of(prediction.busiest)
     for part in sorted(set(parts), key=str):
         cost, chunks = prediction.costs[part], [at for at, each in enumerate(parts) if each == part]
@@ -177,7 +176,6 @@ def _share(left_ps: float, before_ps: float) -> float:
 
 
 def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:
-    """Yield a row for each kind, and for what is exchanged around the passes."""
     found: dict[tuple[str, str, str], CommunicationRow] = {}
     others = {axis for axis in prediction.cut.mesh.names if axis != EXPERT}
     for program, times, open_ in ran:
@@ -237,7 +235,6 @@ def _sum(one: CommunicationRow, other: CommunicationRow) -> CommunicationRow:
 
 
 def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
-    """Yield what the busiest stage exchanges around its passes."""
     stage, cut = prediction.busiest, prediction.cut
     times = prediction.stages[stage]
     costs = [prediction.costs[part] for part in cut.parts_of(stage)]

@@ -79,7 +79,6 @@ def _energy_j(parts: EnergyParts) -> float:
 
 
 def _peak(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> float | None:
-    """Return the peak rate of the type of most of the FLOPs; None where it is not known."""
     name, device = total.main_type, prediction.device
     if not name:
         return None
@@ -98,7 +97,6 @@ def _share(amount: float | None, time_s: float, peak_per_s: float | None) -> flo
 def _bound_shares(
     prediction: Prediction | PipelinePrediction, total: OpEstimate, straggler_s: float
 ) -> BoundShares:
-    """Return what a step's time goes to; one of no time is all ``other``."""
     bound = total.bound
     parts = {
         "compute": bound.compute_s,

@@ -154,7 +154,6 @@ def _parts(comparison: Comparison) -> Iterator[Part]:
 def _waterfall(
     title: str, whole: TimeRow, rows: Sequence[TimeRow], comparison: Comparison, unit: Unit
 ) -> Chart:
-    """Return what adds to and takes from a time, from the first to the second."""
     changed = [row for row in rows if row.difference_s]
     shown, rest = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
     steps = [(row.name, row.difference_s) for row in shown]

@@ -347,7 +347,6 @@ def file_name(title: str) -> str:
 
 
 def _for_paper(chart: Chart) -> dict[str, Any]:
-    """Return a chart of a fixed width with its title, dark on white."""
     return {
         **chart.specification,
         "width": WIDTH,

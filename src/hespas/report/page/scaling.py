@@ -131,7 +131,6 @@ def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
 
 
 def _series(candidates: Candidates, rate: str) -> dict[str, list[Row]]:
-    """Return, for each series, its fastest candidate of each number of devices, in order."""
     fastest: dict[tuple[str, int], Row] = {}
     for row in candidates.predicted:
         devices, speed = row.figures.get("devices"), row.figures.get(rate)

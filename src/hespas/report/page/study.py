@@ -69,7 +69,6 @@ def _answer(studied: Studied, candidates: Candidates) -> Iterator[Cards | Table]
 
 
 def _shown_figures(studied: Studied) -> list[str]:
-    """Return the figures of tables: those of the goal first."""
     goal = [name for name, _ in studied.study.goal.metrics]
     usual = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
     return list(dict.fromkeys((*goal, *usual)))
@@ -103,7 +102,6 @@ def _with_unit(name: str, unit: Unit) -> str:
 
 
 def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
-    """Yield the goal's two figures against each other, or the goal's and the memory."""
     names = [name for name, _ in studied.study.goal.metrics]
     names += [name for name in ("peak_memory_bytes", "step_time_s") if name not in names]
     up, along = names[:2]
@@ -207,7 +205,6 @@ def _figure_cell(name: str, value: float | None) -> Cell:
 
 
 def _bars(candidates: Candidates) -> Iterator[Chart]:
-    """Yield the first candidates as bars of computation, exposed communication and the rest."""
     rows = [row for row in candidates.predicted if row.figures.get("compute_s") is not None]
     shown = rows[:_MOST_BARS]
     if not shown:
@@ -248,7 +245,6 @@ def _parts(row: Row) -> dict[str, float]:
 
 
 def _parallel(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
-    """Yield lines through the values of keys and the goal's figure, one for each candidate."""
     name, way = studied.study.goal.metrics[0]
     goals = {row.number: row.figures.get(name) for row in candidates.predicted}
     rows = [row for row in candidates.predicted if goals[row.number] is not None][:_MOST_LINES]
@@ -302,7 +298,6 @@ def _parallel(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
 
 
 def _screened(candidates: Candidates) -> Iterator[Chart]:
-    """Yield what the model of the compiler said of candidates that were compiled."""
     rows = [
         (row, screened_s, row.figures.get("step_time_s") or 0.0)
         for row in candidates.predicted

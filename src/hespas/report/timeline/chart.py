@@ -125,7 +125,6 @@ def _process(process: Process, group: int) -> Process:
 
 
 def _outer(slices: Sequence[Slice]) -> Iterator[Slice]:
-    """Yield the slices that are in no other one."""
     reached_ps = -1
     for each in slices:
         if each.start_ps >= reached_ps:

@@ -118,7 +118,6 @@ def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
 
 
 def _fields(each: Slice, texts: _Texts) -> tuple[bytes, bytes]:
-    """Return what a slice is, and the texts that it names for the first time."""
     parts = [
         _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, each.category)),
         _number(_Event.NAME, texts.number(_Interned.NAMES, each.name)),

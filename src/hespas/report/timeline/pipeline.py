@@ -35,7 +35,6 @@ _Key = tuple[int, Action]
 
 
 def _arrows(prediction: PipelinePrediction) -> dict[tuple[_Key, _Key], int]:
-    """Return a number for each pair of passes of which one waits for the other's message."""
     schedule = prediction.cut.schedule
     pairs = (
         ((source, need), (stage, action))

@@ -167,7 +167,6 @@ _LAST = (_EXPOSED, _WAITING)
 
 
 def _ordered(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
-    """Return the names of the tracks that hold something, from top to bottom."""
     named = [name for name in slices if name not in (*_FIRST, *_LAST)]
     # Receives come last, the second before the tenth.
     named.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
@@ -175,7 +174,6 @@ def _ordered(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
 
 
 def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:
-    """Yield the name of the track of each task: its stream, and a number where tasks overlap."""
     free_ps: dict[str, list[int]] = defaultdict(list)
     for task, (start_ps, end_ps) in timed:
         stream = _stream(task, one)

@@ -65,7 +65,6 @@ def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
 
 
 def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[tuple[int, int]]:
-    """Yield when others start their part in a task, and which class they are."""
     classes = partners.timeline.classes
     match task:
         case CollectiveTask(recorded_ps=None):
