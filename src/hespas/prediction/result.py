@@ -49,10 +49,7 @@ _NETWORK_ASSUMPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step takes in, on all devices; None is what is not known.
-
-    ``samples`` are sequences or images (``what``). ``model_flops`` are those that the model needs.
-    """
+    """What a step takes in, on all devices; None is not known. Samples are ``what`` says."""
 
     tokens: int | None = None
     samples: int | None = None
@@ -68,13 +65,10 @@ NO_WORK = StepWork()
 class Prediction:
     """One step of a program on a system: figures; `hespas.report.answers` shows them.
 
-    ``timeline`` is None where no system is given, which only a program that doesn't
-    communicate allows. FLOPs, energy and memory are those of one device; ``device`` is None where
-    the method reads none, and ``device_name`` then says what runs the program.
-    ``modules`` are the distinct regions, ``steps`` returns a region's operations with their prices,
-    None where the method measures regions whole. ``mesh`` is that of the devices, axes major first,
-    empty where it is not known. ``part_warnings`` say where the system is made for another part
-    than the device.
+    ``timeline`` is None without a system. FLOPs, energy and memory are those of one device, which
+    is None where the method reads none. ``modules`` are the distinct regions, ``steps`` returns a
+    region's operations with their prices, None where they are measured whole. ``mesh`` is major
+    first. ``part_warnings`` say where the system is made for another part than the device.
     """
 
     graph: RegionGraph
@@ -119,10 +113,7 @@ class Prediction:
 
     @property
     def communication_s(self) -> float:
-        """The time during which communication is under way, with every device as specified.
-
-        It is that of the slowest device.
-        """
+        """The time with communication under way on the slowest device, all as specified."""
         return 0.0 if self.timeline is None else self.timeline.parts.communication_ps / PS_PER_S
 
     @property
@@ -151,10 +142,7 @@ class Prediction:
 
     @property
     def straggler_s(self) -> float:
-        """How much longer the step is because of slow and late devices and jitter.
-
-        It is below 0 where devices are faster than specified.
-        """
+        """What slow and late devices and jitter add to the step, below 0 for faster ones."""
         return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
 
     @property

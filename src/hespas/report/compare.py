@@ -102,10 +102,10 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
 
 
 def read_report(path: Path, *, may_lack: bool = False) -> RunReport:
-    """Return the result that ``hespas run --json`` wrote to a file, or to run.json of a directory.
+    """Read the result that ``hespas run --json`` wrote, or run.json of a directory.
 
-    Keys that it lacks are empty where it ``may_lack`` some. Raises `ConfigError` for a file that is
-    no such result, and for one of another schema version.
+    Keys that it ``may_lack`` are empty then. Raises `ConfigError` for another file or schema
+    version.
     """
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():

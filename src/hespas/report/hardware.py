@@ -84,10 +84,7 @@ def _dimension_text(dimension: NetworkDimension) -> str:
 
 
 def preset_details(name: str) -> str:
-    """Return every figure of a node with its source, or of a system, such as ``32xH100_80GB``.
-
-    Raises `hespas.errors.HardwareError` for an unknown name, and for a path that is no node's.
-    """
+    """Return all figures of a node or system, with sources; `HardwareError` for other names."""
     return _system_details(find_system(name)) if names_system(name) else _node_details(name)
 
 
@@ -139,10 +136,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _node(name: str) -> tuple[str, NodeInfo, Device]:
-    """Return a node's name, description and rates.
-
-    Raises `HardwareError` for an unknown name, target or part with measured tables.
-    """
+    """Return a node's name, description and rates; `HardwareError` for what is not there."""
     try:
         info = node_info(name)
     except HardwareError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
@@ -38,12 +39,12 @@ def headline(report: RunReport) -> Headline:
     where = f"{report.devices} x {report.node}"
     if report.system not in (None, f"{report.devices}x{report.node}"):
         where += f" on {report.system}"
-    memory = [("Memory", _memory(report)), *_host_memory(report)]
+    memory = list(_memory(report))
     rows = [
         *_times(report),
-        ("Bound by", _bound(report)),
+        ("Bound by", _listed(bound_parts(report))),
         *_throughput(report),
-        *utilisation_rows(report),
+        *_utilisation(report),
         *_energy(report),
     ]
     return Headline(
@@ -58,37 +59,32 @@ def headline_lines(report: RunReport) -> list[str]:
     return [head.title, "", *[f"{name:<26}{text}" for name, text in head.rows]]
 
 
-def _times(report: RunReport) -> list[tuple[str, str]]:
+def _times(report: RunReport) -> Iterator[tuple[str, str]]:
     step_s, waits_s = report.step_time_s, waiting_s(report)
     exposed_s = report.exposed_communication_s - waits_s
-    rows = [
-        ("Step time", format_time(step_s)),
-        ("  compute", _timed(report.compute_s, share_text(report.compute_s, step_s))),
-    ]
-    if report.communication_s > 0:
-        rows.append(("  exposed communication", _timed(exposed_s, share_text(exposed_s, step_s))))
-    if waits_s > 0:
-        rows.append(("  waiting for stages", _timed(waits_s, share_text(waits_s, step_s))))
-    if report.host_transfer_s > 0:
-        host_s = report.exposed_host_transfer_s
-        rows.append(("  exposed host transfers", _timed(host_s, share_text(host_s, step_s))))
-    if report.straggler_s:
-        share = share_text(report.straggler_s, step_s)
-        rows.append(("  stragglers", _timed(report.straggler_s, share)))
-    if report.communication_s > 0:
+    host_s = report.exposed_host_transfer_s
+    communicates, moves = report.communication_s > 0, report.host_transfer_s > 0
+    yield "Step time", format_time(step_s)
+    parts = (
+        ("compute", report.compute_s, True),
+        ("exposed communication", exposed_s, communicates),
+        ("waiting for stages", waits_s, waits_s > 0),
+        ("exposed host transfers", host_s, moves),
+        ("stragglers", report.straggler_s, report.straggler_s != 0),
+    )
+    for name, part_s, is_shown in parts:
+        if is_shown:
+            yield f"  {name}", _timed(part_s, share_text(part_s, step_s))
+    if communicates:
         hidden_s = max(0.0, report.communication_s - exposed_s)
         hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
-        rows.append(("Communication", _timed(report.communication_s, hidden)))
-    if report.host_transfer_s > 0:
-        rows.append(("Host transfers", _timed(report.host_transfer_s, _host_moves(report))))
-    return rows
-
-
-def _host_moves(report: RunReport) -> str:
-    hidden_s = max(0.0, report.host_transfer_s - report.exposed_host_transfer_s)
-    moved = format_quantity(report.host_transfer_bytes, "B")
-    hidden = f"{format_time(hidden_s)} of it" if hidden_s else "nothing"
-    return f"for {moved} a device, {hidden} hidden"
+        yield "Communication", _timed(report.communication_s, hidden)
+    if moves:
+        hidden_s = max(0.0, report.host_transfer_s - host_s)
+        hidden = f"{format_time(hidden_s)} of it" if hidden_s else "nothing"
+        moved = format_quantity(report.host_transfer_bytes, "B")
+        note = f"for {moved} a device, {hidden} hidden"
+        yield "Host transfers", _timed(report.host_transfer_s, note)
 
 
 def _timed(time_s: float, note: str) -> str:
@@ -106,20 +102,19 @@ def _throughput(report: RunReport) -> list[tuple[str, str]]:
     return [("Throughput", ", ".join(shown))] if shown else []
 
 
-def _energy(report: RunReport) -> list[tuple[str, str]]:
+def _energy(report: RunReport) -> Iterator[tuple[str, str]]:
     if report.energy_j is None:
-        return []
-    if report.energy is None:
-        return [("Energy", f"{format_energy(report.energy_j)} a device, while it computes")]
-    power = f"{report.energy.device_w:.0f} W a device"
-    if report.energy.node_w is not None:
-        machine = f"a machine of {report.energy.node_devices}"
-        power += f", {report.energy.node_w / 1000:.3g} kW {machine}"
-    limit = f"limit {report.energy.power_limit_w:g} W, clock {100 * report.energy.clock:.1f} %"
-    return [
-        ("Power", f"{power} ({limit} of boost)"),
-        ("Energy", f"{format_energy(report.energy_j)} a device: {energy_shares(report.energy)}"),
-    ]
+        return
+    whole, parts = f"{format_energy(report.energy_j)} a device", report.energy
+    if parts is None:
+        yield "Energy", f"{whole}, while it computes"
+        return
+    power = f"{parts.device_w:.0f} W a device"
+    if parts.node_w is not None:
+        power += f", {parts.node_w / 1000:.3g} kW a machine of {parts.node_devices}"
+    limit = f"limit {parts.power_limit_w:g} W, clock {100 * parts.clock:.1f} %"
+    yield "Power", f"{power} ({limit} of boost)"
+    yield "Energy", f"{whole}: {energy_shares(parts)}"
 
 
 def energy_shares(energy: EnergyParts) -> str:
@@ -135,9 +130,7 @@ def energy_shares(energy: EnergyParts) -> str:
     whole_j = sum(parts.values())
     if whole_j <= 0:
         return "nothing is computed"
-    rounded = whole_per_cents({name: part / whole_j for name, part in parts.items()})
-    ordered = sorted(rounded, key=lambda name: -parts[name])
-    return ", ".join(f"{name} {rounded[name]} %" for name in ordered if rounded[name])
+    return _listed({name: part / whole_j for name, part in parts.items()})
 
 
 def _fits(report: RunReport) -> bool:
@@ -145,32 +138,24 @@ def _fits(report: RunReport) -> bool:
     return capacity_bytes is None or report.peak_memory_bytes <= capacity_bytes
 
 
-def _host_memory(report: RunReport) -> list[tuple[str, str]]:
-    if not report.host_memory_bytes:
-        return []
-    return [("Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device")]
-
-
-def _memory(report: RunReport) -> str:
+def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
     peak_bytes, capacity_bytes = report.peak_memory_bytes, report.memory_capacity_bytes
-    peak = format_quantity(peak_bytes, "B")
-    if report.fidelity == "exported":
-        peak = f"at most {peak}"
+    is_fused = report.fidelity != "exported"
+    peak = f"{'' if is_fused else 'at most '}{format_quantity(peak_bytes, 'B')}"
     if capacity_bytes is None:
-        return f"{peak} a device"
-    of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
-    if _fits(report):
-        return f"{of}, {format_quantity(capacity_bytes - peak_bytes, 'B')} free"
-    lacking = format_quantity(peak_bytes - capacity_bytes, "B")
-    unfused = "; a compiler that fuses needs less" if report.fidelity == "exported" else ""
-    return f"{of}: does not fit, {lacking} too much{unfused}"
+        yield "Memory", f"{peak} a device"
+    else:
+        of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
+        left = format_quantity(abs(capacity_bytes - peak_bytes), "B")
+        unfused = "" if is_fused else "; a compiler that fuses needs less"
+        too_much = f"does not fit, {left} too much{unfused}"
+        yield "Memory", f"{of}, {left} free" if _fits(report) else f"{of}: {too_much}"
+    if report.host_memory_bytes:
+        yield "Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device"
 
 
 def waiting_s(report: RunReport) -> float:
-    """Return how long a stage of a pipeline waits for others; 0 for a step of one program.
-
-    It is a part of the exposed communication that the report has.
-    """
+    """Return how long a stage waits for others, a part of the exposed communication."""
     if report.pipeline is None:
         return 0.0
     return sum(row.exposed_s for row in report.communication if row.kind == IDLE)
@@ -186,10 +171,9 @@ def bound_parts(report: RunReport) -> dict[str, float]:
     return parts
 
 
-def _bound(report: RunReport) -> str:
-    parts = bound_parts(report)
-    rounded = whole_per_cents(parts)
-    ordered = sorted(rounded, key=lambda name: -parts[name])
+def _listed(shares: dict[str, float]) -> str:
+    rounded = whole_per_cents(shares)
+    ordered = sorted(rounded, key=lambda name: -shares[name])
     return ", ".join(f"{name} {rounded[name]} %" for name in ordered if rounded[name])
 
 
@@ -214,32 +198,22 @@ def share_text(part: float, whole: float) -> str:
     return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
 
 
-def utilisation_rows(report: RunReport) -> list[tuple[str, str]]:
-    """Return what of the peak a step uses as rows of text, each with what it divides by."""
-    step, peak = format_time(report.step_time_s), peak_text(report)
-    rows: list[tuple[str, str]] = []
+def _utilisation(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield what of the peak a step uses, each with what it divides by."""
+    step, peak, devices = format_time(report.step_time_s), peak_text(report), report.devices
     if report.mfu is not None and report.model_flops is not None:
-        over = f"{step} x {report.devices} x {peak}" if report.devices > 1 else f"{step} x {peak}"
+        over = f"{step} x {devices} x {peak}" if devices > 1 else f"{step} x {peak}"
         quotient = f"{format_quantity(report.model_flops, 'FLOP')} / ({over})"
-        rows.append(("Utilisation, model (MFU)", _with_quotient(report.mfu, quotient)))
+        yield "Utilisation, model (MFU)", f"{f'{100 * report.mfu:.1f} %':<11}{quotient}"
     if report.hardware_utilisation is not None:
-        each = " a device" if report.devices > 1 else ""
+        each = " a device" if devices > 1 else ""
+        share = f"{100 * report.hardware_utilisation:.1f} %"
         quotient = f"{format_quantity(report.flops, 'FLOP')}{each} / ({step} x {peak})"
-        rows.append(
-            ("Utilisation, executed", _with_quotient(report.hardware_utilisation, quotient))
-        )
-    return rows
-
-
-def _with_quotient(share: float, quotient: str) -> str:
-    return f"{f'{100 * share:.1f} %':<11}{quotient}"
+        yield "Utilisation, executed", f"{share:<11}{quotient}"
 
 
 def peak_text(report: RunReport) -> str:
-    """Return the peak that utilisations divide by; empty where it is not known.
-
-    Results of earlier versions don't say it.
-    """
+    """Return the peak that utilisations divide by; empty where it is not known."""
     if report.peak_flops_per_s is None:
         return ""
     return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"

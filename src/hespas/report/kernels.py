@@ -49,10 +49,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """The kernels of a step, longest first by their total time, and what libraries run beside them.
-
-    Together they take what a prediction by the same method says of computation.
-    """
+    """The kernels of a step, longest first, and what libraries run beside them: all computation."""
 
     method: str
     rows: tuple[KernelRow, ...]
@@ -105,9 +102,8 @@ def kernel_table(
 ) -> KernelTable:
     """Return the kernels of a compiled program, as ``method`` prices its computation.
 
-    Loops multiply what they launch, and a branch launches what the prediction says that it does:
-    its most expensive alternative, or each by its weight. Raises `CostError` for work that is not
-    known.
+    Loops multiply what they launch; a branch launches its most expensive alternative, or each by
+    its weight. Raises `CostError` for work that is not known.
     """
     by_kernel = _ByKernel(method=method, kernels=kernels)
     total = Estimate()

@@ -205,8 +205,7 @@ def estimate_summary(
 ) -> str:
     """Return the documented summary of an estimate, one figure per line, and its assumptions.
 
-    Cache figures appear only if something was reused, energy only if the power is known. With
-    ``times`` a line says what the estimator took, and what it would have taken without reuse.
+    With ``times`` a line says what the estimator took, and would have taken without reuse.
     """
     total = result.total.total
     rate = total.flops / total.time_s if total.time_s else 0.0
@@ -278,8 +277,7 @@ def module_stats(
 ) -> dict[str, object]:
     """Return the documented fields; seconds, FLOP and bytes, unrounded.
 
-    Figures of the whole program count every region; those under ``per_module`` are of one region of
-    the module, which ``uses`` regions share. `WALL_TIMES` differ from run to run.
+    Those under ``per_module`` are of one region, of ``uses``. `WALL_TIMES` differ from run to run.
     """
     reuse = result.reuse
     total = result.total.total

@@ -49,10 +49,7 @@ _LOST = {
 
 
 def run_text(report: RunReport, *, verbose: bool = False) -> str:
-    """Return a report as lines of text, every figure with its unit.
-
-    Of the assumptions it has those that decide most, or all if it is ``verbose``.
-    """
+    """Return a report as text; of the assumptions those that decide most, or all (``verbose``)."""
     sections = [lines for section in SECTIONS if (lines := section(report))]
     groups, warnings = report.assumption_groups, report.warnings
     sections.append(step_assumption_lines(groups, warnings, verbose=verbose))
@@ -62,11 +59,7 @@ def run_text(report: RunReport, *, verbose: bool = False) -> str:
 def explain_text(
     prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
 ) -> str:
-    """Return the changes as a table, the largest gain first, communication, and what it rests on.
-
-    Communication is that of the step as predicted, by axis. Of the assumptions there are those
-    that decide most, or all if it is ``verbose``.
-    """
+    """Return the changes as a table, the communication of the step, and what it rests on."""
     system = prediction.system
     where = f"{prediction.devices} x {prediction.device_name}"
     where += f" on {system.name}" if system else ""

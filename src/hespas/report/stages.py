@@ -130,10 +130,7 @@ def _host_json(host: MemoryUse, *, shown: int) -> dict[str, object]:
 
 
 def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
-    """Return the answer as lines of text, with the ``shown`` largest buffers at the peak.
-
-    ``source`` names the program, and is left out of the places in it.
-    """
+    """Return the answer as text, with the ``shown`` largest buffers, places without ``source``."""
     rows = [("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)), *_parts(use, source)]
     lines = [*_lines(rows), *_held(use, source, shown)]
     if use.host is not None:

@@ -176,10 +176,10 @@ def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
 
 
 def _merged(slices: Iterable[Slice], finest_ps: int) -> Iterator[tuple[str, int, int]]:
-    """Yield slices that no other one holds, with short ones that follow each other as one.
+    """Yield slices that no other one holds; short ones that follow each other are one.
 
-    What follows within ``finest_ps`` is joined where it has the same name, or where both are
-    shorter than that; what is joined has the name of its longest part.
+    What follows within ``finest_ps`` is joined if it has the same name, or both are shorter than
+    that, under the name of the longest.
     """
     name, start_ps, end_ps, longest_ps = "", -1, -1, -1
     for each in slices:

@@ -19,11 +19,7 @@ _WIDTH = 100
 
 
 def group_text(group: AssumptionGroup) -> str:
-    """Return a group as a sentence, with the share that it decides, and what else.
-
-    The share is that of the step; where only the computation is known, or in results of earlier
-    versions, that of the computation.
-    """
+    """Return a group as a sentence, with the share of the step or computation it decides."""
     decided = [_OTHERS_DECIDED[each] for each in group.about if each in _OTHERS_DECIDED]
     if group.step_share is not None:
         decided.insert(0, f"{_per_cent(group.step_share)} of the step")
@@ -44,10 +40,7 @@ _OTHERS_DECIDED = {"memory": "what fits", "overlap": "what is hidden"}
 def step_assumption_lines(
     groups: Sequence[AssumptionGroup], warnings: Iterable[str], *, verbose: bool
 ) -> list[str]:
-    """Return the assumptions of a step that decide most, or all of them, and its warnings.
-
-    What decides whether a step fits, and what of it is hidden, is always there.
-    """
+    """Return the assumptions that decide most, or what fits or is hidden, and the warnings."""
     shown = list(groups)
     if not verbose:
         shown = [

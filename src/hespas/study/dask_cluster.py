@@ -50,13 +50,10 @@ class _Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class DaskExecutor:
-    """Gives tasks to the workers of a Dask cluster; a context manager, at whose end it lets go.
+    """Gives tasks to the workers of a Dask cluster; a context manager.
 
-    ``scheduler`` is an address; None starts a cluster of processes on this machine, which ends with
-    it. ``workers`` is how many run at a time at most: None for as many as the cluster has.
-
-    Raises `ExtraMissingError` without Dask, and `ToolError` where no scheduler answers, where it is
-    gone, or where a worker lacks hespas.
+    ``scheduler`` None starts one on this machine. At most ``workers`` run at a time, None for all.
+    Raises `ExtraMissingError` without Dask, `ToolError` without a scheduler or hespas on a worker.
     """
 
     scheduler: str | None = None
@@ -193,10 +190,7 @@ def _line(error: object) -> str:
 
 
 def files_of(candidate: Mapping[str, object]) -> dict[str, bytes]:
-    """Return the files that a candidate names, and those of directories, by their names.
-
-    Those outside of the current directory are not carried: a worker has to have them.
-    """
+    """Return the files that a candidate names, by names in the current directory; no others."""
     found: dict[str, bytes] = {}
     for value in candidate.values():
         named = Path(value) if isinstance(value, str) and value else None
@@ -240,10 +234,7 @@ _kept = _Kept()
 
 
 def evaluated(work: bytes) -> bytes:
-    """Return what came of a task; this is what Dask calls on a worker.
-
-    ``work`` is JSON, and the answer MessagePack of `hespas.study.executor.Brought`.
-    """
+    """Answer a `_Work` in JSON with a `Brought` in MessagePack: Dask calls it on a worker."""
     given = msgspec.json.decode(work, type=_Work)
     evaluator = _evaluator(given.files)
     evaluator.time_limit_s = given.time_limit_s

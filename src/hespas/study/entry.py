@@ -241,10 +241,7 @@ def _runs_operations(method: str | None) -> bool:
 
 
 def _whatever_fits(options: PredictOptions) -> PredictOptions:
-    """Return the options of a pipeline that is predicted even if it doesn't fit.
-
-    The study prunes those that it doesn't want by their bounds.
-    """
+    """Return a pipeline's options with ``ignore_memory``: the study prunes by bounds itself."""
     return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 
 

@@ -124,10 +124,7 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 
 
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
-    """Return the report of a prediction; without its tables unless it is asked for ``in_full``.
-
-    Tables are of every kernel of a step: one of very many has none, and takes no longer.
-    """
+    """Return the report, with tables where asked for and the step has not too many kernels."""
     if cutting.is_pipeline(options):
         return pipeline_report(staged.predict_pipeline(options))
     prediction = folded.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)

@@ -53,11 +53,10 @@ class Ending(Enum):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation. ``key`` is made of everything that decides its outcome.
+    """One evaluation; ``key`` is made of all that decides its outcome, ``versions`` among it.
 
-    One that ``may_stay`` needs no other process for JAX, nor JAX for anything else; its worker
-    keeps JAX for the next. ``versions`` are those that the key is made with. A worker elsewhere
-    makes the key anew, as ``is_checked`` asks for, and refuses the task if its own differs.
+    One that ``may_stay`` leaves JAX to the next task of its worker. A worker elsewhere makes the
+    key anew if it ``is_checked``, and refuses the task if its own differs.
     """
 
     key: str
@@ -70,11 +69,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a task: figures by name, or the reason why there are none.
+    """Figures by name, or the reason why there are none.
 
-    ``report`` is what ``hespas run --json`` writes, where the task asks for it. ``elapsed_s``,
-    ``cpu_s`` and ``peak_memory_bytes`` are those of the evaluation. ``cached`` are files of the
-    user's caches that a task used which is checked (`hespas.study.kept`).
+    ``report`` is what ``hespas run --json`` writes. Times and memory are those of the evaluation.
+    ``cached`` are files of the user's caches that it used (`hespas.study.kept`).
     """
 
     ending: Ending
@@ -101,11 +99,7 @@ def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
 
 
 class Executor(Protocol):
-    """Runs evaluations, in any order and place. Tasks carry all that they need.
-
-    A task that crashes, hangs or takes too much memory has an outcome that says so, and no other
-    task is lost with it.
-    """
+    """Runs evaluations, in any order and place; one that crashes or hangs has an outcome."""
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Run the tasks and yield each with its outcome, as they end."""
@@ -216,12 +210,10 @@ class _Process:
 
 @dataclass(slots=True, kw_only=True)
 class LocalExecutor:
-    """Workers of this machine; a context manager, at whose end they end.
+    """Workers of this machine, None for one a core; a context manager.
 
-    ``workers`` is how many there are, None for one a core. A task is begun where the memory that
-    others of its phase took at most is free, or where nothing else runs; the first of a phase runs
-    beside none of its own. ``peaks`` are the most that phases took. Workers run in ``directory``,
-    None for the current one.
+    A task is begun where the memory that others of its phase took at most is free (``peaks``), or
+    where nothing else runs; the first of a phase runs beside none of its own.
     """
 
     workers: int | None = None
@@ -259,11 +251,7 @@ class LocalExecutor:
         return self.workers or available_cores()
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Run the tasks and yield each with its outcome, as they end.
-
-        What a compiler or another process was killed for, as when memory runs out, is tried again
-        by itself, as what ended its worker is.
-        """
+        """Run the tasks and yield each with its outcome; what ends its worker is tried alone."""
         waiting = deque(_Attempt(task=task) for task in tasks)
         while waiting or self._busy():
             while waiting and self._may_begin(waiting[0]):

@@ -43,10 +43,7 @@ def names_of(files: Iterable[Path]) -> list[str]:
 
 
 def contents_of(names: Iterable[str], *, most_bytes: int = MOST_CARRIED_BYTES) -> dict[str, bytes]:
-    """Return what files of the user's caches hold; what would exceed ``most_bytes`` stays there.
-
-    One that is gone meanwhile is left out.
-    """
+    """Return what cached files hold, up to ``most_bytes``; those that are gone are left out."""
     found: dict[str, bytes] = {}
     left_bytes = most_bytes
     for name in names:
@@ -59,10 +56,7 @@ def contents_of(names: Iterable[str], *, most_bytes: int = MOST_CARRIED_BYTES) -
 
 
 def keep_files(contents: Mapping[str, bytes]) -> None:
-    """Put files into the user's caches, unless they are damaged or there; names decide where.
-
-    Where a cache can't be used, none is kept.
-    """
+    """Put files into the user's caches, unless they are damaged or there; names decide where."""
     for name, content in contents.items():
         named = _CACHE_FILE.fullmatch(name)
         if named is None:

@@ -136,8 +136,7 @@ def table_json(rows: Sequence[Row]) -> dict[str, object]:
 def write_table(rows: Sequence[Row], path: Path) -> None:
     """Write the table to a file of the kind that its name ends with.
 
-    Raises `ConfigError` for another ending, `hespas.errors.ExtraMissingError` for Parquet without
-    pyarrow, and `hespas.errors.OutputError` for a file that can't be written.
+    Raises `ConfigError`, `ExtraMissingError` (Parquet without pyarrow) and `OutputError`.
     """
     if path.suffix not in _WRITERS:
         raise ConfigError(
@@ -202,10 +201,10 @@ _FIRST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The candidates that were screened and compiled, by both figures of the step time.
+    """How step times of the screen and the compiler rank the same candidates.
 
     ``holds_best``: the compiled best is among the first five of the screen. ``correlation`` is
-    Spearman's, of the ranks; None for fewer than three.
+    Spearman's; None for fewer than three.
     """
 
     compiled: int

@@ -75,11 +75,9 @@ def run_study(
     *,
     kept: KeptOutcomes | None = None,
 ) -> list[Row]:
-    """Evaluate what is not evaluated yet, and return all rows in the order of candidates.
+    """Evaluate what neither the store nor ``kept`` has; return rows in the candidates' order.
 
-    What is ``kept`` of other studies counts as evaluated.
-    Raises `ConfigError` where there is no candidate or all are refused for one reason, and
-    `OutputError` where the store is of another study or can't be written.
+    Raises `ConfigError` without a candidate that can be run, `OutputError` for another's store.
     """
     minutes = study.budget.minutes
     end_s = inf if minutes is None else monotonic() + 60 * minutes
@@ -347,10 +345,7 @@ def _holds(run: _Run, entry: Entry, known: Mapping[str, Value]) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Studied:
-    """A study with its rows, in the order of its goal.
-
-    ``table`` has them as flat dictionaries, which `pandas.DataFrame` and `polars.DataFrame` take.
-    """
+    """A study with its rows, in the order of its goal; ``table`` has them as flat dictionaries."""
 
     study: Study
     rows: tuple[Row, ...]
@@ -379,8 +374,7 @@ def studied(
 ) -> Studied:
     """Run a study in a directory, or go on with it, and return its table.
 
-    Raises `ConfigError` for a study without candidates, `OutputError` for a directory that is of
-    another study, in use, or can't be written.
+    Raises `ConfigError` without candidates, `OutputError` for a directory of another, or in use.
     """
     with opened(directory) as store:
         store.check_study(study.to_dict())

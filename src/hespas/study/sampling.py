@@ -39,10 +39,7 @@ class Sampler:
     _open: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def ask(self, count: int) -> list[int]:
-        """Return up to ``count`` candidates that were never chosen before.
-
-        Where the sampler has no new ones, those follow that come first.
-        """
+        """Return up to ``count`` candidates never chosen before: the sampler's, else the first."""
         chosen: list[int] = []
         for _ in range(_MOST_ASKED * count):
             if len(chosen) == count:
@@ -124,10 +121,7 @@ def _in_order(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _points(candidates: Mapping[int, Candidate]) -> tuple[tuple[str, ...], dict[Point, int]]:
-    """Return what varies, and each candidate's values of it.
-
-    The first axis of a mesh follows from the others where the cluster is known, and is left out.
-    """
+    """Return what varies, without an axis that follows from others, and each candidate's values."""
     rows = {number: _flat(candidate) for number, candidate in candidates.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     varying = [name for name in names if len({row.get(name, 1) for row in rows.values()}) > 1]

@@ -41,10 +41,7 @@ _OF_STAGES = frozenset(each.name for each in options_in(PipelineOptions))
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One configuration: the values of keys and settings, and the mesh, axes of size 1 too.
-
-    ``mesh`` is None where the model's own is meant.
-    """
+    """One configuration: values of keys and settings, and the mesh, None for the model's own."""
 
     values: Mapping[str, Scalar]
     settings: Mapping[str, Scalar]
@@ -65,11 +62,7 @@ class Candidate:
         return sha256(canonical(self.to_dict())).hexdigest()
 
     def options(self) -> PredictOptions:
-        """Return the options of its prediction.
-
-        Axes of size 1 divide nothing and are left out, so that equal programs are one. Raises
-        `ConfigError` for values that contradict each other.
-        """
+        """Return the options of its prediction, without axes of 1; `ConfigError` for a clash."""
         named = known_keys()
         values = {named[key].name: option_value(key, each) for key, each in self.values.items()}
         if self.mesh is not None:
@@ -190,10 +183,7 @@ def _meshes(
 def meshes_of(
     meshes: Meshes, devices: int | None, *, location: str = ""
 ) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield the meshes of a pattern that have as many devices; all where that is not known.
-
-    Axes without sizes take every factorisation of what the others leave.
-    """
+    """Yield the meshes of a pattern with as many devices; free axes take all factorisations."""
     free = [axis.name for axis in meshes if axis.sizes is None]
     if free and devices is None:
         raise ConfigError(

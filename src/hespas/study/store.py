@@ -210,10 +210,9 @@ def _damaged(directory: Path) -> OutputError:
 
 
 def _check_size(path: Path) -> None:
-    """Raise `OutputError` for a database that was cut short, of which SQLite reads what is left.
+    """Raise `OutputError` for a database that was cut short, of which SQLite reads the rest.
 
-    The header says how many pages there are. A log beside it may hold those that are missing, and
-    an empty file is what a run leaves that was killed before it wrote anything.
+    The header counts its pages. A log may hold missing ones; an empty file is of a run just begun.
     """
     logs = [path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")]
     try:
@@ -245,10 +244,7 @@ def _unusable(directory: Path, error: sqlite3.Error) -> OutputError:
 
 @contextmanager
 def opened(directory: Path) -> Generator[Store]:
-    """Open a study's directory to write, made if it is missing.
-
-    Raises `OutputError` if another run has it, or if it can't be used.
-    """
+    """Open a study's directory to write, made if missing; `OutputError` if it is in use."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / _LOCK).open("a+")

@@ -241,10 +241,7 @@ def _listed(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's YAML file; `ConfigError` for what is none, with the file and the key.
-
-    A path of prices in it is taken from where the file is.
-    """
+    """Read a study's YAML file; `ConfigError` for what is none. Paths are from where it is."""
     return study_of(read_yaml(path), location=str(path), home=path.parent)
 
 
@@ -322,10 +319,7 @@ def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _meshes(given: object, location: str) -> tuple[Meshes, ...]:
-    """Read a mapping of axes, a text as of ``--mesh``, or a list of these.
-
-    Axes of a mapping are put into their usual order; those of a text stay in theirs.
-    """
+    """Read a mapping of axes, put into their usual order, a text as of ``--mesh``, or a list."""
     if isinstance(given, list | tuple):
         listed = cast("list[object]", given)
         return tuple(meshes for each in listed for meshes in _meshes_of(each, location))

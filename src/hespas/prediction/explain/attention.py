@@ -38,10 +38,7 @@ PricesAttention = Roofline | KernelEstimator | Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """The scores of attention that is not fused: ``heads`` are those of all batches.
-
-    ``sharing`` of them share their keys.
-    """
+    """Scores of attention that is not fused, for all ``heads``; ``sharing`` share their keys."""
 
     heads: int
     sharing: int
@@ -212,10 +209,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Prices attention as one kernel for each product that makes scores, the rest of it as nothing.
-
-    All else takes what ``method`` says.
-    """
+    """Prices attention as one kernel for each product that makes scores, its rest as nothing."""
 
     method: OperationMethod
     scores: Scores
@@ -322,10 +316,7 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByKernel:
-    """Prices kernels under their names, with their limit as what memory takes; all else as nothing.
-
-    ``first`` has what was read of the first kernel of each name.
-    """
+    """Prices kernels under their names, their limits as what memory takes; all else as nothing."""
 
     method: OperationMethod
     kernels: KernelPricer

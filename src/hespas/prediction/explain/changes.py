@@ -46,11 +46,7 @@ _MUCH = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A step with one thing changed: what, how long it then takes, and the part that is gained.
-
-    ``gain`` is a part of the step as predicted, 0 to 1; below 0 where the change makes it longer.
-    ``note`` says more about what was changed.
-    """
+    """A step with one thing changed; ``gain`` is a part of the step as predicted, 0 to 1."""
 
     change: str
     step_time_s: float
@@ -83,24 +79,14 @@ _MORE_LINKS = {
 
 
 def main_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return the changes that take little time to compute, the largest gain first.
-
-    Those are the memory bandwidth, the peak rates, the bandwidth of all links and that of the links
-    to hosts doubled, launches that take no time, no power limit, communication that computation
-    hides, and devices as specified.
-    """
+    """Return the changes that take little time to compute, the largest gain first."""
     step = _step(prediction)
     rates = (*step.rates(_RATES), *step.power())
     return ordered([*rates, *step.network(), *step.host(), *step.devices()])
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return all changes, the largest gain first: see `main_changes`.
-
-    In addition rates are infinite, latencies 0, links faster along each dimension, attention fused,
-    kernels at their memory limits, and the memory limit of XLA's scheduler raised where it gave up
-    overlap. Raises `hespas.errors.HespasError` as pricing and simulating do.
-    """
+    """Return all changes, the largest gain first; raises as pricing and simulating do."""
     step = _step(prediction)
     rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
     network = (*step.network(), *step.more_network(), *step.host())
@@ -117,8 +103,8 @@ def ordered(changes: list[Change]) -> tuple[Change, ...]:
 class _Step:
     """The step that is changed, one thing at a time.
 
-    ``rows`` are of a scheduled program whose devices are as specified; None of another. ``again``
-    simulates its tasks with other durations, None where there is no system.
+    ``rows`` are None unless it is scheduled and its devices as specified, ``again`` without a
+    system.
     """
 
     prediction: Prediction

@@ -32,10 +32,7 @@ def priced_again(
     *,
     custom_calls: Mapping[str, CustomCallCost],
 ) -> list[Prices]:
-    """Return the prices of all regions by each of several methods.
-
-    Regions that had one price are priced once. Raises `hespas.errors.CostError` as methods do.
-    """
+    """Return the prices of all regions by several methods; `CostError` as methods raise it."""
     if not methods:
         return []
     first: dict[int, Compute] = {}
@@ -62,11 +59,7 @@ def priced_at_rates(
     custom_calls: Mapping[str, CustomCallCost],
     store: Store | None,
 ) -> list[Prices]:
-    """Return the prices of all regions at each of several rates of the estimator's device.
-
-    What the ``store`` has of all regions at some rates is taken from there. Raises as
-    `priced_again` does.
-    """
+    """Return the prices of all regions at several rates, from the ``store`` where it has them."""
     found: list[Prices | None] = [None] * len(changes)
     keys = [_keys_at(rates, graph, modules, before, estimator) for rates in changes]
     for at, of_modules in enumerate(keys):
@@ -112,10 +105,7 @@ def _of_regions(before: Prices, modules: RegionModules, prices: Mapping[int, Est
 
 
 def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Prices:
-    """Return the prices after a change, but the first region that is one kernel as before.
-
-    Something still launches where a graph of kernels is replayed.
-    """
+    """Return the prices after a change, but the first kernel's: a graph is launched by one."""
     for region in graph.compute_regions:
         if len(region.operations) == 1 and region.operations[0].kind not in _OF_KERNELS:
             return (*after[: region.id], before[region.id], *after[region.id + 1 :])

@@ -51,8 +51,7 @@ def assumptions_of_step(
 ) -> list[AssumptionGroup]:
     """Return what a step takes for granted, that which decides most of its time first.
 
-    ``total`` is what a device computes in it, with the times of what it notes. Assumptions whose
-    share of the step is not known stand last.
+    ``total`` is what a device computes, with the times of its notes. Unknown shares stand last.
     """
     step_s = prediction.step_time_s
     parts_s = {

@@ -92,10 +92,7 @@ def breakdown(prediction: Prediction) -> Breakdown:
 
 
 def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdown:
-    """Return several added up, each as often as stands beside it.
-
-    The third of each is the share of exposed communication that counts.
-    """
+    """Return several added up, each with its times and the share of exposed time that counts."""
     by_name: dict[Named, Amount] = {}
     by_kind: dict[str, Amount] = {}
     for found, times, share in parts:
@@ -245,10 +242,9 @@ def phase_rows(found: Breakdown) -> list[PhaseRow]:
 
 
 def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
-    """Return what each module takes, longest first; their times add up to the computation.
+    """Return what each module takes, longest first; what is in none has its operation's name.
 
-    Paths are cut after ``depth`` modules. Layers that differ only in their number are one, unless
-    ``each_layer`` is asked for. What stands outside of all modules has the operation's own name.
+    Paths are cut after ``depth`` modules; equal layers are one, unless ``each_layer``.
     """
 
     def path(named: Named) -> str:

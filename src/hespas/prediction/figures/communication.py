@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate, combinations, pairwise
 from math import prod
 from typing import assert_never
@@ -24,9 +25,9 @@ from hespas.hardware.system import System
 from hespas.prediction.figures.schema import CommunicationRow
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind
-from hespas.program.groups import DeviceOrder, groups_along, on_devices
+from hespas.program.groups import groups_along, on_devices
 from hespas.simulate.timeline import ClassTimeline, Interval, exposed_parts
-from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveTask, SendTask, Task
+from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveTask, SendTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,71 +216,50 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     if prediction.timeline is None:
         return []
     device = prediction.timeline.as_specified or prediction.timeline.slowest
-    tables = device.graph.group_tables
-    names = _Names(
-        device_count=prediction.devices,
-        axes=prediction.mesh,
-        order=prediction.graph.program.whole.device_order,
-        bus=_bus(prediction),
-    )
-    rows: dict[tuple[str, str, str], _Row] = {}
-    exposed = _charged(device)
-    waits_ps = device.waits_ps or {}
-    consumers = _consumers(device)
+    own, every = device.devices[0], (tuple(range(prediction.devices)),)
+    names = _Names(prediction)
+    totals: dict[tuple[str, str, str], _Row] = {}
+    exposed, consumers, waits_ps = _charged(device), _consumers(device), device.waits_ps or {}
     for task in _communication(device):
-        groups = _groups(task, tables, prediction.devices)
+        kind = task.kind if isinstance(task, CollectiveTask) else None
+        if not isinstance(task, CollectiveTask):
+            groups = task.pairs
+        elif task.group_table is None:
+            groups = every
+        else:
+            groups = device.graph.group_tables[task.group_table]
         size = max(map(len, groups))
-        key = (_kind(task), names.axis(task, groups), names.dimension(groups))
-        row = rows.setdefault(key, _Row(size=size))
-        row.limits.add(names.limit(task, groups, device.devices[0]))
-        start, end = device.nodes[task.id]
+        axis = names.axis(groups, is_whole=kind is not None)
+        key = (_PERMUTE if kind is None else kind.text, axis, names.dimension(groups))
+        row = totals.setdefault(key, _Row(size=size))
+        row.limits.add(names.limit(kind, groups, own))
         exposed_ps = exposed.get(task.id, 0)
         row.exposed_ps += exposed_ps
         if exposed_ps and task.id in consumers:
             waits = consumers[task.id]
             row.waiting[waits] = row.waiting.get(waits, 0) + exposed_ps
-        if isinstance(task, ReceiveTask) and _sends(task, device):
+        # Where a device also sends in what it receives, the two are one permutation.
+        if isinstance(task, ReceiveTask) and any(source == own for source, _ in task.pairs):
             continue
+        start, end = device.nodes[task.id]
+        sent = float(task.size_bytes) if kind is None else sent_bytes(kind, size, task.size_bytes)
         row.count += 1
         row.size_bytes += task.size_bytes
-        row.sent_bytes += _sent_bytes(task, size)
+        row.sent_bytes += sent
         row.time_ps += end - start
         row.waits_ps += waits_ps.get(task.id, 0)
-    is_told = device.waits_ps is not None
-    found = [_finished(key, row, is_told=is_told) for key, row in rows.items()]
-    idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in rows.values())
+    knows_waits = device.waits_ps is not None
+    rows = [_finished(key, row, knows_waits=knows_waits) for key, row in totals.items()]
+    idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in totals.values())
     if idle_ps > 0:
-        found.append(_idle(idle_ps))
-    return sorted(found, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
+        rows.append(plain_row(IDLE, "", 1, idle_ps / PS_PER_S, idle_ps / PS_PER_S))
+    return sorted(rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
 
 
 def _communication(device: ClassTimeline) -> Iterator[CollectiveTask | SendTask | ReceiveTask]:
     for task in device.graph.tasks:
         if task.id in device.nodes and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
             yield task
-
-
-def _sends(task: ReceiveTask, device: ClassTimeline) -> bool:
-    """Return whether the device also sends in what it receives: the two are one permutation."""
-    return any(source == device.devices[0] for source, _ in task.pairs)
-
-
-def _kind(task: Task) -> str:
-    return task.kind.text if isinstance(task, CollectiveTask) else _PERMUTE
-
-
-def _groups(
-    task: CollectiveTask | SendTask | ReceiveTask, tables: Sequence[GroupTable], devices: int
-) -> GroupTable:
-    if not isinstance(task, CollectiveTask):
-        return task.pairs
-    return (tuple(range(devices)),) if task.group_table is None else tables[task.group_table]
-
-
-def _sent_bytes(task: CollectiveTask | SendTask | ReceiveTask, size: int) -> float:
-    if not isinstance(task, CollectiveTask):
-        return float(task.size_bytes)
-    return sent_bytes(task.kind, size, task.size_bytes)
 
 
 def _charged(device: ClassTimeline) -> Mapping[int, int]:
@@ -315,83 +295,51 @@ def _consumers(device: ClassTimeline) -> Mapping[int, str]:
     return {task: name for task, (_, _, name) in found.items()}
 
 
-@dataclass(slots=True, kw_only=True)
 class _Names:
     """Names groups by the mesh and by the network; each distinct division once."""
 
-    device_count: int
-    axes: Axes
-    order: DeviceOrder | None
-    bus: Bus | None
-    axis_of: dict[GroupTable, str] = field(default_factory=dict[GroupTable, str])
-    dimensions_of: dict[GroupTable, tuple[int, ...]] = field(
-        default_factory=dict[GroupTable, tuple[int, ...]]
-    )
-    limits: dict[tuple[CollectiveKind | None, GroupTable], float | None] = field(
-        default_factory=dict[tuple[CollectiveKind | None, GroupTable], float | None]
-    )
+    def __init__(self, prediction: Prediction) -> None:
+        self.devices, self.axes = prediction.devices, prediction.mesh
+        self.order = prediction.graph.program.whole.device_order
+        self.bus = _bus(prediction)
+        self.axis, self.dimension = cache(self._axis), cache(self._dimension)
+        self.limit = cache(self._limit)
 
-    def axis(self, task: Task, groups: GroupTable) -> str:
+    def _axis(self, groups: GroupTable, *, is_whole: bool) -> str:
         """Return the axes of the mesh along which groups lie, else how they are formed."""
-        if groups not in self.axis_of:
-            is_whole = isinstance(task, CollectiveTask)
-            self.axis_of[groups] = self._mesh_axes(groups, is_whole=is_whole) or _shape(
-                groups, self.device_count, is_whole=is_whole
-            )
-        return self.axis_of[groups]
+        if prod(size for _, size in self.axes) == self.devices:
+            wanted = {frozenset(group) for group in groups}
+            named = [name for name, size in self.axes if size > 1]
+            for count in range(1, min(len(named), _SUBSETS) + 1):
+                for used in combinations(named, count):
+                    along = on_devices(groups_along(self.axes, used), self.order)
+                    members = {frozenset(group) for group in along}
+                    # A permutation is of pairs inside of groups.
+                    lies_in = all(any(pair <= one for one in members) for pair in wanted)
+                    if wanted == members if is_whole else lies_in:
+                        return "+".join(used)
+        return _shape(groups, self.devices, is_whole=is_whole)
 
-    def _mesh_axes(self, groups: GroupTable, *, is_whole: bool) -> str:
-        if prod(size for _, size in self.axes) != self.device_count:
-            return ""
-        wanted = {frozenset(group) for group in groups}
-        named = [index for index, (_, size) in enumerate(self.axes) if size > 1]
-        for count in range(1, min(len(named), _SUBSETS) + 1):
-            for used in combinations(named, count):
-                along = _along(self.axes, used, self.order)
-                fits = (
-                    wanted == along
-                    if is_whole
-                    else all(any(pair <= group for group in along) for pair in wanted)
-                )
-                if fits:
-                    return "+".join(self.axes[index][0] for index in used)
-        return ""
-
-    def dimension(self, groups: GroupTable) -> str:
+    def _dimension(self, groups: GroupTable) -> str:
         """Return the numbers of the dimensions in which members differ, the nearest is 0."""
-        if self.bus is None:
-            return ""
-        if groups not in self.dimensions_of:
-            self.dimensions_of[groups] = self.bus.used(groups)
-        return "+".join(map(str, self.dimensions_of[groups]))
+        return "" if self.bus is None else "+".join(map(str, self.bus.used(groups)))
 
-    def limit(
-        self, task: CollectiveTask | SendTask | ReceiveTask, groups: GroupTable, device: int
-    ) -> float | None:
+    def _limit(self, kind: CollectiveKind | None, groups: GroupTable, device: int) -> float | None:
         """Return the most bandwidth that a device's group can reach; None where not known."""
         if self.bus is None:
             return None
-        kind = task.kind if isinstance(task, CollectiveTask) else None
-        key = (kind, groups)
-        if key not in self.limits:
-            own = [group for group in groups if device in group]
-            found = [self.bus.limit_bytes_per_s(kind, group) for group in own]
-            known = [limit for limit in found if limit is not None]
-            self.limits[key] = max(known, default=None)
-        return self.limits[key]
+        own = [group for group in groups if device in group]
+        limits = [self.bus.limit_bytes_per_s(kind, group) for group in own]
+        return max((limit for limit in limits if limit is not None), default=None)
 
 
 def _bus(prediction: Prediction) -> Bus | None:
+    """Return the network's dimensions; None where they are not those of all devices."""
     if prediction.system is None or prediction.timeline is None:
         return None
     bus = bus_of(prediction.system, model=prediction.timeline.model)
-    sizes = [] if bus is None else [each.size for each in bus.dimensions]
+    sizes = [] if bus is None else [dimension.size for dimension in bus.dimensions]
     return bus if prod(sizes) == prediction.devices else None
-
-
-def _along(axes: Axes, used: Sequence[int], order: DeviceOrder | None) -> set[frozenset[int]]:
-    along = groups_along(axes, [axes[each][0] for each in used])
-    return {frozenset(group) for group in on_devices(along, order)}
 
 
 def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
@@ -412,7 +360,7 @@ def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
     return f"groups of {sizes.pop()}{stride}"
 
 
-def _finished(key: tuple[str, str, str], row: _Row, *, is_told: bool) -> CommunicationRow:
+def _finished(key: tuple[str, str, str], row: _Row, *, knows_waits: bool) -> CommunicationRow:
     kind, axis, dimension = key
     sending_s = (row.time_ps - row.waits_ps) / PS_PER_S
     time_s = row.time_ps / PS_PER_S
@@ -428,26 +376,29 @@ def _finished(key: tuple[str, str, str], row: _Row, *, is_told: bool) -> Communi
         bytes_per_s=row.sent_bytes / sending_s if sending_s > 0 else None,
         limit_bytes_per_s=row.limit_bytes_per_s,
         time_s=time_s,
-        waiting_s=row.waits_ps / PS_PER_S if is_told else None,
+        waiting_s=row.waits_ps / PS_PER_S if knows_waits else None,
         hidden_s=max(0.0, time_s - exposed_s),
         exposed_s=exposed_s,
         waits=longest,
     )
 
 
-def _idle(idle_ps: int) -> CommunicationRow:
+def plain_row(
+    kind: str, axis: str, devices: int, time_s: float, exposed_s: float
+) -> CommunicationRow:
+    """Return a row of which only times are known."""
     return CommunicationRow(
-        kind=IDLE,
-        axis="",
+        kind=kind,
+        axis=axis,
         dimension="",
-        devices=1,
+        devices=devices,
         count=0,
         bytes=0.0,
         bytes_per_s=None,
         limit_bytes_per_s=None,
-        time_s=idle_ps / PS_PER_S,
+        time_s=time_s,
         waiting_s=None,
-        hidden_s=0.0,
-        exposed_s=idle_ps / PS_PER_S,
+        hidden_s=max(0.0, time_s - exposed_s),
+        exposed_s=exposed_s,
         waits=None,
     )

@@ -35,8 +35,7 @@ class _Step:
 def goodput_report(prediction: Prediction) -> GoodputReport | None:
     """Return what a long run reaches, None where it is not asked for.
 
-    Raises `ConfigError` where how often devices fail is neither given nor published, for a step
-    that hands nothing to the next, and for an interval that no step fits into.
+    Raises `ConfigError` for unknown failures, nothing to save, and an interval below a step.
     """
     given = prediction.options.long_run
     if not given.goodput:
@@ -47,10 +46,7 @@ def goodput_report(prediction: Prediction) -> GoodputReport | None:
 
 
 def pipeline_goodput(prediction: PipelinePrediction) -> GoodputReport | None:
-    """Return the same of a pipeline, whose checkpoints hold the optimiser's states of all stages.
-
-    They have the weights in the states' type, and are divided along all axes but ``data``.
-    """
+    """Return the same of a pipeline: checkpoints hold the weights and states of all stages once."""
     given = prediction.options.long_run
     if not given.goodput:
         return None

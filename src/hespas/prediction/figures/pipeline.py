@@ -23,7 +23,7 @@ from hespas.prediction.figures.breakdown import (
     layer_rows,
     phase_rows,
 )
-from hespas.prediction.figures.communication import IDLE, communication_rows
+from hespas.prediction.figures.communication import IDLE, communication_rows, plain_row
 from hespas.prediction.figures.goodput import pipeline_goodput
 from hespas.prediction.figures.schema import (
     CommunicationRow,
@@ -260,20 +260,5 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
 
 
 def _row(kind: str, axis: str, devices: int, lasts_ps: tuple[int, int]) -> CommunicationRow:
-    """Return a row of what lasts so long, and of which so much is exposed, in ps."""
-    time_s, exposed_s = (each / PS_PER_S for each in lasts_ps)
-    return CommunicationRow(
-        kind=kind,
-        axis=axis,
-        dimension="",
-        devices=devices,
-        count=0,
-        bytes=0.0,
-        bytes_per_s=None,
-        limit_bytes_per_s=None,
-        time_s=time_s,
-        waiting_s=None,
-        hidden_s=max(0.0, time_s - exposed_s),
-        exposed_s=exposed_s,
-        waits=None,
-    )
+    time_ps, exposed_ps = lasts_ps
+    return plain_row(kind, axis, devices, time_ps / PS_PER_S, exposed_ps / PS_PER_S)

@@ -178,10 +178,7 @@ def explain_rows(changes: Sequence[Change]) -> list[ExplainRow]:
 
 
 def run_report(prediction: Prediction) -> RunReport:
-    """Return all that is reported of a prediction; FLOPs and energy are those of one device.
-
-    Where rounds of loops stand for others, it has no tables, and a warning says so.
-    """
+    """Return all that is reported of a prediction; one of folded rounds has no tables."""
     if prediction.graph.is_folded:
         report = report_without_tables(prediction)
         note = (
@@ -233,8 +230,8 @@ def summary(
 ) -> RunReport:
     """Return the figures that a step of one program and of several have alike.
 
-    ``total`` is what one device computes, ``program`` one of those that it runs. Without its
-    parts, energy is what the method says of the board while it computes.
+    ``total`` is what one device computes, ``program`` one that it runs. Energy is that of the board
+    while it computes.
     """
     whole, work, step_s = total.total, prediction.work, prediction.step_time_s
     compute_s, devices = prediction.compute_s, prediction.devices

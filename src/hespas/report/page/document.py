@@ -41,10 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a table shows, and what it is sorted by where that is something else.
-
-    Links of charts lead to an ``anchor``.
-    """
+    """What a table shows, what it is sorted by if not that, and a place that links lead to."""
 
     text: str
     sort_by: float | str | None = None
@@ -72,10 +69,7 @@ def quantity_cell(value: float | None, unit: str, unknown: str = "not known") ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells, or of texts, under columns; those in ``numbers`` stand to the right.
-
-    A table with ``has_filter`` has a field that hides rows without the text in it.
-    """
+    """Rows of cells, or of texts, under columns; those in ``numbers`` stand to the right."""
 
     caption: str
     columns: tuple[str, ...]
@@ -313,10 +307,9 @@ def renderer() -> ModuleType:
 
 
 def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
-    """Write each chart of a page to a file of one of `FORMATS`, and return the files.
+    """Write each chart of a page to a numbered file of one of `FORMATS`; return the files.
 
-    They are numbered in the order of the page and named by their titles. Raises
-    `ExtraMissingError`, and `hespas.errors.OutputError` for a file that can't be written.
+    Raises `ExtraMissingError`, and `OutputError` for a file that can't be written.
     """
     module = renderer()
     charts = [

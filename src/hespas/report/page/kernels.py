@@ -54,10 +54,7 @@ class Block:
 
 
 def step_blocks(report: RunReport) -> Block:
-    """Return a step: its phases with their modules, and what is no computation; they add to it.
-
-    Modules whose phase has no name stand under ``(no name)``.
-    """
+    """Return a step as phases with their modules, and what is no computation; they add to it."""
     step = Block(name="step")
     for row in report.layers:
         named_s = sum(row.phases.values())

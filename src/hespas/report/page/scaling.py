@@ -29,10 +29,7 @@ _RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Rows that have figures, best first, with the keys that differ among all rows.
-
-    Keys of meshes and settings are as in ``mesh.fsdp``. ``pinned`` has the others.
-    """
+    """Rows that have figures, best first; keys that differ, as in ``mesh.fsdp``, and others."""
 
     predicted: tuple[Row, ...]
     keys: tuple[str, ...]
@@ -54,10 +51,7 @@ class Candidates:
         return ", ".join(texts) or f"candidate {row.number}"
 
     def places(self, rows: Sequence[Row], key: str) -> dict[str, float]:
-        """Return where the values of a key stand on an axis from 0 to 1, numbers in order.
-
-        A key with one value stands in the middle.
-        """
+        """Return where the values of a key stand on an axis from 0 to 1, numbers in order."""
         ordered = sorted({self.value(row, key) for row in rows}, key=_order)
         if len(ordered) == 1:
             return {f"{ordered[0]}": 0.5}
@@ -101,11 +95,7 @@ def _order(value: object) -> tuple[float, str]:
 
 
 def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
-    """Yield throughput and efficiency by devices, where their number differs.
-
-    Of the candidates with equally many devices the fastest is taken, for each model, part and
-    other key by itself.
-    """
+    """Yield throughput and efficiency by devices: the fastest candidate of each number of them."""
     rows = candidates.predicted
     rate = next((name for name in _RATES if any(row.figures.get(name) for row in rows)), None)
     if rate is None:

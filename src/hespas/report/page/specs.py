@@ -145,10 +145,7 @@ def bar_chart(
     mark: Any = "bar",
     **encoding: Any,
 ) -> Chart:
-    """Return rows as bars: ``x`` and ``y`` are encodings, ``tooltip`` has fields with titles.
-
-    Rows with an ``order`` are stacked in it.
-    """
+    """Return rows as bars, stacked by their ``order``; ``tooltip`` has fields with titles."""
     if rows and "order" in rows[0]:
         encoding["order"] = {"field": "order"}
     encoding |= {"x": x, "y": y, "tooltip": tooltips(**tooltip)}

@@ -13,10 +13,7 @@ Arguments = Mapping[str, Argument]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Something that lasts from ``start_ps`` to ``end_ps``.
-
-    ``starts`` numbers the flows that lead from it to later slices, ``ends`` those that lead to it.
-    """
+    """Something that lasts; ``starts`` and ``ends`` number the flows from it and to it."""
 
     name: str
     start_ps: int
@@ -37,10 +34,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """A quantity of bytes over time: ``points`` are (time in ps, value), in order of time.
-
-    A value holds until the next one.
-    """
+    """Bytes over time: ``points`` are (time in ps, value), each until the next."""
 
     name: str
     points: tuple[tuple[int, int], ...]
@@ -71,18 +65,12 @@ class Chart:
 
 
 def whole_ns(time_ps: int) -> int:
-    """Return a time as the nearest nanosecond, which is what viewers count in.
-
-    Ends are rounded like starts, so that slices that touch or nest still do.
-    """
+    """Return a time to the nearest ns, as viewers count; slices that touch or nest still do."""
     return (time_ps + PS_PER_NS // 2) // PS_PER_NS
 
 
 def with_notes_shown(chart: Chart, *, name: str) -> Chart:
-    """Return the chart with a process ``name`` in front whose slices are the notes, if any.
-
-    Each note lasts as long as everything else together, on a track of its own.
-    """
+    """Return the chart with its notes as slices of a process ``name`` in front, if it has any."""
     if not chart.notes:
         return chart
     end_ps = max((each.end_ps for each in chart.slices), default=0)
@@ -99,10 +87,9 @@ def with_notes_shown(chart: Chart, *, name: str) -> Chart:
 
 
 def joined(chart: Chart, *, most_slices: int) -> Chart:
-    """Return a chart of about ``most_slices`` slices, with a note of what was joined.
+    """Join slices that follow each other on a track where there are more than ``most_slices``.
 
-    Each track with more than its share has its slices joined in groups of equal numbers; what is
-    inside of them is left out, as are flows.
+    What is inside of joined slices is left out, as are flows; a note says so.
     """
     count = sum(1 for _ in chart.slices)
     if count <= most_slices:

@@ -45,10 +45,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramDetails:
-    """What a program and its estimates say of tasks, by their ids; nothing of other tasks.
-
-    Operations of a region are not shown one by one where the method prices regions whole.
-    """
+    """What a program and its estimates say of tasks, by their ids; nothing of other tasks."""
 
     prediction: Prediction
     names: OperationNames

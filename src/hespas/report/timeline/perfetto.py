@@ -57,10 +57,9 @@ _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
 def perfetto_packets(chart: Chart) -> Iterator[bytes]:
-    """Yield the packets of a chart, each ready to be written; equal charts give equal bytes.
+    """Yield the packets of a chart; equal charts give equal bytes.
 
-    A process is a track that holds others: viewers keep the order of such tracks, and not of those
-    of a ``ProcessDescriptor``.
+    A process is a track that holds others: viewers keep the order of such tracks alone.
     """
     texts = _Texts()
     yield _packet(_number(_Packet.SEQUENCE_FLAGS, _CLEARED))

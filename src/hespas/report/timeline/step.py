@@ -47,9 +47,8 @@ def step_chart(
 ) -> Chart:
     """Return the chart of a timeline, with about ``most_slices`` slices at most.
 
-    ``details`` is what is known of its tasks. Where there are more slices, those inside of tasks
-    are left out, then classes of devices, all but the slowest, and then slices of one track are
-    joined. The chart's notes say what is not shown.
+    Where there are more, those inside of tasks are left out, then classes but the slowest, then
+    slices are joined; notes say so. ``details`` is what is known of the tasks.
     """
     partners = Partners(timeline=timeline)
     shown = _shown(timeline, details, most_slices)
@@ -65,8 +64,7 @@ def step_chart(
 def _shown(timeline: Timeline, details: ProgramDetails | None, most_slices: int) -> dict[int, bool]:
     """Return the classes to show, and of each whether what is inside of its tasks is.
 
-    The slowest one is shown, and as many first ones as fit. A task is taken for two slices: itself,
-    and a wait or the part of it that is exposed.
+    A task is taken for two slices: itself, and a wait or the part of it that is exposed.
     """
     classes = timeline.classes
     slowest = classes.index(timeline.slowest)
@@ -140,10 +138,7 @@ def _process(
 
 
 def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter]:
-    """Yield the memory in use, where it is known: it changes as the program goes on.
-
-    A communication that starts later than what stands behind it in the program changes nothing.
-    """
+    """Yield the memory in use; communication that starts late in the program changes nothing."""
     points: list[tuple[int, int]] = []
     reached = -1
     for task, (start_ps, _) in timed:
@@ -255,8 +250,7 @@ PlacedTime = tuple[Interval, Place]
 def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
     """Yield pieces one after another, each followed by what is inside of it.
 
-    They fill the interval: on a slower device each takes longer in proportion. What is shorter than
-    the nanosecond that viewers count in is left out.
+    They fill the interval. What is shorter than a nanosecond is left out.
     """
     for piece, (start_ps, end_ps) in _placed(pieces, within):
         if whole_ns(start_ps) == whole_ns(end_ps):
@@ -295,10 +289,7 @@ def _placed(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, 
 def loop_slices(
     rounds: Iterable[tuple[LoopRound, tuple[int, ...]]], nodes: Mapping[int, Interval]
 ) -> Iterator[Slice]:
-    """Yield a slice for each loop with its rounds inside, from the first to the last computation.
-
-    A round whose computations run among those of another one is left out.
-    """
+    """Yield loops with their rounds inside; a round among those of another one is left out."""
     found: list[tuple[int, int, int, str]] = []
     began_ps: dict[str, int] = {}
     for each, tasks in rounds:

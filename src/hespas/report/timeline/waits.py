@@ -26,10 +26,7 @@ def _wait(start_ps: int, end_ps: int, reason: str) -> Slice:
 
 
 def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
-    """Return the tasks that each task of a class waits for, by id.
-
-    In the place of a task in which the class takes no part stand that one's dependencies.
-    """
+    """Return what each task of a class waits for; tasks without the class pass on theirs."""
     own: dict[int, tuple[int, ...]] = {}
     skipped: dict[int, tuple[int, ...]] = {}
     for task in one.graph.tasks:
@@ -47,10 +44,7 @@ def last_before(one: ClassTimeline, dependencies: tuple[int, ...], start_ps: int
 
 
 def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
-    """Return how long a class waits in a collective or a receive, by the task's id.
-
-    It waits for devices that start the same collective later, or send later.
-    """
+    """Return how long a class waits in collectives and receives for later devices, by task."""
     classes = partners.timeline.classes
     late: dict[int, Slice] = {}
     for task_id, task in partners.tasks[number].items():
@@ -79,10 +73,7 @@ def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[t
 
 
 def waits_of(partners: Partners, number: int) -> Iterator[Slice]:
-    """Yield the times in which a class doesn't compute, each with what it waits for.
-
-    That is what the next computation needs last; after the last one, whatever ends the step.
-    """
+    """Yield the times without computation, each with what the next one, or the end, needs."""
     timeline = partners.timeline
     one = timeline.classes[number]
     tasks = partners.tasks[number]
@@ -214,11 +205,11 @@ class Flows:
 
 
 def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
-    """Return the flows among the classes that are shown.
+    """Return the flows among the classes that are shown; they lead forward in time.
 
-    A communication has one flow from the task that it waited for last, and one to the first task
-    that waits for it; a message has one from its send to its receive or, where that was posted
-    before, to what waits for the receive. A flow leads forward in time.
+    A communication has one from the task that it waited for last, and one to the first that waits
+    for it; a message has one to its receive or, if that was posted before, to what waits for the
+    receive.
     """
     starts: dict[TaskOfClass, tuple[int, ...]] = {}
     ends: dict[TaskOfClass, tuple[int, ...]] = {}

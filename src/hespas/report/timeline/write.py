@@ -35,9 +35,8 @@ _LEVEL = 6
 def write_chart(chart: Chart, file: Path) -> None:
     """Write a chart, at once or not at all; equal charts give equal bytes.
 
-    A name that ends in ``.pftrace`` or ``.perfetto-trace`` gets Perfetto's own format, any other
-    one JSON; ``.gz`` behind it compresses either. Raises `hespas.errors.OutputError` where the file
-    can't be written.
+    The name decides: ``.pftrace`` and ``.perfetto-trace`` are Perfetto's format, others JSON;
+    ``.gz`` compresses. Raises `OutputError` for a file that can't be written.
     """
     is_compressed = file.suffix == _COMPRESSED
     suffix = Path(file.stem).suffix if is_compressed else file.suffix
@@ -56,8 +55,7 @@ _FLOW = '"name":"then","cat":"flow"'
 def chrome_json(chart: Chart) -> Iterator[bytes]:
     """Yield the JSON in pieces; equal charts give equal bytes.
 
-    Times are whole nanoseconds, written in microseconds. Events are in order of time, and those of
-    a track in the order of its slices.
+    Times are whole ns, written in us. Events are in order of time, as are slices of a track.
     """
     notes = _text({f"note {number}": note for number, note in enumerate(chart.notes, start=1)})
     yield f'{{"displayTimeUnit":"ns","otherData":{notes},"traceEvents":[\n'.encode()
