@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hespas.memory.liveness import THROUGHOUT, BlockLiveness, Buffer, Inside
+from hespas.memory.buffers import THROUGHOUT, Buffer
+from hespas.memory.liveness import BlockLiveness, Inside
 
 
 @dataclass(slots=True, kw_only=True)

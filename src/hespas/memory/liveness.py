@@ -6,122 +6,37 @@ a block returns has a destination outside of it: an output of the program, or th
 carries into its next iteration. The memory of a carried value is free for other buffers from when
 the old value is read last until the new one is written; a value that no iteration changes is never
 copied.
-
-In-place operations follow the rules of XLA's dataflow analysis. An operation that changes a part
-of its operand works in place, and so do a fusion that ends in one, loops, all-reduces that run
-asynchronously, and calls that the compiler marks so. An operation that computes each element from
-the same element of an operand may work in place as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import accumulate
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import (
-    CallAttrs,
-    CustomCallAttrs,
-    DimensionAttrs,
-    FusionAttrs,
-    WhileAttrs,
+from hespas.memory.buffers import (
+    CONSTANTS,
+    FOLDED_CONSTANTS,
+    FOLDED_VIEWS,
+    REDUCED,
+    VIEWS,
+    Buffer,
+    Buffers,
+    HeldBuffer,
+    Leaves,
+    Pairs,
+    Role,
+    always_in_place,
+    argument_buffers,
+    new_buffers,
+    perhaps_in_place,
+    started_in_place,
 )
+from hespas.program.attrs import CallAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, values_read
-from hespas.program.types import DEVICE_MEMORY, TensorType, TupleType, tensors
-from hespas.program.uses import Uses
-
-THROUGHOUT = -1
-"""The moment before the first operation."""
-
-
-class Role(Enum):
-    """What a buffer is for.
-
-    Arguments and outputs are allocated throughout: the caller owns them. A temporary is live from
-    the operation that writes it to the last one that reads it.
-    """
-
-    ARGUMENT = "argument"
-    OUTPUT = "output"
-    TEMPORARY = "temporary"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBuffer:
-    """A buffer that is live at the peak: its size, its type, and the operation that wrote it."""
-
-    size_bytes: int
-    type: str
-    role: Role
-    location: str
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Buffer:
-    """Memory for one tensor, while its liveness is determined.
-
-    Moments are positions in the block that writes it. ``written_at`` is the operation that writes
-    it, ``read_at`` the last one that reads it, and ``held_until`` the last moment at which it must
-    be allocated: an asynchronous operation holds its buffers until its end. ``merged_into`` is the
-    buffer in whose memory this one lies, if an operation works in place.
-    """
-
-    size_bytes: int
-    type: TensorType
-    role: Role
-    location: str
-    written_at: int
-    read_at: int
-    held_until: int
-    merged_into: Buffer | None = None
-
-    @property
-    def actual(self) -> Buffer:
-        """The buffer whose memory it uses: itself, or the first of a chain of merged ones."""
-        buffer = self
-        while buffer.merged_into is not None:
-            buffer = buffer.merged_into
-        return buffer
-
-    @property
-    def held(self) -> HeldBuffer:
-        """What a report says about it."""
-        return HeldBuffer(
-            size_bytes=self.size_bytes, type=str(self.type), role=self.role, location=self.location
-        )
-
-
-Buffers = tuple[Buffer, ...]
-Leaves = dict[Value, Buffers]
-"""The buffers of each value, one for each tensor in its type."""
-
-
-def _new_buffers(value: Value, role: Role, location: str, at: int, space: int) -> Buffers:
-    """Return a buffer for each tensor of a value; those of other memory spaces have no size."""
-    return tuple([
-        Buffer(
-            size_bytes=tensor.allocated_bytes if tensor.memory_space == space else 0,
-            type=tensor,
-            role=role,
-            location=location,
-            written_at=at,
-            read_at=at,
-            held_until=at,
-        )
-        for tensor in tensors(value.type)
-    ])  # fmt: skip
-
-
-def argument_buffers(values: Iterable[Value], *, space: int = DEVICE_MEMORY) -> Buffers:
-    """Return the buffers of a block's arguments, which are live from before its first operation."""
-    return tuple([
-        buffer
-        for number, value in enumerate(values)
-        for buffer in _new_buffers(value, Role.ARGUMENT, f"argument {number}", THROUGHOUT, space)
-    ])  # fmt: skip
+from hespas.program.types import tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +237,7 @@ class _Walk:
                 # From outside of the block: it is live throughout.
                 self.leaves[value] = argument_buffers((value,), space=self.space)
         is_scheduled = self.program.is_scheduled
-        view = (_VIEWS if is_scheduled else _FOLDED_VIEWS).get(op.kind)
+        view = (VIEWS if is_scheduled else FOLDED_VIEWS).get(op.kind)
         if view is not None:
             self.leaves.update(zip(op.results, view(op, self.leaves), strict=True))
             return
@@ -335,18 +250,18 @@ class _Walk:
                 self._start(op, moment)
             case "async_update" | "async_done":
                 self._continue(op, moment)
-            case kind if kind in (_CONSTANTS if is_scheduled else _FOLDED_CONSTANTS):
+            case kind if kind in (CONSTANTS if is_scheduled else FOLDED_CONSTANTS):
                 self.leaves[op.results[0]] = argument_buffers(op.results, space=self.space)
             case _:
                 self._write(op, moment)
 
     def _write(self, op: Op, moment: int) -> None:
         self._new(op, op.results, moment)
-        self._reuse(_always_in_place(op), op.operands, op.results, moment)
-        self._reuse(_perhaps_in_place(op), op.operands, op.results, moment, must=False)
+        self._reuse(always_in_place(op), op.operands, op.results, moment)
+        self._reuse(perhaps_in_place(op), op.operands, op.results, moment, must=False)
         is_scheduled = self.program.is_scheduled
-        if not is_scheduled and op.kind in _REDUCED:
-            self._reuse(_started_in_place(op), op.operands, op.results, moment)
+        if not is_scheduled and op.kind in REDUCED:
+            self._reuse(started_in_place(op), op.operands, op.results, moment)
         if len(op.results) == 1:
             self.single.add(op.results[0])
         if op.traits.category is not Category.CONTROL:
@@ -382,7 +297,7 @@ class _Walk:
     def _new(self, op: Op, values: Iterable[Value], moment: int) -> Buffers:
         location, new = _location(op), list[Buffer]()
         for value in values:
-            buffers = _new_buffers(value, Role.TEMPORARY, location, moment, self.space)
+            buffers = new_buffers(value, Role.TEMPORARY, location, moment, self.space)
             self.leaves[value] = buffers
             new.extend(buffers)
         self.written.extend(new)
@@ -436,7 +351,7 @@ class _Walk:
         """Return the buffers of what a region returns; none where it makes that itself."""
         leaves = dict(self.leaves)
         for op in region.operations[:-1]:
-            view = _VIEWS.get(op.kind)
+            view = VIEWS.get(op.kind)
             if view is not None and all(value in leaves for value in op.operands):
                 leaves.update(zip(op.results, view(op, leaves), strict=True))
         return [leaves.get(value, ()) for value in region.operations[-1].operands]
@@ -451,7 +366,7 @@ class _Walk:
             raise ProgramError("it starts nothing", location=op.location)
         results = block.operations[-1].operands
         new = self._new(op, results, moment)
-        self._reuse(_started_in_place(block.operations[0]), op.operands, results, moment)
+        self._reuse(started_in_place(block.operations[0]), op.operands, results, moment)
         self.leaves[op.results[0]] = new
         self.in_flight[op.results[0]] = (*self.buffers_of(op.operands), *new)
 
@@ -465,132 +380,3 @@ class _Walk:
             self.in_flight[op.results[0]] = self.in_flight.get(bundle, ())
         else:
             self.bind(op.results, results)
-
-
-def _operands(op: Op, leaves: Leaves) -> list[Buffers]:
-    return [leaves[value] for value in op.operands]
-
-
-def _grouped(op: Op, leaves: Leaves) -> list[Buffers]:
-    return [tuple([leaf for value in op.operands for leaf in leaves[value]])]
-
-
-def _member(op: Op, leaves: Leaves) -> list[Buffers]:
-    (source,) = op.operands
-    if not (isinstance(op.attrs, DimensionAttrs) and isinstance(source.type, TupleType)):
-        raise TypeError(f"{op.location} takes a member of something that is no tuple")
-    index, members = op.attrs.dimension, source.type.members
-    before = sum(len(tensors(member)) for member in members[:index])
-    return [leaves[source][before : before + len(tensors(members[index]))]]
-
-
-_VIEWS: Mapping[str, Callable[[Op, Leaves], list[Buffers]]] = {
-    **dict.fromkeys(("bitcast", "optimization_barrier", "reshape"), _operands),
-    "get_tuple_element": _member,
-    "tuple": _grouped,
-}
-"""Operations that move no data: the buffers that their results stand for."""
-_FOLDED_VIEWS = {**_VIEWS, **dict.fromkeys(("broadcast", "broadcast_in_dim", "copy"), _operands)}
-"""The same before compilation.
-
-All compilers compute broadcasts where they are read, and decide themselves what to copy.
-"""
-_CONSTANTS = frozenset({"constant"})
-_FOLDED_CONSTANTS = _CONSTANTS | {"iota"}
-"""Operations whose results take no memory during the step."""
-
-Pairs = Iterator[tuple[int, int]]
-"""Positions of operands, and of the results that are written over them."""
-
-_RENAMING = frozenset({"bitcast", "reshape"})
-_REDUCED = frozenset({"all_reduce", "cross-replica-sum"})
-
-
-def _renames(op: Op) -> bool:
-    return op.kind in _RENAMING
-
-
-def _updates(op: Op) -> bool:
-    return op.traits.category is Category.UPDATE
-
-
-def _each_result(op: Op) -> Pairs:
-    return ((number, number) for number in range(len(op.results)))
-
-
-def _always_in_place(op: Op) -> Pairs:
-    """Yield what an operation does in place in any program."""
-    if isinstance(op.attrs, FusionAttrs | CustomCallAttrs):
-        yield from ((alias.operand, alias.result) for alias in op.attrs.in_place)
-    if isinstance(op.attrs, WhileAttrs) or op.kind == "scatter":
-        yield from _each_result(op)
-    elif _updates(op):
-        yield 0, 0
-    elif op.kind == "fusion":
-        yield from _updated_arguments(op.regions[0])
-
-
-def _started_in_place(op: Op) -> Pairs:
-    """Yield what an asynchronously started operation does in place."""
-    return _each_result(op) if op.kind in _REDUCED else _always_in_place(op)
-
-
-def _perhaps_in_place(op: Op) -> Pairs:
-    """Yield what a compiler may do in place: results of an operand's shape, made of its elements.
-
-    Each element is computed from the one at the same place.
-    """
-    pairs: Iterable[tuple[int, int]] = ()
-    if op.traits.is_elementwise:
-        pairs = ((number, 0) for number in range(len(op.operands)))
-    elif op.kind == "fusion":
-        pairs = _element_by_element(op.regions[0])
-    for operand, result in pairs:
-        if _shape(op.operands[operand]) == _shape(op.results[result]):
-            yield operand, result
-
-
-def _shape(value: Value) -> tuple[int, ...] | None:
-    """Return the shape of a tensor, None for anything else."""
-    return value.type.shape if isinstance(value.type, TensorType) else None
-
-
-def _element_by_element(body: Block) -> Pairs:
-    """Yield the arguments of a fusion that are only read where a result is written."""
-    uses = Uses.of_block(body)
-    results = {value: number for number, value in enumerate(body.operations[-1].operands)}
-    for operand, argument in enumerate(body.arguments):
-        yield from ((operand, result) for result in _results_of(argument, uses, results))
-
-
-def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> list[int]:
-    """Return the results that depend on an argument, if all do so element by element."""
-    reached = list[int]()
-    pending, seen = [argument], set[Value]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        readers = uses.readers(value)
-        if value in results:
-            if readers:
-                return []
-            reached.append(results[value])
-        for op in readers:
-            if not (_renames(op) or op.traits.is_elementwise):
-                return []
-            pending.extend(op.results)
-    return reached
-
-
-def _updated_arguments(body: Block) -> Pairs:
-    """Yield the arguments of a fusion that a result is an update of."""
-    uses = Uses.of_block(body)
-    arguments = {value: number for number, value in enumerate(body.arguments)}
-    for result, value in enumerate(body.operations[-1].operands):
-        update = uses.producer(uses.source(value, _renames))
-        if update is not None and _updates(update):
-            source = uses.source(value, lambda op: _renames(op) or _updates(op))
-            if source in arguments:
-                yield arguments[source], result

@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
+from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
 from hespas.memory.liveness import (
     NOTHING,
-    THROUGHOUT,
     BlockLiveness,
-    Buffer,
     Destinations,
-    HeldBuffer,
-    Role,
-    argument_buffers,
     block_liveness,
     levels_of,
     peak_of,

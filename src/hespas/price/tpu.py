@@ -45,7 +45,7 @@ from hespas.program.work import Work
 from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
 from hespas.work.fusion import operations_of
-from hespas.work.mosaic.tally import KernelProduct, Unit, VectorUse, element_bits
+from hespas.work.mosaic.tally import Unit, VectorUse, element_bits
 
 if TYPE_CHECKING:
     from hespas.work.mosaic.kernel import KernelLoad
@@ -471,25 +471,19 @@ def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
 
 
 def matrix_unit_s(load: KernelLoad, device: Device, core: TensorCore) -> float:
-    """Return how long the matrix units of all cores need for a kernel's products."""
+    """Return how long the matrix units of all cores need for a kernel's products.
+
+    They multiply whole tiles: the unit holds tiles of the right side, (k, n).
+    """
     from hespas.work.mosaic.kernel import multiplied  # noqa: PLC0415 - as above
 
-    return sum(
-        count
-        * _padded_flops(product, core.matrix_unit_size)
-        / device.rate(multiplied(product).type_name)
-        for product, count in load.products
-    )
-
-
-def _padded_flops(product: KernelProduct, unit: int) -> int:
-    """Return the FLOPs of whole tiles: the unit holds tiles of the right side, (k, n)."""
-    m = _whole(product.m, _SUBLANES)
-    return 2 * product.batch * m * _whole(product.k, unit) * _whole(product.n, unit)
-
-
-def _whole(size: int, of: int) -> int:
-    return -(-size // of) * of
+    unit, time_s = core.matrix_unit_size, 0.0
+    for product, count in load.products:
+        rows = ceil(product.m / _SUBLANES) * _SUBLANES
+        inner, columns = [ceil(size / unit) * unit for size in (product.k, product.n)]
+        flops = 2 * product.batch * rows * inner * columns
+        time_s += count * flops / device.rate(multiplied(product).type_name)
+    return time_s
 
 
 def vector_unit_cycles(load: KernelLoad, core: TensorCore) -> dict[Unit, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
 from hespas.collectives.program import Program
 from hespas.collectives.verify import Verified
-from hespas.memory.liveness import HeldBuffer
+from hespas.memory.buffers import HeldBuffer
 from hespas.memory.usage import MemoryUse
 from hespas.report.text import assumption_lines
 from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.memory.liveness import Role
+from hespas.memory.buffers import Role
 from hespas.memory.usage import MemoryUse, memory_use
 
 KIB = 1024
