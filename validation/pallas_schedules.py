@@ -136,7 +136,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:  # noqa: C9
 
 
 def judged(node: str) -> dict[str, Any]:
-    """Return cycles of a step by hespas and by libtpu, and the slots of an instruction."""
+    """Return cycles of a step by hespas and by libtpu."""
     with TemporaryDirectory() as directory:
         home = Path(directory)
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -168,7 +168,7 @@ def _judged(node: str, home: Path) -> dict[str, Any]:
         traced = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",))
         traced.compile()
         rows[case] = _ours(traced.as_text(), node) | {"libtpu": _expected(home)}
-    return {"rows": rows, "slots": _slots(home)}
+    return {"rows": rows}
 
 
 def _ours(text: str, node: str) -> dict[str, float]:
@@ -198,12 +198,6 @@ def _expected(home: Path) -> int:
     return int(cycles)
 
 
-def _slots(home: Path) -> dict[str, int]:
-    file = next(home.glob("*tpu_custom_call*final_hlo-static-per-bundle-utilization.txt"))
-    _, names, counts, *_ = file.read_text().splitlines()
-    return dict(zip(names.replace(" ", "").split(","), map(int, counts.split()), strict=True))
-
-
 def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -230,17 +224,12 @@ def main() -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Return the tables as Markdown."""
-    lines = ["| cycles of a step: at peak / scheduled / libtpu | " + " | ".join(found) + " |"]
+    """Return the table as Markdown."""
+    lines = ["| cycles of a step, hespas/libtpu | " + " | ".join(found) + " |"]
     lines.append("|---|" + "---|" * len(found))
     for case in next(iter(found.values()))["rows"]:
         cells = [_cell(each["rows"].get(case)) for each in found.values()]
         lines.append(f"| {case} | {' | '.join(cells)} |")
-    names = ("MXU", "VALU", "EUP", "XLU", "VLOAD", "VSTORE")
-    lines += ["", "| slots of an instruction | " + " | ".join(names) + " |"]
-    lines.append("|---|" + "---|" * len(names))
-    for node, each in found.items():
-        lines.append(f"| {node} | " + " | ".join(str(each["slots"][name]) for name in names) + " |")
     return "\n".join(lines)
 
 
@@ -249,7 +238,7 @@ def _cell(row: dict[str, float] | None) -> str:
         return "not given"
     expected, scheduled = row["libtpu"] / row["steps"], row["scheduled"]
     error = scheduled / expected - 1
-    return f"{row['peak']:.0f} / {scheduled:.0f} / {expected:.0f} ({error:+.0%})"
+    return f"{scheduled:.0f}/{expected:.0f} ({error:+.0%})"
 
 
 if __name__ == "__main__":
