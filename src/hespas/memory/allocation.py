@@ -164,7 +164,7 @@ def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:
 
 
 def spans_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[Span]:
-    """Yield the given temporaries of a block, and all those of the blocks inside of it.
+    """Yield when buffers of a block and inside of it are live.
 
     Moments are those of one order of all operations: XLA's buffer assignment runs through a program
     once, and what is inside of a loop stands before the end of the loop, once. A buffer of an outer

@@ -193,7 +193,6 @@ def perhaps_in_place(op: Op) -> Pairs:
 
 
 def _shape(value: Value) -> tuple[int, ...] | None:
-    """Return the shape of a tensor, None for anything else."""
     return value.type.shape if isinstance(value.type, TensorType) else None
 
 

@@ -127,7 +127,7 @@ Destinations = Sequence[Buffer | None]
 def block_liveness(
     program: Program, block: Block, arguments: Buffers, destinations: Destinations, *, space: int
 ) -> BlockLiveness:
-    """Return how long the buffers of a block are live, and their sizes in a memory space.
+    """Return how long the buffers of a block are live.
 
     ``arguments`` are the buffers of the block's arguments, one for each tensor in them. Raises
     `ProgramError` for an asynchronous operation that starts nothing.
@@ -159,7 +159,6 @@ def block_liveness(
 
 
 def _location(op: Op) -> str:
-    """Name an operation, by the compiler's name for it if it has one."""
     if not op.instruction:
         return op.location
     return f"{op.place}: {op.instruction}" if op.place else op.instruction
@@ -276,7 +275,6 @@ class _Walk:
         self.regions[moment] = Inside(blocks=blocks, given=self.buffers_of(op.operands))
 
     def _inner(self, op: Op, number: int) -> BlockLiveness:
-        """Return how long the buffers of a region of a loop or a branch are live."""
         block = op.regions[number]
         arguments = argument_buffers(block.arguments, space=self.space)
         carries = isinstance(op.attrs, WhileAttrs) and number == 1

@@ -114,13 +114,12 @@ def memory_use(program: Program) -> MemoryUse:
 
 
 def unpacked_bytes(program: Program) -> tuple[int, int]:
-    """Return the bytes of arguments and outputs, and of temporaries at their peak, without gaps."""
+    """Return the bytes held throughout, and those of temporaries."""
     state = settled(program)
     return state.held_bytes, peak_of(state.liveness, state.temporaries).size_bytes
 
 
 def _uses_host(program: Program) -> bool:
-    """Return whether an operation makes, or a caller gives, something in the host's memory."""
     given = (value for function in program.functions.values() for value in function.body.arguments)
     made = (value for op in all_ops(program) for value in op.results)
     return any(
@@ -154,7 +153,6 @@ def _memory_use(program: Program, space: int) -> MemoryUse:
 
 
 def _destinations(program: Program, main: Function, arguments: tuple[Buffer, ...]) -> Destinations:
-    """Return the donated argument that each returned tensor is written over, if any."""
     counts = [len(tensors(value.type)) for value in main.body.arguments]
     of_result = {alias.result: alias.argument for alias in program.aliases}
     destinations: list[Buffer | None] = []
@@ -169,7 +167,6 @@ def _destinations(program: Program, main: Function, arguments: tuple[Buffer, ...
 
 
 def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> list[OutputMemory]:
-    """Return when the memory of each output is in use."""
     last = len(liveness.operations) - 1
     memories: list[OutputMemory] = []
     for buffer, destination in zip(liveness.results, destinations, strict=True):
@@ -195,7 +192,7 @@ def _output(value: Value, number: int, space: int) -> HeldBuffer:
 
 
 def operation_key(op: Op) -> Hashable:
-    """Return what an operation is known by: its name, or itself where it has none."""
+    """Return an operation's name, or itself where it has none."""
     return op.instruction or op
 
 
@@ -231,7 +228,7 @@ _LATER = frozenset({Phase.BACKWARD, Phase.RECOMPUTATION})
 def held_between(
     program: Program, phase_of: Callable[[Op], Phase | None], *, space: int
 ) -> tuple[int, int]:
-    """Return what the forward pass holds for the backward one, and all temporaries at most.
+    """Return what forward holds for backward, and the most of temporaries.
 
     Both are bytes in a memory space: the device's, or the host's. The first is the most that
     buffers take which the forward pass writes and the backward pass reads last, at any moment.
@@ -266,13 +263,11 @@ def held_between(
 
 
 def _moves(op: Op, space: int) -> bool:
-    """Return whether what an operation makes lies elsewhere."""
     made = [tensor for value in op.results for tensor in tensors(value.type)]
     return any(tensor.memory_space != space for tensor in made)
 
 
 def _later(operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]) -> set[Op]:
-    """Return the operations of the backward pass."""
     later: set[Op] = set()
     made: set[Value] = set()
     forward = {op for op in operations if phase_of(op) is Phase.FORWARD}

@@ -153,7 +153,6 @@ class AttentionModel:
         return kind(attention).slowed(1 / self.clock)
 
     def _whole(self, attention: Attention) -> Timing:
-        """Return how long attention of all queries takes: its arithmetic decides."""
         base, heads = self._base(attention)
         reading = self._read(base, heads)
         share = attention.flops / (base.flops * heads) / self._speed_up(attention)
@@ -196,7 +195,7 @@ class AttentionModel:
         return one, heads
 
     def unscaled_window_s(self, attention: Attention) -> float:
-        """Return the time of a sliding window as if it were causal attention of two windows."""
+        """Return the time of causal attention of two windows."""
         base, heads = self._base(attention)
         return self._read(base, heads).time_s * attention.flops / (base.flops * heads)
 
@@ -214,7 +213,6 @@ class AttentionModel:
         return replace(known, time_s=known.time_s * ratio)
 
     def _speed_up(self, attention: Attention) -> float:
-        """Return how much faster the type is here than bf16 is in the table."""
         there = self.part.about.peak_flops["bf16"]
         if attention.multiplied.startswith("f8"):
             reached = 1.0
@@ -224,7 +222,6 @@ class AttentionModel:
         return self.device.rate(attention.multiplied) / there
 
     def _decoding(self, attention: Attention) -> Timing:
-        """Return how long a few queries over a cache take: its bytes decide."""
         fits, of_peak = self._fits, 1.0
         latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
         what = f"attention of {attention.query_length} over a cache"
@@ -304,7 +301,7 @@ def window_factor(fits: AttentionFits, attention: Attention) -> float:
 
 
 def backward_rate(part: str) -> BackwardRate:
-    """Return the rate of gradients on a part with measured tables; the nearest if unpublished.
+    """Return the rate of gradients on a part, or on the nearest.
 
     >>> backward_rate("A100_SXM").of_forward, backward_rate("B200_SXM").of_forward
     (0.86, 0.77)

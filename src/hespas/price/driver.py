@@ -151,7 +151,7 @@ class OperationMethod(Protocol):
 
 
 def is_kernel(op: Op, program: Program) -> bool:
-    """Return whether an operation is a kernel: in a compiled program, all that make data are."""
+    """Return whether a program launches an operation by itself."""
     return program.is_scheduled and not op.traits.runs_nothing
 
 
@@ -180,7 +180,7 @@ def estimate_costs(
     launches: bool,
     key: Callable[[Leaf], Hashable] | None = None,
 ) -> Estimate:
-    """Return what `expand` made of a region costs; for pricing one region by several methods.
+    """Return what the costs of a region take by one method.
 
     ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
     `estimate_region` does.

@@ -80,7 +80,7 @@ LAUNCH = "kernel launch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeTotals:
-    """Arithmetic on one type: FLOPs, and the time they would take at that type's peak rate."""
+    """FLOPs of one type, and their time at its peak rate."""
 
     flops: float = 0.0
     time_at_peak_s: float = 0.0

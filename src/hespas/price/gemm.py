@@ -107,13 +107,11 @@ class GemmModel:
         return timing if timing.time_s >= floor_s else replace(timing, time_s=floor_s)
 
     def _at_peak(self, product: Product) -> Timing:
-        """Return how long a product takes of a type that no table can be scaled to."""
         floor_s = self.floor_s(product)
         note = f"no table serves products of {product.type_name}: they take their peak rate's time"
         return Timing(time_s=floor_s, notes=(note,), bound=Bound(compute_s=floor_s))
 
     def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
-        """Return what decides a time: the least of the table is what a kernel takes beside."""
         launch_s = min(time_s, least_s)
         size = _bytes(product.type_name)
         busy = larger_of(
@@ -151,7 +149,6 @@ class GemmModel:
         return self.grids[type_name]
 
     def _base(self, type_name: str) -> str:
-        """Return the table that is scaled to serve a type."""
         tables = _SCALED_FROM.get(table_of(type_name), ())
         return next((table for table in tables if f"gemm.{table}" in self.part.tables), "bf16")
 
@@ -249,7 +246,7 @@ def part_of(device: Device) -> Part:
 
 
 def nearest_part(device: Device, parts: Iterable[Part]) -> Part:
-    """Return the part whose memory bandwidth, and then peak of bf16, is nearest by ratio."""
+    """Return the part nearest by bandwidth, then by peak of bf16."""
 
     def distance(part: Part) -> tuple[float, float]:
         about = part.about
@@ -369,5 +366,4 @@ def as_product(convolution: Convolution) -> Product:
 
 
 def _vector_length(type_name: str) -> int:
-    """Return how many elements a tensor core's kernel reads at a time."""
     return max(1, _VECTOR_BITS // PRODUCT_TYPES[type_name].bits)

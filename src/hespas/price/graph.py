@@ -211,7 +211,6 @@ class _Job:
 
 
 def _jobs(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
-    """Return the regions to estimate: with ``reuse`` one of all that are equal."""
     number = modules.module_of_region
     equal: dict[tuple[int, int], list[Compute]] = {}
     for region in graph.compute_regions:
@@ -230,7 +229,6 @@ def _run(
     threads: int,
     progress: Progress | None,
 ) -> Generator[tuple[Estimate, float]]:
-    """Yield the estimate of each job, in order, and the seconds that it took to make."""
 
     def run(job: _Job) -> tuple[Estimate, float]:
         start_s = perf_counter()
@@ -387,7 +385,7 @@ class Clocked(Estimator, Protocol):
 
 
 def no_power(device: Device) -> HardwareError:
-    """Return the error for a device at a clock that nothing is known to follow from."""
+    """Return the error for a device without described power."""
     return HardwareError(
         "the power of the device is not described",
         location=device.name,

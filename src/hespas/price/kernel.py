@@ -207,7 +207,7 @@ def _reduced(op: Op) -> tuple[int, ...]:
 
 
 def columns_together(op: Op) -> int:
-    """Return how many neighbours in memory are columns of a reduction; 1 where it reduces rows."""
+    """Return how many columns of a reduction are neighbours in memory."""
     dimensions, shape = _reduced(op), shape_of(op.operands[0])
     kept = takewhile(lambda at: at not in dimensions, layout_of(op.operands[0]))
     return prod([shape[at] for at in kept])

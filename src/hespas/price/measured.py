@@ -79,7 +79,7 @@ class Streaming:
         return (streamed,)
 
     def moving_s(self, size_bytes: float) -> float:
-        """Return how long a long kernel takes to move so many bytes: not less than at the peak."""
+        """Return how long a long kernel takes to move bytes."""
         at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
         return max(1.0, self.factor / self.efficiency) * at_peak_s
 
@@ -246,7 +246,6 @@ class Measured:
         return moving
 
     def _products_of(self, leaf: Leaf, kernel: Kernel) -> Timing:
-        """Return the time of the products, convolutions and attention of a kernel."""
         timings = [self.attention.price(attention) for attention in kernel.attentions]
         timings.extend(map(self._gemm, kernel.products))
         timings.extend(map(self._grouped, kernel.grouped))
@@ -305,7 +304,6 @@ class Measured:
         )
 
     def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
-        """Return how long a kernel of Triton takes: not less than its products do."""
         products = [(name, n) for name, n in leaf.work.flops if table_of(name) in _OF_PRODUCTS]
         busy_s = sum(flops / self._reached(name) for name, flops in products)
         if busy_s <= timing.time_s:
@@ -314,7 +312,6 @@ class Measured:
         return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
 
     def _reached(self, type_name: str) -> float:
-        """Return the FLOP/s that a large product reaches."""
         large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
         return large.flops / self.gemm.price(large).time_s
 

@@ -89,7 +89,7 @@ class Method:
     extra: str = ""
 
     def runs_on(self, hardware: object | None) -> str | None:
-        """Return what of this machine runs the program; None for a method that runs nothing."""
+        """Name what of this machine runs the program, if anything does."""
         if not self.device_here:
             return None
         named = cast("Callable[[Any], str]", _imported(self.device_here))

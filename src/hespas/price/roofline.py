@@ -177,7 +177,7 @@ class Roofline:
         return replace(self, device=device_at(self.device, rates))
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region: of a compiled program, what a launch costs."""
+        """Return what it assumes of every region."""
         if not program.is_scheduled:
             return (_OPERATIONS_ASSUMPTION,)
         overhead_s = self.device.launch_overhead_s
@@ -206,7 +206,7 @@ class Roofline:
         )
 
     def pallas_kernel(self, leaf: Leaf) -> PricedKernel | None:
-        """Return how long a TPU's kernel takes that its author wrote; None for anything else."""
+        """Return how long a kernel of Pallas takes; None for others."""
         if not _is_of_pallas(leaf.op) or MOSAIC in self.custom_calls:
             return None
         from hespas.price.tpu import priced_kernel  # noqa: PLC0415 - which wraps this one
@@ -251,7 +251,6 @@ class Roofline:
         )
 
     def _unrated(self, leaf: Leaf) -> Iterator[str]:
-        """Yield a note for each type of products whose rate the device doesn't name."""
         device = self.device
         if not device.per_datatype_flops:
             return

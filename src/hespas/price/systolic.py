@@ -124,7 +124,7 @@ def cycles(product: Product, array: SystolicArray) -> int:
 
 
 def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> int:
-    """Return the bytes that cross the edges of one array, folds at the rim filled up.
+    """Return the bytes that cross the edges of one array.
 
     Weight stationary: each fold loads R x C weights, then takes m x R inputs and gives m x C
     sums. Output stationary: each takes k x (R + C) inputs and gives R x C results.
@@ -410,7 +410,6 @@ class Systolic:
 
 
 def _key(leaf: Leaf) -> Hashable:
-    """Return what an operation does, and the types it does it on."""
     types = tuple([value.type for value in (*leaf.op.operands, *leaf.op.results)])
     return leaf.op.name, leaf.op.attrs, types, leaf.work
 

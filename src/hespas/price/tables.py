@@ -74,7 +74,7 @@ class Reading:
 
 
 def without(grid: Grid, cell: int) -> float:
-    """Return what the neighbours of a cell make of it, as the logarithm of a time.
+    """Interpolate a cell's log time from its neighbours.
 
     The mean, weighed by the axes, of the straight lines through the two neighbours along each
     axis; at the rim of a gap, through the two cells before or after it. NaN where no axis has
@@ -129,7 +129,7 @@ def completed(grid: Grid) -> Grid:
 
 @lru_cache(maxsize=16)
 def monotone(grid: Grid) -> Grid:
-    """Return the nearest times that nowhere fall as a size grows, one axis after the other.
+    """Return the nearest times that nowhere fall as sizes grow.
 
     Least squares along each line, by pooling adjacent violators (M. Ayer et al., "An empirical
     distribution function for sampling with incomplete information", Annals of Mathematical
@@ -343,7 +343,7 @@ def _table(wire: TableWire, cells: bytes) -> Table:
 
 
 def encode_part(about: PartWire, grids: Iterable[Grid]) -> bytes:
-    """Return the bytes of a file: the inverse of `decode_part`, up to a cell's step."""
+    """Encode a part's tables, up to a cell's step."""
     body = b"".join(
         _cells(grid, table.step) for table, grid in zip(about.tables, grids, strict=True)
     )

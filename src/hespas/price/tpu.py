@@ -194,7 +194,6 @@ class TensorCoreEstimator:
         return estimate_region(self, region, program, custom_calls=calls, key=self._same_price)
 
     def _same_price(self, leaf: Leaf) -> Hashable:
-        """Return what decides an operation's price: its work, and what its units do."""
         core = self.roofline.device.tensor_core
         load = None if core is None else vector_load(leaf.op, leaf.work, core)
         return same_work(leaf), load, ordering_operations(leaf.op)
@@ -397,7 +396,7 @@ def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
 
 
 def ordering_operations(op: Op) -> int | None:
-    """Return what the vector unit does to order elements; None for an operation that doesn't."""
+    """Return the vector operations that order elements, if any."""
     if op.kind not in ("sort", "custom_call"):
         return None
     given = op.operands[0].type if op.operands else None

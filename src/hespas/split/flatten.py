@@ -91,7 +91,7 @@ def unrolled_size(program: Program) -> int:
 
 
 def stands_alone(op: Op) -> bool:
-    """Return whether an operation is a region by itself: it communicates, or moves to a host."""
+    """Return whether an operation is a region by itself."""
     return is_communication_op(op) or bool(host_traffic(op))
 
 
@@ -118,7 +118,6 @@ def _too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError
 
 
 def _opened_size(block: Block) -> int:
-    """Return the number of operations that a block becomes, counting all of its branches."""
     size = 0
     for op in block.operations:
         rounds = (op.attrs.trip_count or 1) if isinstance(op.attrs, WhileAttrs) else 1
@@ -127,7 +126,6 @@ def _opened_size(block: Block) -> int:
 
 
 def _trip_count(op: Op) -> int:
-    """Return the trip count of a loop; `ProgramError` if it is unknown."""
     count = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
     if count is None:
         raise ProgramError(
@@ -139,13 +137,11 @@ def _trip_count(op: Op) -> int:
 
 
 def _round(op: Op, number: int, count: int, first: int, last: int) -> LoopRound:
-    """Return a round of a loop, named by the compiler, or else by its scope or its line."""
     name = op.instruction or op.scope or op.location
     return LoopRound(loop=name, number=number, count=count, first=first, last=last)
 
 
 def _started_block(op: Op, program: Program) -> Block:
-    """Return the operations that an asynchronous operation starts."""
     if op.regions:
         return op.regions[0]
     if isinstance(op.attrs, CallAttrs):
@@ -154,14 +150,12 @@ def _started_block(op: Op, program: Program) -> Block:
 
 
 def _started_by(op: Op, started: dict[Value, T]) -> T:
-    """Return what the start made that an asynchronous operation goes on with."""
     if op.operands[0] not in started:
         raise ProgramError("its operand does not come from an async_start", location=op.location)
     return started[op.operands[0]]
 
 
 def _taken_branch(op: Op) -> tuple[int, str]:
-    """Return the branch that represents all branches of an operation, and the assumption."""
     if op.traits.category is not Category.CONTROL:
         raise UnsupportedError("a collective inside this operation", location=op.location)
     weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
@@ -337,7 +331,6 @@ class _Schedule:
         return self.communicating[op]
 
     def _add(self, op: Op) -> int:
-        """Add the region of an operation, which waits for what the compute stream waits for."""
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
             instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
@@ -386,7 +379,6 @@ class _Schedule:
                 self._op(self._named(inner, op))
 
     def _named(self, inner: Op, start: Op) -> Op:
-        """Return what an operation starts, with that operation's name."""
         if (start, inner) not in self.named:
             self.named[start, inner] = replace(
                 inner,

@@ -89,7 +89,7 @@ def region_modules(graph: RegionGraph) -> RegionModules:
 
 
 def canonical_text(region: Region, program: Program) -> str:
-    """Return a region as the text of a module; equal regions of any programs give equal texts."""
+    """Return a region as canonical text, the same for equal ones."""
     operations = [normalised(op) for op in (*region.constants, *operations_of(region))]
     return _module(region, operations, region.outputs, program)
 
@@ -119,7 +119,6 @@ def _module(
 
 
 def _helpers(operations: Sequence[Op], program: Program) -> list[str]:
-    """Return the functions that operations call, callers before callees, each once."""
     names: dict[str, None] = {}
     pending = list(called_functions(_with_nested(operations)))
     while pending:

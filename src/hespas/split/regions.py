@@ -194,7 +194,6 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
 
 
 def _outside_values(group: Sequence[Op]) -> dict[Value, None]:
-    """Return the values that a group reads from outside, in order of use."""
     inside: set[Value] = set()
     outside: dict[Value, None] = {}
     for op in group:
@@ -210,7 +209,7 @@ def region_of(
     inputs: tuple[Value, ...],
     outputs: tuple[Value, ...],
 ) -> Region:
-    """Return the region of a group; what communicates or moves to a host is a group by itself."""
+    """Return the region of a group of operations."""
     operation = group[0]
     if len(group) == 1 and is_communication_op(operation):
         return Collective(

@@ -197,7 +197,6 @@ def _has_wide_result(op: Op) -> bool:
 
 
 def _instructions(kernel: Kernel) -> float:
-    """Return the instructions of windows: each place is loaded and combined for every element."""
     windows = [op for op in kernel.inner if op.kind == "reduce_window"]
     return sum(
         [_of_window(op) * min(kernel.written_elements, size_of(op.results[0])) for op in windows]
@@ -235,7 +234,7 @@ def _longest_reduction(kernel: Kernel) -> Op:
 
 
 def warps_of_rows(kernel: Kernel) -> int:
-    """Return the warps that reduce rows; none where a norm's kernel goes over its rows again."""
+    """Return the warps that reduce rows; a norm's kernel has none."""
     op = kernel.op
     ends = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
     written = set(ends)

@@ -187,12 +187,12 @@ class KernelPricer:
         return self.kernels.launches_of_instruction
 
     def at_rates(self, rates: Rates) -> KernelPricer:
-        """Return the pricer of a device that differs by these factors; it shares what was read."""
+        """Return the pricer of a device that differs by factors."""
         gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
         return replace(self, device=device_at(self.device, rates), gpu=gpu)
 
     def at_clock(self, clock_hz: float) -> KernelPricer:
-        """Return the pricer of a device whose multiprocessors have a clock; it shares the same."""
+        """Return the pricer of a device at another clock."""
         return replace(self, gpu=msgspec.structs.replace(self.gpu, clock_hz=clock_hz))
 
     def price(self, leaf: Leaf) -> Timing:
@@ -212,11 +212,11 @@ class KernelPricer:
         return max(self.factor * busy_s, min(busy_s, reading.floor_s)) + launch_s
 
     def bytes_moved(self, leaf: Leaf) -> float:
-        """Return what a kernel moves to and from device memory: of what indices say, sectors."""
+        """Return the bytes of device memory that a kernel moves."""
         return leaf.work.bytes_moved + indexed_by(kernel_of(leaf.op), self.gpu).memory_bytes
 
     def read(self, leaf: Leaf) -> Reading:
-        """Return what is known of an operation's kernel, or of all where it launches several."""
+        """Read the kernel of an operation, or all that it launches."""
         instruction, moved = leaf.op.instruction, self.bytes_moved(leaf)
         launches = self._launches.get(instruction, ()) if instruction else ()
         if len(launches) <= 1:

@@ -62,7 +62,7 @@ def touched(address: Value, mask: Array | None, threads: int) -> Touched:
 
 
 def bank_passes(address: Value, mask: Array | None, threads: int, width: int) -> int:
-    """Return the cycles that shared memory takes for one access by all warps of a block.
+    """Return the cycles of shared memory for one access.
 
     The first warp with active threads stands for all of them.
 

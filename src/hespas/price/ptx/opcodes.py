@@ -90,7 +90,6 @@ def bits_of(parts: Sequence[str]) -> int:
 
 
 def _typed(value: Value, kind: str) -> Value:
-    """Read a register as its instruction types it."""
     return _unsigned(value, 64 if kind.endswith("64") else 32) if kind[0] == "u" else value
 
 

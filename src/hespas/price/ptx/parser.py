@@ -171,7 +171,6 @@ def _parts(opcode: str) -> tuple[str, ...]:
 
 
 def _operands(text: str) -> list[tuple[Operand, ...]]:
-    """Return the operands, each as the values that stand in it."""
     if "{" in text or "[" in text:
         return [_flat(operand) for operand in _OPERAND.findall(text)]
     return [_flat(operand.strip()) for operand in text.split(",")] if text else []
@@ -194,7 +193,7 @@ def _value(text: str) -> Operand:
 
 
 def address_of(instruction: Instruction) -> tuple[str, int]:
-    """Return the base and the offset of a memory access; an empty base where it has none."""
+    """Return the base, if any, and the offset of a memory access."""
     for source in instruction.sources:
         if isinstance(source, str) and source[0] == "[":
             return _address(source)
@@ -247,7 +246,7 @@ def is_access(instruction: Instruction) -> bool:
 
 
 def flow_of(kernel: Kernel) -> Flow:
-    """Cut a kernel into basic blocks, find its loops, and mark what has to be followed."""
+    """Cut a kernel into basic blocks and loops."""
     instructions = kernel.instructions
     starts = {0, *kernel.labels.values()}
     starts |= {i + 1 for i, each in enumerate(instructions) if each.parts[0] in _ENDS}
@@ -288,7 +287,6 @@ def _steps(
 
 
 def _edges(kernel: Kernel, starts: Sequence[int], stop: int) -> tuple[int, int]:
-    """Return the block after and the block jumped to, as numbers in the text."""
     last = kernel.instructions[stop - 1]
     after = starts.index(stop) if stop < len(kernel.instructions) else NOWHERE
     if last.name == "bra":
@@ -349,7 +347,6 @@ def _nexts(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
 
 
 def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
-    """Return the registers that addresses, guards and branches depend on."""
     makers = _writers(instructions, range(len(instructions)))
     waiting = [each.guard for each in instructions if each.guard]
     waiting += [address_of(each)[0] for each in instructions if is_access(each)]
@@ -365,7 +362,6 @@ def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
 
 
 def _writers(instructions: Sequence[Instruction], positions: Iterable[int]) -> dict[str, list[int]]:
-    """Return the positions among these that write each register."""
     writers: dict[str, list[int]] = {}
     for position in positions:
         for name in instructions[position].writes:

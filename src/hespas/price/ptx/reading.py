@@ -105,7 +105,7 @@ def _access(instruction: Instruction, counts: AccessCounts) -> Access:
 
 
 def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
-    """Return the analysis with what the middle block, that was walked, and one soon after it load.
+    """Add what the middle block and one soon after it both load.
 
     Blocks one, two and four farther on are tried: what a row of four blocks shares comes again
     with the next row.

@@ -232,7 +232,7 @@ def added_terms(terms: Sequence[tuple[KernelTerms, int]]) -> KernelTerms:
 
 
 def memory_turns(kernel: KernelAnalysis) -> float:
-    """Return what turning from run to run costs, as a part of what the runs themselves take."""
+    """Return the cost of turning from run to run, per run's time."""
     if not kernel.loop_sectors:
         return 0.0
     apart = min(1.0, kernel.loop_rounds / ROUNDS_APART)
@@ -318,7 +318,6 @@ def _memory(analysis: KernelAnalysis) -> str:
 
 
 def _sectors(analysis: KernelAnalysis) -> str:
-    """Name the access whose sectors exceed its bytes by most, and how many times they do."""
     wasteful = [each for each in analysis.accesses if each.amplification >= _WORTH_REPORTING]
     if not wasteful:
         return "asks L2 again for what it had"

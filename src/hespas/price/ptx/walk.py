@@ -169,7 +169,6 @@ class Walk:
                 self.seen = np.concatenate([self.seen, fresh])
 
     def _leave(self, number: int, mask: Array | None) -> list[tuple[int, Array | None]]:
-        """Return where the threads of a basic block go."""
         block = self.flow.blocks[number]
         last = self.kernel.instructions[block.stop - 1]
         if last.name != "bra" or not last.guard:
@@ -275,7 +274,6 @@ class Walk:
         return ~value if instruction.guard_is_negated else value
 
     def _step(self, position: int, mask: Array | None) -> None:
-        """Execute one instruction for the threads of ``mask``, None for all."""
         instruction = self.kernel.instructions[position]
         if instruction.guard and instruction.name != "bra":
             allowed = self._guard(instruction)
@@ -392,7 +390,6 @@ def walk(
 
 
 def _special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Value | None]:
-    """Return what the threads of block number ``index`` know of themselves."""
     lanes = np.arange(prod(block), dtype=np.int32)
     return {
         "%tid.x": lanes % block[0] if block[1] * block[2] > 1 else lanes,
