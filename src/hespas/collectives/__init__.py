@@ -2,6 +2,5 @@
 
 `hespas.collectives.algorithms.ALGORITHMS` has the common ones by name. Each gives, for a collective
 and a number of members, a `hespas.collectives.schedule.Schedule`: rounds of messages, with who
-sends which parts to whom, to be added or stored. The network models time schedules;
-`hespas.collectives.schedule.schedule_text` prints them.
+sends which parts to whom, to be added or stored. The network models time schedules.
 """

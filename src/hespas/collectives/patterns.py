@@ -60,24 +60,6 @@ def shift(first: int, last: int | None = None) -> Pattern:
     return Pattern(Form.SHIFT, first, first if last is None else last)
 
 
-def pattern_text(pattern: Pattern) -> str:
-    """Return a pattern in words.
-
-    >>> pattern_text(Pattern(Form.EXCHANGE, 2, line=0))
-    'each to the member whose position differs in the bit 2, along dimension 0'
-    """
-    text = pattern.form.value.format(first=pattern.first, last=pattern.last)
-    if pattern.form is Form.SHIFT and pattern.first == pattern.last:
-        text = f"each to the member {pattern.first} further"
-    match pattern.line:
-        case None:
-            return text
-        case Along():
-            return f"{text}, {pattern.line.value}"
-        case int():
-            return f"{text}, along dimension {pattern.line}"
-
-
 def ends(  # noqa: C901, PLR0911 - one case for each form
     pattern: Pattern, members: int
 ) -> tuple[Integers, Integers]:

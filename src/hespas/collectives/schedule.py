@@ -2,7 +2,7 @@
 
 This is the one description that everything else is made from: the closed forms and the events of
 `hespas.simulate.astra`, the transfers of `hespas.simulate.flow`, MSCCL programs
-(`hespas.collectives.lowering`), which are verified, and text. It is symbolic: a ring among a
+(`hespas.collectives.lowering`), which are verified. It is symbolic: a ring among a
 million members is two `Rounds`, and parts are computed only where they are asked for.
 
 >>> from hespas.collectives.algorithms import ALGORITHMS
@@ -22,7 +22,7 @@ from enum import Enum
 from math import ceil
 from typing import NamedTuple
 
-from hespas.collectives.patterns import Form, Pattern, messages, pattern_text, shift
+from hespas.collectives.patterns import Form, Pattern, messages, shift
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
 
@@ -210,54 +210,6 @@ class CollectiveAlgorithm:
         return cut_evenly(
             self.name, collective, members, rounds, parts=self.parts, channels=self.channels
         )
-
-
-def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as text: its rounds, and every message as ``source>target[parts]``.
-
-    >>> from hespas.collectives.algorithms import ALGORITHMS
-    >>> print(schedule_text(ALGORITHMS["ring"].schedule(CollectiveKind.ALL_GATHER, 3)))
-    ring allgather among 3: 3 parts, 1 in each input
-    2 rounds: each to the member 1 further; 1 part, stored
-      1: 0>1[0] 1>2[1] 2>0[2]
-      2: 0>1[2] 1>2[0] 2>0[1]
-    """
-    cut = f"{_count(schedule.parts, 'part')}, {schedule.input_parts} in each input"
-    lines = [f"{schedule.name} {schedule.collective.value} among {schedule.members}: {cut}"]
-    first = 1
-    for rounds in schedule.rounds:
-        lines.append(_rounds_text(rounds))
-        for number in range(rounds.count):
-            sent = [
-                _message_text(message, parts)
-                for of, message, parts in replace(schedule, rounds=(rounds,)).messages()
-                if of is rounds and message.round == number
-            ]
-            lines.append(f"  {first}: {' '.join(sent)}")
-            first += 1
-    return "\n".join(lines)
-
-
-def _rounds_text(rounds: Rounds) -> str:
-    size = _count(rounds.size_parts, "part")
-    staged = ", through scratch memory" if rounds.is_staged else ""
-    deep = f", in a pipeline of depth {rounds.depth}" if rounds.depth > 1 else ""
-    count = _count(rounds.count, "round")
-    return (
-        f"{count}: {pattern_text(rounds.pattern)}; {size}, {rounds.operation.value}{staged}{deep}"
-    )
-
-
-def _message_text(message: Message, parts: range) -> str:
-    shown = ",".join(map(str, parts))
-    if parts.step == 1 and len(parts) > 1:
-        shown = f"{parts[0]}-{parts[-1]}"
-    channel = f"/{message.channel}" if message.channel else ""
-    return f"{message.source}>{message.target}{channel}[{shown}]"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 HIERARCHICAL = (
