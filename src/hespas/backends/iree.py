@@ -41,11 +41,7 @@ class IreeCompile(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
-    rename={
-        "target_backends": "target-backends",
-        "extra_args": "extra-args",
-        "extra_runtime_args": "extra-runtime-args",
-    },
+    rename="kebab",
 ):
     """``compile`` of the method ``iree``; keys have dashes where the fields have underscores."""
 
@@ -74,12 +70,16 @@ class Programs:
     run_flags: tuple[str, ...]
     repeats: Repeats
 
-    def time(self, text: str, inputs: Sequence[str], directory: Path) -> tuple[float, ...]:
+    def time(self, text: str, inputs: Sequence[str]) -> tuple[float, ...]:
         """Return the mean duration of each repetition, in seconds.
 
         Raises `ToolError`, naming the log, where IREE refuses the module or it fails.
         """
-        write_file(directory / "module.mlir", text.encode())
+        with scratch_directory("iree") as directory:
+            write_file(directory / "module.mlir", text.encode())
+            return self._time(inputs, directory)
+
+    def _time(self, inputs: Sequence[str], directory: Path) -> tuple[float, ...]:
         limits = Limits(time_s=self.repeats.limit_s)
         run_program(
             [
@@ -177,7 +177,7 @@ class IreeProfile:
         location = f"region {region.id} of {program.source or program.module_name}"
         try:
             text = stablehlo_text(region, program)
-            durations_s = _timed(self.programs, text, _inputs(region.inputs))
+            durations_s = self.programs.time(text, _inputs(region.inputs))
         except (ToolError, UnsupportedError) as error:
             return self._fallen_back(region, program, location, error)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
@@ -202,11 +202,6 @@ class IreeProfile:
         return without_peaks(priced) + Estimate(notes=(note,))
 
 
-def _timed(programs: Programs, text: str, inputs: Sequence[str]) -> tuple[float, ...]:
-    with scratch_directory("iree") as directory:
-        return programs.time(text, inputs, directory)
-
-
 @cache
 def _floor(programs: Programs) -> tuple[float, ...]:
     """Time what does nothing: the floor of all times.
@@ -214,7 +209,7 @@ def _floor(programs: Programs) -> tuple[float, ...]:
     Raises `ToolError`, naming the log, where not even that runs.
     """
     try:
-        return _timed(programs, EMPTY_MODULE, ())
+        return programs.time(EMPTY_MODULE, ())
     except ToolError as error:
         raise ToolError(
             f"IREE cannot run a module that does nothing: {error.marked_message}",
@@ -256,16 +251,12 @@ def make(spec: EstimatorSpec) -> IreeProfile:
         run_flags=flags.extra_runtime_args or (),
         repeats=SAMPLED if hardware.sample else Repeats(),
     )
-    fallback = None
-    if spec.device is not None:
-        fallback = Roofline(
-            device=spec.device,
-            options=spec.roofline_options,
-            custom_calls=spec.custom_calls,
-        )
+    options, calls = spec.roofline_options, spec.custom_calls
     return IreeProfile(
         programs=programs,
-        fallback=fallback,
+        fallback=None
+        if spec.device is None
+        else Roofline(device=spec.device, options=options, custom_calls=calls),
         custom_calls=spec.custom_calls,
         machine=machine_name(),
     )
@@ -280,9 +271,9 @@ def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
     ((), ('--iree-llvmcpu-target-cpu=generic',))
     """
     is_named = any(flag.startswith(_CPU) for flag in given)
-    return (
-        given if is_named or _MACHINE["target_backends"] not in target else (*given, f"{_CPU}=host")
-    )
+    if is_named or _MACHINE["target_backends"] not in target:
+        return given
+    return (*given, f"{_CPU}=host")
 
 
 def device_of(hardware: object | None) -> str:
@@ -297,7 +288,7 @@ def device_of(hardware: object | None) -> str:
 
 def _program(name: str) -> str:
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
+    program = str(beside) if beside.is_file() else shutil.which(name)
+    if program is None:
         raise ExtraMissingError("method 'iree'", extra="iree")
-    return found
+    return program

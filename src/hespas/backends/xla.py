@@ -47,11 +47,7 @@ _FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0
 
 
 class XlaTranslate(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename={"target_backends": "target-backends"},
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
 ):
     """``translate`` of the method ``xla``."""
 
@@ -196,10 +192,9 @@ def make(spec: EstimatorSpec) -> XlaProfile:
     profiler = Profiler(worker=worker, platform=chosen)
     atexit.register(_finish, worker)
     is_sample = isinstance(spec.hardware, XlaHardware) and spec.hardware.sample
-    repeats = SAMPLED if is_sample else Repeats()
     return XlaProfile(
         platform=chosen,
-        repeats=repeats,
+        repeats=SAMPLED if is_sample else Repeats(),
         profiler=profiler,
         custom_calls=spec.custom_calls,
         machine=machine_name(),
@@ -217,7 +212,13 @@ def device_of(hardware: object | None) -> str:
     if not isinstance(hardware, XlaHardware):
         return "cpu"
     backend = hardware.translate.target_backends if hardware.translate else None
-    return _platform(backend or hardware.type or "cpu")
+    name = backend or hardware.type or "cpu"
+    platform = _PLATFORMS.get(name.lower())
+    if platform is None:
+        raise ConfigError(
+            f"there is no platform {name!r} to profile on", hint=suggestion(name, _PLATFORMS)
+        )
+    return platform
 
 
 def _platform_hint(platform: str) -> str:
@@ -231,12 +232,3 @@ def _platform_hint(platform: str) -> str:
 def _finish(worker: Worker) -> None:
     worker.close()
     shutil.rmtree(worker.directory, ignore_errors=True)
-
-
-def _platform(name: str) -> str:
-    found = _PLATFORMS.get(name.lower())
-    if found is None:
-        raise ConfigError(
-            f"there is no platform {name!r} to profile on", hint=suggestion(name, _PLATFORMS)
-        )
-    return found

@@ -133,13 +133,7 @@ def _check(row: _Row, model: GemmModel) -> None:
 
 
 def _group(name: str, rows: Sequence[_Row]) -> Group:
-    notes = check_agreement(
-        rows,
-        key=lambda row: row.key,
-        time_s=lambda row: row.time_s,
-        location=lambda row: row.location,
-        name=lambda row: row.name,
-    )
+    notes = check_agreement([(row.key, row.case) for row in rows])
 
     def predict(device: Device) -> list[float]:
         model = gemm_model(device)

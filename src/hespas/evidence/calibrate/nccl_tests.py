@@ -16,7 +16,7 @@ from hespas.base.limits import MOST_DIGITS
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError, option
 from hespas.evidence.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals
-from hespas.evidence.calibrate.samples import check_agreement
+from hespas.evidence.calibrate.samples import Case, check_agreement
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import Link
 from hespas.simulate.flow.planning import nearest_size
@@ -106,13 +106,17 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
     _check_results(path, results)
     for number, line in results.items():
         _check_kind(line, f"{path}:{number}", known, gpus)
-    notes = check_agreement(
-        points,
-        key=lambda point: point.size_bytes,
-        time_s=lambda point: point.time_s,
-        location=lambda point: point.location,
-        name=lambda point: f"{known} of {point.size_bytes} bytes",
-    )
+    notes = check_agreement([
+        (
+            point.size_bytes,
+            Case(
+                label=f"{known} of {point.size_bytes} bytes",
+                location=point.location,
+                measured_s=point.time_s,
+            ),
+        )
+        for point in points
+    ])  # fmt: skip
     for point in points:
         _check_floor(point, known, gpus, fastest_bytes_per_s)
     measured = [point for point in points if point.size_bytes]

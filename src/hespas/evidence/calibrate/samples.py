@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 from hespas.base.config_files import read_text
 from hespas.base.units import format_time
@@ -29,8 +30,6 @@ _UNLIKELY = 3.0
 
 _EXACT = 0.005
 """A median error below this needs no fit."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,37 +100,28 @@ class FactorFit:
         return tuple(notes)
 
 
-def check_agreement(
-    rows: Iterable[_T],
-    *,
-    key: Callable[[_T], Hashable],
-    time_s: Callable[[_T], float],
-    location: Callable[[_T], str],
-    name: Callable[[_T], str],
-) -> tuple[str, ...]:
-    """Return a note for the rows of one thing that disagree.
+def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
+    """Return a note for the measurements of one thing, by a key, that disagree.
 
     Raises `MeasurementError`, naming both lines, where they contradict each other.
     """
-    shortest: dict[Hashable, _T] = {}
-    longest: dict[Hashable, _T] = {}
-    for row in rows:
-        what = key(row)
-        low, high = shortest.setdefault(what, row), longest.setdefault(what, row)
-        shortest[what] = min(low, row, key=time_s)
-        longest[what] = max(high, row, key=time_s)
+    cases_of: dict[Hashable, list[Case]] = defaultdict(list)
+    for key, case in cases:
+        cases_of[key].append(case)
     notes: list[str] = []
-    for what, low in shortest.items():
-        high = longest[what]
-        times = f"takes {format_time(time_s(low))} here, but {format_time(time_s(high))}"
-        if time_s(high) > CONTRADICTION * time_s(low):
+    for alike in cases_of.values():
+        low = min(alike, key=attrgetter("measured_s"))
+        high = max(alike, key=attrgetter("measured_s"))
+        text = (
+            f"{low.label} takes {format_time(low.measured_s)} here, but "
+            f"{format_time(high.measured_s)} in {high.location}"
+        )
+        if high.measured_s > CONTRADICTION * low.measured_s:
             raise MeasurementError(
-                f"{name(low)} {times} in {location(high)}",
-                location=location(low),
-                hint="measure again, or drop the wrong line",
+                text, location=low.location, hint="measure again, or drop the wrong line"
             )
-        if time_s(high) > DISAGREEMENT * time_s(low):
-            notes.append(f"{location(low)}: {name(low)} {times} in {location(high)}")
+        if high.measured_s > DISAGREEMENT * low.measured_s:
+            notes.append(f"{low.location}: {text}")
     return tuple(notes)
 
 

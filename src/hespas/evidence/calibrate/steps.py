@@ -94,13 +94,9 @@ def step_group(path: Path, model: StepModel, device: Device) -> Group:
     the device's peaks allow or what no factor scales takes alone, or far above what is expected.
     """
     steps = _steps(path)
-    notes = check_agreement(
-        steps,
-        key=lambda step: step.workload.file,
-        time_s=lambda step: step.time_s,
-        location=lambda step: step.location,
-        name=lambda step: str(step.workload.file),
-    )
+    notes = check_agreement([
+        (step.workload.file, replace(step.case, label=str(step.workload.file))) for step in steps
+    ])  # fmt: skip
     for step in steps:
         with at_line(step.location):
             _check(step, model, device)
