@@ -14,7 +14,7 @@ from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.price.estimate import OpEstimate
 from hespas.price.graph import GraphEstimate, ModuleEstimate
 from hespas.program.attrs import CallAttrs
-from hespas.program.program import Op, Program, Value
+from hespas.program.program import Op, Program
 from hespas.program.text import module_text, private_function_text
 from hespas.report.text import assumption_lines, group_text
 from hespas.split.modules import RegionModules, stablehlo_text
@@ -30,6 +30,10 @@ from hespas.split.regions import (
 MOST_DESCRIPTION_FILES = 256
 """With more distinct compute regions, only ``regions.json`` describes them: writing the small
 files would take most of the time."""
+WALL_TIMES = ("estimation_time", "uncached_time")
+"""The fields with times measured on this machine, which differ from run to run."""
+_SHOWN_SHARE = 0.0005
+_OPENED = frozenset({"async_start", "fusion", "while", "case", "if"})
 
 
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
@@ -47,17 +51,39 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
     if len(described) <= MOST_DESCRIPTION_FILES:
         for number, description in described.items():
             (directory / f"mini_module_{number}.json").write_bytes(json_bytes(description))
-    listed = {"modules": list(described.values()), "regions": region_descriptions(graph, modules)}
-    (directory / "regions.json").write_text(_one_line_each(listed))
-    (directory / "private_functions.mlir").write_text(_private_functions(graph))
+    listed = {
+        "modules": list(described.values()),
+        "regions": region_descriptions(graph, modules),
+    }
+    # Each member of a list stands on a line of its own.
+    members = [
+        f'"{name}": [\n' + ",\n".join(map(json.dumps, values)) + "\n]"
+        for name, values in listed.items()
+    ]
+    (directory / "regions.json").write_text("{" + ",\n".join(members) + "}\n")
+    functions = graph.program.functions
+    private = [private_function_text(functions[name]) for name in functions if name != "main"]
+    (directory / "private_functions.mlir").write_text(module_text("".join(private)))
     (directory / "dependency_graph.dot").write_text(_dot(graph))
 
 
 def module_descriptions(graph: RegionGraph, modules: RegionModules) -> dict[int, dict[str, object]]:
     """Return the description of each distinct compute region, by its lowest region id."""
-    equals = _regions_of_module(modules)
+    equals: list[list[int]] = [[] for _ in modules.modules]
+    for number, module in enumerate(modules.module_of_region):
+        equals[module].append(number)
     return {
-        module.first_region: _described(region, graph, regions)
+        region.id: {
+            "id": region.id,
+            "regions": regions,
+            "block_type": "NodeType.COMP_NODE",
+            "collective": False,
+            "module_file": module_file(region.id),
+            "parent_module": Path(graph.program.source).name,
+            "op_count": len(region.operations),
+            "input_dims": [str(value.type) for value in region.inputs],
+            "output_dims": [str(value.type) for value in region.outputs],
+        }
         for module, regions in zip(modules.modules, equals, strict=True)
         if isinstance(region := graph.regions[module.first_region], Compute)
     }
@@ -73,52 +99,18 @@ def file_of_region(region: int, modules: RegionModules) -> str:
     return module_file(modules.modules[modules.module_of_region[region]].first_region)
 
 
-def _regions_of_module(modules: RegionModules) -> list[list[int]]:
-    regions: list[list[int]] = [[] for _ in modules.modules]
-    for region, module in enumerate(modules.module_of_region):
-        regions[module].append(region)
-    return regions
-
-
-def _described(region: Compute, graph: RegionGraph, equals: list[int]) -> dict[str, object]:
-    return {
-        "id": region.id,
-        "regions": equals,
-        "block_type": "NodeType.COMP_NODE",
-        "collective": False,
-        "module_file": module_file(region.id),
-        "parent_module": Path(graph.program.source).name,
-        "op_count": len(region.operations),
-        "input_dims": _types(region.inputs),
-        "output_dims": _types(region.outputs),
-    }
-
-
-def _types(values: tuple[Value, ...]) -> list[str]:
-    return [str(value.type) for value in values]
-
-
 def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict[str, object]]:
     """Return, for each region, its kind, its module's file and its producers."""
-    return [_line(region, graph.producers[region.id], modules) for region in graph.regions]
-
-
-def _one_line_each(lists: dict[str, list[dict[str, object]]]) -> str:
-    parts = [
-        f'"{name}": [\n' + ",\n".join(json.dumps(member) for member in members) + "\n]"
-        for name, members in lists.items()
+    return [
+        {
+            "id": region.id,
+            "block_type": f"NodeType.{_node_type(region)}_NODE",
+            "module_file": file_of_region(region.id, modules),
+            "op_count": len(operations_of(region)),
+            "producers": list(graph.producers[region.id]),
+        }
+        for region in graph.regions
     ]
-    return "{" + ",\n".join(parts) + "}\n"
-
-
-def _line(region: Region, producers: tuple[int, ...], modules: RegionModules) -> dict[str, object]:
-    return {
-        "id": region.id,
-        "block_type": f"NodeType.{_node_type(region)}_NODE",
-        "module_file": file_of_region(region.id, modules),
-        "op_count": len(operations_of(region)),
-        "producers": list(producers),
-    }
 
 
 def _node_type(region: Region) -> str:
@@ -131,31 +123,15 @@ def _node_type(region: Region) -> str:
             return "MEM_STORE" if traffic.to_host_bytes else "MEM_LOAD"
 
 
-def _private_functions(graph: RegionGraph) -> str:
-    functions = graph.program.functions
-    return module_text(
-        "".join(private_function_text(functions[name]) for name in functions if name != "main")
-    )
-
-
 def _dot(graph: RegionGraph) -> str:
-    nodes = [f'  {region.id} [label="{_label(region)}"];' for region in graph.regions]
-    edges = [
-        f"  {producer} -> {region.id};"
-        for region in graph.regions
-        for producer in graph.producers[region.id]
-    ]
-    return "\n".join(["digraph regions {", *nodes, *edges, "}", ""])
-
-
-def _label(region: Region) -> str:
-    match region:
-        case Collective(operation=operation) | HostTransfer(operation=operation):
-            return f"{region.id}: {operation.kind}"
-        case Compute(operations=(single,)):
-            return f"{region.id}: {single.kind}"
-        case Compute(operations=operations):
-            return f"{region.id}: {len(operations)} operations"
+    lines: list[str] = []
+    for region in graph.regions:
+        operations = operations_of(region)
+        text = operations[0].kind if len(operations) == 1 else f"{len(operations)} operations"
+        lines.append(f'  {region.id} [label="{region.id}: {text}"];')
+    for region in graph.regions:
+        lines += [f"  {producer} -> {region.id};" for producer in graph.producers[region.id]]
+    return "\n".join(["digraph regions {", *lines, "}", ""])
 
 
 def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict[str, int]:
@@ -166,18 +142,14 @@ def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict
     of loops and branches once, without their terminators. ``signatures`` distinguishes operations
     by their operand types.
     """
-    found = _expanded(program) if expand else iter(program.main.body.operations)
-    names = Counter(_name(op, signatures) for op in found)
+    operations = _expanded(program) if expand else iter(program.main.body.operations)
+    names = Counter(
+        f"{op.name}({', '.join(str(value.type) for value in op.operands)})"
+        if signatures
+        else op.name
+        for op in operations
+    )
     return dict(sorted(names.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def _name(op: Op, signatures: bool) -> str:
-    if not signatures:
-        return op.name
-    return f"{op.name}({', '.join(str(value.type) for value in op.operands)})"
-
-
-_OPENED = frozenset({"async_start", "fusion", "while", "case", "if"})
 
 
 def _expanded(program: Program) -> Iterator[Op]:
@@ -193,13 +165,6 @@ def _expanded(program: Program) -> Iterator[Op]:
             pending.extend(reversed(body.operations[:-1]))
 
 
-WALL_TIMES = ("estimation_time", "uncached_time")
-"""The fields with times measured on this machine, which differ from run to run."""
-
-
-_SHOWN_SHARE = 0.0005
-
-
 def estimate_summary(
     result: GraphEstimate, assumptions: Iterable[str], *, times: bool = False
 ) -> str:
@@ -208,30 +173,32 @@ def estimate_summary(
     With ``times`` a line says what the estimator took, and would have taken without reuse.
     """
     total = result.total.total
-    rate = total.flops / total.time_s if total.time_s else 0.0
-    bandwidth = total.bytes_moved / total.time_s if total.time_s else 0.0
-    lines = [
-        *_reuse_lines(result),
-        *(_time_lines(result) if times else []),
-        *_utilisation(total),
+    rate, bandwidth = _mean_rates(total)
+    lines = [*_reuse_lines(result), *(_time_lines(result) if times else [])]
+    if total.knows_peaks:
+        lines.append(f"FLOPS/s utilisation: {total.flops_utilisation:.3f}")
+        lines.append(f"Memory bandwidth utilisation: {total.memory_utilisation:.3f}")
+    lines += [
         f"Average FLOPS/s: {format_quantity(rate, 'FLOPS/s', '.3f')}",
         f"Average Memory Bandwidth: {format_quantity(bandwidth, 'B/s', '.3f')}",
         f"Compute Runtime Estimation: {total.time_s * 1e6:.3f} us",
     ]
     if total.energy_j is not None:
         lines.append(f"Energy: {format_quantity(total.energy_j, 'J')}")
+    whole_s = result.total.time_s
+    if whole_s:
+        shares = {kind: op.time_s / whole_s for kind, op in result.total.per_op.items()}
+        ordered = sorted(shares.items(), key=lambda pair: (-pair[1], pair[0]))
+        lines.append("Op time proportions:")
+        lines += [f"    {kind}: {share:.3f}" for kind, share in ordered if share >= _SHOWN_SHARE]
     groups = grouped_assumptions(assumptions, result.total.noted_s, result.total.time_s)
-    assumed = assumption_lines(map(group_text, groups), result.total.warnings)
-    return "\n".join([*lines, *_proportions(result), *assumed])
+    return "\n".join([*lines, *assumption_lines(map(group_text, groups), result.total.warnings)])
 
 
-def _utilisation(total: OpEstimate) -> list[str]:
-    if not total.knows_peaks:
-        return []
-    return [
-        f"FLOPS/s utilisation: {total.flops_utilisation:.3f}",
-        f"Memory bandwidth utilisation: {total.memory_utilisation:.3f}",
-    ]
+def _mean_rates(total: OpEstimate) -> tuple[float, float]:
+    if not total.time_s:
+        return 0.0, 0.0
+    return total.flops / total.time_s, total.bytes_moved / total.time_s
 
 
 def _reuse_lines(result: GraphEstimate) -> list[str]:
@@ -249,7 +216,7 @@ def _reuse_lines(result: GraphEstimate) -> list[str]:
 
 def _time_lines(result: GraphEstimate) -> list[str]:
     """Return the documented line; none where a cache on disk had answers: their time is lost."""
-    if any(each.from_store for each in result.modules):
+    if any(module.from_store for module in result.modules):
         return []
     reuse = result.reuse
     taken, whole = _time(reuse.elapsed_s), _time(reuse.elapsed_without_reuse_s)
@@ -262,16 +229,6 @@ def _time(seconds: float) -> str:
     return f"{round(seconds, 3)} s" if seconds >= 1 else f"{seconds:.3g} s"
 
 
-def _proportions(result: GraphEstimate) -> list[str]:
-    whole = result.total.time_s
-    if not whole:
-        return []
-    shares = {kind: op.time_s / whole for kind, op in result.total.per_op.items()}
-    ordered = sorted(shares.items(), key=lambda pair: (-pair[1], pair[0]))
-    lines = [f"    {kind}: {share:.3f}" for kind, share in ordered if share >= _SHOWN_SHARE]
-    return ["Op time proportions:", *lines]
-
-
 def module_stats(
     result: GraphEstimate, modules: RegionModules, *, estimation_time_s: float
 ) -> dict[str, object]:
@@ -279,8 +236,7 @@ def module_stats(
 
     Those under ``per_module`` are of one region, of ``uses``. `WALL_TIMES` differ from run to run.
     """
-    reuse = result.reuse
-    total = result.total.total
+    reuse, total = result.reuse, result.total.total
     stats: dict[str, object] = {
         "estimation_time": estimation_time_s,
         "uncached_time": reuse.elapsed_without_reuse_s,
@@ -295,26 +251,24 @@ def module_stats(
             "cache_op_hits": reuse.operation_hits,
             "cache_op_hit_prop": reuse.operator_reuse_factor,
         }
+    joined: dict[int, ModuleEstimate] = {}
+    for module in result.modules:
+        first = joined.get(module.module)
+        uses = module.uses if first is None else first.uses + module.uses
+        joined[module.module] = replace(first or module, uses=uses)
     per_module = {
-        module_file(modules.modules[each.module].first_region): _module(each)
-        for each in _joined(result.modules)
+        module_file(modules.modules[module.module].first_region): _module(module)
+        for module in joined.values()
     }
     return {**stats, **_energy(total), "per_module": per_module}
-
-
-def _joined(estimates: tuple[ModuleEstimate, ...]) -> list[ModuleEstimate]:
-    joined: dict[int, ModuleEstimate] = {}
-    for each in estimates:
-        first = joined.get(each.module)
-        joined[each.module] = replace(first, uses=first.uses + each.uses) if first else each
-    return list(joined.values())
 
 
 def _module(module: ModuleEstimate) -> dict[str, object]:
     per_op = {
         kind: {
             "runtime": op.time_s,
-            "count": _whole(op.count),
+            # Branch weights make fractions.
+            "count": int(op.count) if op.count.is_integer() else op.count,
             "flops": op.flops,
             "mem_bytes": op.bytes_moved,
             "per_datatype": _per_datatype(op),
@@ -325,23 +279,20 @@ def _module(module: ModuleEstimate) -> dict[str, object]:
     return {"uses": module.uses, **_totals(total), **_energy(total), "per_op": per_op}
 
 
-def _whole(count: float) -> int | float:
-    return int(count) if count.is_integer() else count
-
-
 def _energy(total: OpEstimate) -> dict[str, float]:
     return {} if total.energy_j is None else {"total_energy": total.energy_j}
 
 
 def _totals(total: OpEstimate) -> dict[str, object]:
+    rate, bandwidth = _mean_rates(total)
     return {
         "runtime": total.time_s,
         "flops": total.flops,
         "mem_bytes": total.bytes_moved,
         "flops_util": total.flops_utilisation if total.knows_peaks else None,
         "mem_bw_util": total.memory_utilisation if total.knows_peaks else None,
-        "avg_flopss": total.flops / total.time_s if total.time_s else 0.0,
-        "avg_mem_bw": total.bytes_moved / total.time_s if total.time_s else 0.0,
+        "avg_flopss": rate,
+        "avg_mem_bw": bandwidth,
         "per_datatype": _per_datatype(total),
     }
 

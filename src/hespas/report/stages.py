@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
-from hespas.collectives.program import Program
-from hespas.collectives.verify import Verified
-from hespas.memory.buffers import HeldBuffer
 from hespas.memory.usage import MemoryUse
 from hespas.report.text import assumption_lines
 from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
 from hespas.tasks.graph import devices_text
+
+if TYPE_CHECKING:
+    # numpy comes with it.
+    from hespas.collectives.program import Program
+    from hespas.collectives.verify import Verified
 
 _SHOWN_LINKS = 16
 
@@ -57,20 +60,17 @@ def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
     )
     location = "in place" if program.is_in_place else "out of place"
     links = verified.chunks_by_link()
+    threadblocks = sum(len(rank.threadblocks) for rank in program.ranks)
+    steps = sum(1 for _ in program.steps())
     chunks = f"{program.input_chunks} chunks of input, {program.output_chunks} of output"
     return "\n".join([
         f"{program.name} {computes}",
         f"{len(program.ranks)} ranks, {location}: {chunks}",
-        f"{_counts(program)}, {len(verified.transfers)} messages",
+        f"{threadblocks} threadblocks, {steps} steps, {len(verified.transfers)} messages",
         _sent(program, links),
         f"Of {size_bytes:,} bytes a rank, each link carries",
         *_links(links, program.chunk_bytes(size_bytes)),
     ])  # fmt: skip
-
-
-def _counts(program: Program) -> str:
-    threadblocks = sum(len(rank.threadblocks) for rank in program.ranks)
-    return f"{threadblocks} threadblocks, {sum(1 for _ in program.steps())} steps"
 
 
 def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
@@ -97,11 +97,23 @@ def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
 
 
 def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
-    """Return the documented object, with the ``shown`` largest buffers at the peak."""
+    """Return the documented object, with the ``shown`` largest buffers at the peak.
+
+    What is known of the host's memory has keys as of device memory.
+    """
     return {
         "peak_memory_bytes": use.peak_bytes,
         "memory_capacity_bytes": capacity_bytes,
         "fits": None if capacity_bytes is None else use.peak_bytes <= capacity_bytes,
+        **_use_json(use, shown),
+        "host_memory_bytes": use.host_bytes,
+        "host": None if use.host is None else _use_json(use.host, shown),
+    }
+
+
+def _use_json(use: MemoryUse, shown: int) -> dict[str, object]:
+    return {
+        "peak_memory_bytes": use.peak_bytes,
         "argument_bytes": use.argument_bytes,
         "output_bytes": use.output_bytes,
         "alias_bytes": use.alias_bytes,
@@ -118,74 +130,52 @@ def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> di
             for buffer in use.held[:shown]
         ],
         "held_buffers": len(use.held),
-        "host_memory_bytes": use.host_bytes,
-        "host": None if use.host is None else _host_json(use.host, shown=shown),
     }
-
-
-def _host_json(host: MemoryUse, *, shown: int) -> dict[str, object]:
-    device_only = ("memory_capacity_bytes", "fits", "host_memory_bytes", "host")
-    every = memory_json(host, None, shown=shown)
-    return {key: value for key, value in every.items() if key not in device_only}
 
 
 def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
     """Return the answer as text, with the ``shown`` largest buffers, places without ``source``."""
-    rows = [("Peak", use.peak_bytes, _fit(use.peak_bytes, capacity_bytes)), *_parts(use, source)]
-    lines = [*_lines(rows), *_held(use, source, shown)]
+    fits = ""
+    if capacity_bytes is not None:
+        verb = "fits into" if use.peak_bytes <= capacity_bytes else "does not fit into"
+        fits = f"{verb} {_size(capacity_bytes)}"
+    lines = _use_lines("Peak", fits, use, source, shown)
     if use.host is not None:
-        lines += ["", *_lines([("Host memory", use.host.peak_bytes, "for one device")])]
-        lines += [*_lines(_parts(use.host, source)), *_held(use.host, source, shown)]
+        lines += ["", *_use_lines("Host memory", "for one device", use.host, source, shown)]
     return "\n".join(lines)
 
 
-def _lines(rows: Iterable[tuple[str, int, str]]) -> list[str]:
-    return [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
-
-
-def _parts(use: MemoryUse, source: str) -> list[tuple[str, int, str]]:
-    at = short_place(use.peak_location, source)
-    return [
+def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) -> list[str]:
+    place = short_place(use.peak_location, source)
+    aliased = f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
+    rows = (
+        (name, use.peak_bytes, note),
         ("  arguments", use.argument_bytes, ""),
-        ("  outputs", use.output_bytes, _in_place(use)),
-        ("  temporaries", use.temporary_bytes, at and f"at {at}"),
-    ]
-
-
-def _fit(peak_bytes: int, capacity_bytes: int | None) -> str:
-    if capacity_bytes is None:
-        return ""
-    verb = "fits into" if peak_bytes <= capacity_bytes else "does not fit into"
-    return f"{verb} {_size(capacity_bytes)}"
-
-
-def _in_place(use: MemoryUse) -> str:
-    return f"{_size(use.alias_bytes)} of them written over arguments" if use.alias_bytes else ""
-
-
-def short_place(location: str, source: str) -> str:
-    """Return a place without the program's name; compilers read programs under the name ``-``."""
-    return location.removeprefix(f"{source}:").removeprefix("-:")
-
-
-def _held(use: MemoryUse, source: str, shown: int) -> list[str]:
-    buffers = use.held[:shown]
+        ("  outputs", use.output_bytes, aliased),
+        ("  temporaries", use.temporary_bytes, place and f"at {place}"),
+    )
+    lines = [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
+    buffers, rest = use.held[:shown], use.held[shown:]
     if not buffers:
-        return []
+        return lines
     width = max(len(buffer.type) for buffer in buffers)
-    lines = [_line(buffer, width, source) for buffer in buffers]
-    rest = use.held[shown:]
+    lines += ["", "At the peak:"]
+    lines += [
+        f"{_size(buffer.size_bytes):>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  "
+        f"{short_place(buffer.location, source)}"
+        for buffer in buffers
+    ]
     if rest:
         size = _size(sum(buffer.size_bytes for buffer in rest))
         lines.append(f"{size:>12}  {len(rest)} more")
     if use.gap_bytes:
         lines.append(f"{_size(use.gap_bytes):>12}  between them")
-    return ["", "At the peak:", *lines]
+    return lines
 
 
-def _line(buffer: HeldBuffer, width: int, source: str) -> str:
-    size, location = _size(buffer.size_bytes), short_place(buffer.location, source)
-    return f"{size:>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  {location}"
+def short_place(location: str, source: str) -> str:
+    """Return a place without the program's name; compilers read programs under the name ``-``."""
+    return location.removeprefix(f"{source}:").removeprefix("-:")
 
 
 def _size(size_bytes: int) -> str:
