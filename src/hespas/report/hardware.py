@@ -37,13 +37,14 @@ _SYSTEM_WIDTH = 26
 
 def hardware_text() -> str:
     """Return a table of nodes, one of systems and one of links."""
-    nodes = [_node_line(load_device(name)) for name in device_names()]
-    systems = [_system_line(load_system(name)) for name in system_names()]
-    links = [_link_line(load_link(name)) for name in link_names()]
     tables = {
-        "Nodes, with memory, its bandwidth and peak rates:": nodes,
-        "Systems, by dimension (any number of a node is a system too, as 32xH100_80GB):": systems,
-        "Links (in a system's hespas/network.json):": links,
+        "Nodes, with memory, its bandwidth and peak rates:": map(
+            _node_line, map(load_device, device_names())
+        ),
+        "Systems, by dimension (any number of a node is a system too, as 32xH100_80GB):": map(
+            _system_line, map(load_system, system_names())
+        ),
+        "Links (in a system's hespas/network.json):": map(_link_line, map(load_link, link_names())),
     }
     shown = ["\n".join([head, *lines]) for head, lines in tables.items()]
     return "\n\n".join([*shown, "hespas hardware NAME shows all figures and their sources."])
@@ -91,6 +92,11 @@ def preset_details(name: str) -> str:
 def _node_details(name: str) -> str:
     title, info, device = _node(name)
     lines = [f"{title}: {info.full_name}", *_figures(device)]
+    if (links := info.slice) is not None:
+        lines.append(f"  slice        {_slice_text(links)}")
+    if (core := device.tensor_core) is not None:
+        units = ", ".join(f"{key} {value}" for key, value in asdict(core).items())
+        lines.append(f"  TensorCore   {units}")
     if (measured := device.measured) is not None:
         factors = sorted(measured.factors.items())
         times = ", ".join(f"{factor:g} ({key})" for key, factor in factors)
@@ -99,11 +105,6 @@ def _node_details(name: str) -> str:
         )
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     lines += [f"  {key}: {text}" for key, text in info.sources.items()]
-    if (core := device.tensor_core) is not None:
-        units = ", ".join(f"{key} {value}" for key, value in asdict(core).items())
-        lines.insert(len(_figures(device)) + 1, f"  TensorCore   {units}")
-    if (links := info.slice) is not None:
-        lines.insert(len(_figures(device)) + 1, f"  slice        {_slice_text(links)}")
     if (gpu := _microarchitecture(device)) is not None:
         lines += ["", f"Inside ({MICROARCHITECTURE}):"]
         lines += [
@@ -216,20 +217,20 @@ def _slice_text(links: Slice) -> str:
 
 def _figures(device: Device) -> list[str]:
     rates = {"other types": device.peak_flops, **device.per_datatype_flops}
-    lines = [f"  {key:<12} {format_quantity(rate, 'FLOP/s')}" for key, rate in rates.items()]
-    lines.append(f"  memory       {format_quantity(device.memory_bandwidth_bytes_per_s, 'B/s')}")
+    texts = {key: format_quantity(rate, "FLOP/s") for key, rate in rates.items()}
+    texts["memory"] = format_quantity(device.memory_bandwidth_bytes_per_s, "B/s")
     if device.memory_capacity_bytes is not None:
-        lines.append(f"  capacity     {format_bytes_binary(device.memory_capacity_bytes)}")
+        texts["capacity"] = format_bytes_binary(device.memory_capacity_bytes)
     if device.tdp_w is not None:
-        lines.append(f"  power        {device.tdp_w:g} W")
+        texts["power"] = f"{device.tdp_w:g} W"
     if device.launch_overhead_s is not None:
-        lines.append(f"  launch       {format_time(device.launch_overhead_s)}")
+        texts["launch"] = format_time(device.launch_overhead_s)
     if device.clock_hz is not None:
-        lines.append(f"  clock        {device.clock_hz / 1e9:g} GHz")
+        texts["clock"] = f"{device.clock_hz / 1e9:g} GHz"
     if device.host_bandwidth_bytes_per_s is not None:
-        bandwidth = format_quantity(device.host_bandwidth_bytes_per_s, "B/s")
-        lines.append(f"  to the host  {bandwidth} in each direction")
-    return lines
+        rate = format_quantity(device.host_bandwidth_bytes_per_s, "B/s")
+        texts["to the host"] = f"{rate} in each direction"
+    return [f"  {name:<12} {text}" for name, text in texts.items()]
 
 
 def hardware_json(name: str | None) -> dict[str, object]:
