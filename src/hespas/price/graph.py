@@ -157,11 +157,8 @@ def estimate_graph(
         listed = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
         keys.update(zip(jobs, listed, strict=True))
         texts = store.read(keys.values())
-        cached.update(
-            (job, decode_estimate(texts[key], location=store.location))
-            for job, key in keys.items()
-            if key in texts
-        )
+        for job in [job for job in jobs if keys[job] in texts]:
+            cached[job] = decode_estimate(texts[keys[job]], location=store.location)
     missing = [job for job in jobs if job not in cached]
     if progress is not None:
         progress(sum(len(job.serves) for job in cached))
@@ -178,12 +175,11 @@ def estimate_graph(
         estimate, elapsed_s = fresh[job] if job in fresh else (cached[job], 0.0)
         for region in job.serves:
             estimates[region] = estimate
-        counts = [graph.counts[region] if graph.counts else 1 for region in job.serves]
         made.append(
             ModuleEstimate(
                 module=job.module,
                 region=job.region.id,
-                uses=sum(counts),
+                uses=sum([graph.counts[region] if graph.counts else 1 for region in job.serves]),
                 operations=len(job.region.operations),
                 estimate=estimate,
                 elapsed_s=elapsed_s,

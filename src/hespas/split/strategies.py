@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from typing import ClassVar
 
 from hespas.base.fields import Option, declare
@@ -167,9 +168,8 @@ def _check_plain(options: SplitOptions, source: str) -> None:
 
 
 def _check_separator(operations: Sequence[Op], separator: str) -> None:
-    if separator == COMMUNICATION_SEPARATOR:
-        return
-    if not any(op.name == separator for op in operations):
+    is_named = separator != COMMUNICATION_SEPARATOR
+    if is_named and not any(op.name == separator for op in operations):
         raise ConfigError(
             f"{option('separator')} {separator!r} occurs nowhere in the program",
             hint="use is_communication_op or the full name of an operation in it",
@@ -213,16 +213,13 @@ def split_options(
     )
 
 
-CollectiveSet = int
-"""A set of collectives as the bits of an integer."""
-
 WINDOW = 4096
 """The distance, in regions, up to which ancestors are tracked; farther ones count as unknown."""
 
 
 def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph:
     """Return the graph with compute regions joined, up to ``block_limit`` operations each."""
-    reach = _Reach.of(graph)
+    reach = _Reach(graph)
     groups: list[list[Op]] = []
     block: list[Op] = []
     members: list[int] = []
@@ -244,101 +241,53 @@ def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph
     return build_graph(graph.program, _flat(graph), groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reach:
     """Reachability in a graph, by region id.
 
-    Bit ``k`` of ``ancestors[i]`` is set if region ``i - 1 - k`` leads to region ``i``, for
-    ``k`` below `WINDOW`.
+    Bit ``k`` of ``ancestors[i]`` is set if region ``i - 1 - k`` leads to region ``i``, for ``k``
+    below `WINDOW`. The bits of ``before`` are the collectives whose results reach a region;
+    ``leads`` says that it is one, or that its results reach one.
     """
 
-    graph: RegionGraph
-    consumers: tuple[tuple[int, ...], ...]
-    ancestors: tuple[int, ...]
-    before: tuple[CollectiveSet, ...]
-    after: tuple[CollectiveSet, ...]
-
-    @staticmethod
-    def of(graph: RegionGraph) -> _Reach:
-        consumers: list[list[int]] = [[] for _ in graph.regions]
+    def __init__(self, graph: RegionGraph) -> None:
+        self.graph = graph
+        self.consumers: list[list[int]] = [[] for _ in graph.regions]
+        self.ancestors: list[int] = []
+        self.before: list[int] = []
+        self.leads = [not isinstance(region, Compute) for region in graph.regions]
+        numbers = accumulate(self.leads)
+        bits = [is_one << number for is_one, number in zip(self.leads, numbers, strict=True)]
+        window = (1 << WINDOW) - 1
         for number, producers in enumerate(graph.producers):
+            reached = awaited = 0
             for producer in producers:
-                consumers[producer].append(number)
-        return _Reach(
-            graph=graph,
-            consumers=tuple(map(tuple, consumers)),
-            ancestors=_ancestors(graph),
-            before=tuple(collectives_before(graph)),
-            after=tuple(collectives_after(graph)),
-        )
+                self.consumers[producer].append(number)
+                awaited |= self.before[producer] | bits[producer]
+                distance = number - producer - 1
+                if distance < WINDOW:
+                    reached |= (self.ancestors[producer] << distance + 1 | 1 << distance) & window
+            self.ancestors.append(reached)
+            self.before.append(awaited)
+        for number in reversed(range(len(graph.regions))):
+            self.leads[number] |= any(self.leads[consumer] for consumer in self.consumers[number])
 
     def may_join(self, first: int, last: int, region: int) -> bool:
         """Return whether ``region`` may join the block from ``first`` to ``last``."""
-        if self._leads_to_collective(last) or self._leads_to_collective(region):
-            return self._continues(last, region)
-        return self.before[region] == self.before[first]
-
-    def _continues(self, last: int, region: int) -> bool:
+        if not (self.leads[last] or self.leads[region]):
+            return self.before[region] == self.before[first]
         producers = self.graph.producers[region]
         if last not in producers:
             return False
-        if not all(each == last or self._leads(each, last) for each in producers):
+        if not all(each == last or self._reaches(each, last) for each in producers):
             return False
         return all(
-            each == region or self._leads(region, each) or not self._leads_to_collective(each)
+            each == region or self._reaches(region, each) or not self.leads[each]
             for each in self.consumers[last]
         )
 
-    def _leads(self, source: int, target: int) -> bool:
+    def _reaches(self, source: int, target: int) -> bool:
         distance = target - source - 1
         return 0 <= distance < WINDOW and bool(self.ancestors[target] >> distance & 1)
-
-    def _leads_to_collective(self, region: int) -> bool:
-        return self.after[region] != 0 or not isinstance(self.graph.regions[region], Compute)
-
-
-def _ancestors(graph: RegionGraph) -> tuple[int, ...]:
-    window = (1 << WINDOW) - 1
-    ancestors: list[int] = []
-    for number, producers in enumerate(graph.producers):
-        reached = 0
-        for producer in producers:
-            distance = number - producer - 1
-            if distance < WINDOW:
-                reached |= (ancestors[producer] << distance + 1 | 1 << distance) & window
-        ancestors.append(reached)
-    return tuple(ancestors)
-
-
-def collectives_before(graph: RegionGraph) -> list[CollectiveSet]:
-    """Return, for each region, the collectives whose results reach it."""
-    bits = _bits(graph)
-    before: list[CollectiveSet] = []
-    for producers in graph.producers:
-        reached = 0
-        for producer in producers:
-            reached |= before[producer] | bits[producer]
-        before.append(reached)
-    return before
-
-
-def collectives_after(graph: RegionGraph) -> list[CollectiveSet]:
-    """Return, for each region, the collectives that its results reach."""
-    bits = _bits(graph)
-    after: list[CollectiveSet] = [0] * len(graph.regions)
-    for number in reversed(range(len(graph.regions))):
-        reached = after[number] | bits[number]
-        for producer in graph.producers[number]:
-            after[producer] |= reached
-    return after
-
-
-def _bits(graph: RegionGraph) -> list[CollectiveSet]:
-    bits = [0] * len(graph.regions)
-    alone = (region for region in graph.regions if not isinstance(region, Compute))
-    for at, region in enumerate(alone):
-        bits[region.id] = 1 << at
-    return bits
 
 
 def _flat(graph: RegionGraph) -> FlatProgram:
