@@ -1,6 +1,6 @@
 """The network between devices as hespas' network model sees it, and ``hespas/network.json``.
 
-docs/network-models.md describes the keys of the file.
+docs/reference/network-models.md describes the keys of the file.
 """
 
 from __future__ import annotations
