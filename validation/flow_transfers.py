@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Interconnect
 from hespas.simulate.flow.topology import make_topology
-from hespas.simulate.flow.transfers import Demand, Flows, rate_units
+from hespas.simulate.flow.transfers import Demand, Phase, Transfers, rate_units
+from hespas.simulate.flow.transfers import Transfer as PhasesOfTransfer
 from hespas.simulate.kernel import Kernel
 
 _TICKS_PER_NS = 1_000_000
@@ -70,21 +72,20 @@ class _Run:
         routes = topology.routes(
             [one.source for one in transfers], [one.target for one in transfers]
         )
-        self._transfers = transfers
         latencies_ns: list[float] = routes.latency_ns.tolist()
-        self._latencies = [round(latency * _TICKS_PER_NS) for latency in latencies_ns]
         links = sorted(set(routes.link.tolist()))
         rates = topology.bytes_per_ns(links).tolist()
         capacities = {link: rate_units(rate) for link, rate in zip(links, rates, strict=True)}
         self._kernel = Kernel()
-        self._flows = Flows(self._kernel, capacities, self._end)
+        self._in_flight = Transfers(self._kernel, capacities)
         uses: list[list[tuple[int, int]]] = [[] for _ in transfers]
         messages: list[int] = routes.message.tolist()
         crossed: list[int] = routes.link.tolist()
         for number, link in zip(messages, crossed, strict=True):
             uses[number].append((link, 1))
-        self._demands = [
-            Demand(uses=tuple(one), limit=max(capacities[link] for link, _ in one)) for one in uses
+        self._phases = [
+            _phases(one, round(latency_ns * _TICKS_PER_NS), own, capacities)
+            for one, latency_ns, own in zip(transfers, latencies_ns, uses, strict=True)
         ]
         self._missing = [len(set(one.depends_on)) for one in transfers]
         self._children: list[list[int]] = [[] for _ in transfers]
@@ -96,17 +97,28 @@ class _Run:
     def run(self) -> tuple[float, ...]:
         for number, missing in enumerate(self._missing):
             if not missing:
-                self._kernel.at(self._latencies[number], self._start, number)
-        self._kernel.run(self._flows.settle)
+                self._start(number)
+        self._kernel.run(self._in_flight.settle)
         return tuple([end / _TICKS_PER_S for end in self._ends])
 
     def _start(self, number: int) -> None:
-        work = self._transfers[number].size_bytes * _TICKS_PER_S * (1 << 20)
-        self._flows.start(number, self._demands[number], work)
+        self._in_flight.start(self._phases[number], partial(self._end, number))
 
     def _end(self, number: int) -> None:
         self._ends[number] = self._kernel.now_ps
         for child in self._children[number]:
             self._missing[child] -= 1
             if not self._missing[child]:
-                self._kernel.after(self._latencies[child], self._start, child)
+                self._start(child)
+
+
+def _phases(
+    transfer: Transfer, delay: int, uses: Sequence[tuple[int, int]], capacities: Mapping[int, int]
+) -> PhasesOfTransfer:
+    """Return a delay and the bytes behind it, which no link lets through faster than it can."""
+    work = transfer.size_bytes * _TICKS_PER_S * (1 << 20)
+    limit = min(capacities[link] for link, _ in uses)
+    demand = Demand(uses=tuple(uses), limit=limit)
+    phase = Phase(count=1, delay_ps=delay, work_ps=-(-work // limit), work=work, demand=demand)
+    links = tuple(link for link, _ in uses)
+    return PhasesOfTransfer(phases=(phase,), links=links, has_rivals=False, after_ps=(0,))

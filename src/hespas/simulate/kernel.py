@@ -164,6 +164,12 @@ def check_memory(
         raise SimulationError(message, hint=hint)
 
 
+# Matching follows MPI's rule of order. Messages with the same source, target, tag and size share a
+# mailbox, whose k-th receive takes its k-th message. The k-th collective that each member of a
+# group starts on that group is one collective, and all members must start the same one. An
+# *endpoint* is whatever an engine needs to carry on with one side: matching stores endpoints and
+# hands them back.
+
 TAG_LIMIT = 500_000_000
 """ASTRA-sim takes the tags of sends and receives modulo this."""
 

@@ -171,10 +171,9 @@ def simulated_again(
     if choice.model is not Model.HESPAS or choice.cluster is not None:
         return lambda job: simulate_job(job, system, choice)
     # As in `_simulated`.
-    from hespas.simulate.flow.simulate import FlowNetwork, planned_flow  # noqa: PLC0415
+    from hespas.simulate.flow.simulate import planned_flow  # noqa: PLC0415
 
-    algorithm = choice.algorithm or SPECIFIED
-    return planned_flow(work, FlowNetwork(system=system, algorithm=algorithm))
+    return planned_flow(work, system, algorithm=choice.algorithm or SPECIFIED)
 
 
 def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:

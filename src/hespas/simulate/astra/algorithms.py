@@ -407,7 +407,11 @@ class DeviceContext:
 
 
 class Streams:
-    """The chunks of one collective on one device; ``done`` is called when all are through."""
+    """The chunks of one collective on one device; ``done`` is called when all are through.
+
+    Every phase has queues, and a chunk goes on as soon as its own member is through. Source:
+    ASTRA-sim's stream scheduler.
+    """
 
     __slots__ = (
         "_context",

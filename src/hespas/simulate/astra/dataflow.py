@@ -222,7 +222,11 @@ def staggered_ends_ps(
 ) -> Times | None:
     """Return when each member ends, given when each starts; None where there is no closed form.
 
-    That is, for direct all-reduces and double binary trees. ``direction`` is -1 for rings that
+    That is, for direct all-reduces and double binary trees. Source: ASTRA-sim's algorithms over a
+    network without congestion, message by message. A member posts the receive of a step when it
+    sends its own message of that step; so with s the times of sending and D the delay, a message is
+    received at max(s of its sender + D, s of the receiver). Times are arrays with a row for each of
+    several rings of one shape, a column for each member. ``direction`` is -1 for rings that
     turn backwards. No member ends before all of its ring have started.
     """
     match algorithm:

@@ -1,4 +1,11 @@
-"""Run every device of a job, message by message, in the order of ASTRA-sim's event queue."""
+"""Run every device of a job, message by message, in the order of ASTRA-sim's event queue.
+
+Collectives may be written out in files. Source: ASTRA-sim's custom collectives.
+``<kind>-implementation-custom`` in system.json gives the prefix of ``<prefix>.<position>.et``,
+relative to the working directory, for all collectives of a kind;
+``per-node-custom-implementation`` a YAML map from ids of tasks to prefixes, which goes first. What
+ends in ``.xml`` is an algorithm of MSCCL instead, which is verified before it is used.
+"""
 
 from __future__ import annotations
 

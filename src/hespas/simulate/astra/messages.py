@@ -251,7 +251,11 @@ _Request = tuple[Clock, int, Action, Any]
 
 
 class Memory:
-    """The remote memory of a system."""
+    """The remote memory of a system.
+
+    A request takes ``latency + size / bandwidth``; memory that several devices share serves one
+    request at a time, in order of arrival. Source: ASTRA-sim's analytical memory.
+    """
 
     def __init__(self, remote: RemoteMemory, kernel: Kernel) -> None:
         self._remote = remote

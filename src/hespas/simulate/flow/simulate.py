@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
@@ -58,28 +58,25 @@ def simulate_flow(
     the job and the network differ in size, and `SimulationError`, which says why, for whatever is
     outside this model and for deadlocks.
     """
-    network = FlowNetwork(system=system, algorithm=algorithm, cluster=cluster)
-    return planned_flow(work, network, is_folded=is_folded)(work)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowNetwork:
-    """A network, and how collectives run on it: see `simulate_flow`."""
-
-    system: System | Interconnect
-    algorithm: str = SPECIFIED
-    cluster: Cluster | None = None
+    simulated = planned_flow(
+        work, system, algorithm=algorithm, cluster=cluster, is_folded=is_folded
+    )
+    return simulated(work)
 
 
 def planned_flow(
-    work: Job | TaskGraph, network: FlowNetwork, *, is_folded: bool = True
+    work: Job | TaskGraph,
+    system: System | Interconnect,
+    *,
+    algorithm: str = SPECIFIED,
+    cluster: Cluster | None = None,
+    is_folded: bool = True,
 ) -> Callable[[Job | TaskGraph], Timeline]:
     """Return what simulates ``work``, and jobs that differ from it in durations alone.
 
     Which devices are alike, and how each collective runs, is found once. Raises as `simulate_flow`
     does, and so does what is returned.
     """
-    system, cluster = network.system, network.cluster
     interconnect = interconnect_of(system) if isinstance(system, System) else system
     job = with_durations(as_job(work), system if isinstance(system, System) else None)
     if job.device_count != interconnect.device_count:
@@ -94,7 +91,7 @@ def planned_flow(
     if cluster is not None and cluster.links:
         plain = Pricer(interconnect, topology)
         topology = OverriddenTopology(topology, cluster)
-    planner = Planner(Pricer(interconnect, topology, plain), network.algorithm)
+    planner = Planner(Pricer(interconnect, topology, plain), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
         job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded

@@ -4,6 +4,11 @@ A transfer is a row of phases, each some equal steps: first a delay in which no 
 (latencies, overheads, reductions), then bytes that flow at the fair rate. While no other transfer
 uses any of its links, a transfer is one event, its end. When another comes, it continues step by
 step from where it is.
+
+Flows share links max-min fairly, in exact integers: all grow at the same pace until a link is full;
+those through it keep their rate, the others grow on. A flow may consist of several messages on one
+link, which grow alike and count as often. Source: D. Bertsekas, R. Gallager, Data Networks, section
+6.5.2.
 """
 
 from __future__ import annotations
@@ -126,106 +131,6 @@ class _Filling:
                 self._messages[link] -= messages
 
 
-class Flow:
-    """``left`` is what is still to be moved, in rate units times ps, as of ``updated_ps``."""
-
-    __slots__ = ("demand", "end_ps", "left", "number", "rate", "updated_ps")
-
-    def __init__(self, number: int, demand: Demand, left: int, now_ps: int) -> None:
-        self.number = number
-        self.demand = demand
-        self.left = left
-        self.updated_ps = now_ps
-        self.rate = 0
-        self.end_ps = -1
-
-
-class Flows:
-    """Flows by number, which share links of some ``capacities`` (rate units) max-min fairly.
-
-    Rates change when a flow starts or ends, and only those of flows that are joined to it by
-    links. A flow ends with the first ps at which all has been moved; ``on_end`` is then called
-    with its number.
-    """
-
-    def __init__(
-        self, kernel: Kernel, capacities: Mapping[int, int], on_end: Callable[[int], None]
-    ) -> None:
-        self._kernel = kernel
-        self._capacities = capacities
-        self._on_end = on_end
-        self._flows: dict[int, Flow] = {}
-        self._on_link: dict[int, dict[int, Flow]] = {}
-        self._changed: dict[int, None] = {}
-
-    def start(self, number: int, demand: Demand, work: int) -> None:
-        """Start to move ``work``; `settle` gives it a rate."""
-        flow = self._flows[number] = Flow(number, demand, work, self._kernel.now_ps)
-        for link, _ in demand.uses:
-            self._on_link.setdefault(link, {})[number] = flow
-            self._changed[link] = None
-        if not demand.uses:
-            self._set_rate(flow, demand.limit)
-
-    def stop(self, number: int) -> int:
-        """Take a flow away before its end; return what it has still to move."""
-        flow = self._flows[number]
-        self._remove(flow)
-        return max(0, flow.left - flow.rate * (self._kernel.now_ps - flow.updated_ps))
-
-    def _remove(self, flow: Flow) -> None:
-        del self._flows[flow.number]
-        for link, _ in flow.demand.uses:
-            del self._on_link[link][flow.number]
-            self._changed[link] = None
-
-    def settle(self) -> None:
-        """Give every flow its fair rate after the changes of an instant."""
-        if not self._changed:
-            return
-        joined = self._joined()
-        self._changed.clear()
-        if len(joined) == 1:
-            (flow,) = joined.values()
-            shares = [self._capacities[link] // count for link, count in flow.demand.uses]
-            self._set_rate(flow, min(flow.demand.limit, *shares))
-            return
-        demands = {number: flow.demand for number, flow in joined.items()}
-        for number, rate in fair_rates(demands, self._capacities).items():
-            self._set_rate(joined[number], rate)
-
-    def _joined(self) -> dict[int, Flow]:
-        """Return the flows that are joined to a changed link by other flows and links."""
-        joined: dict[int, Flow] = {}
-        links = list(self._changed)
-        seen = set(links)
-        while links:
-            for number, flow in self._on_link[links.pop()].items():
-                if number in joined:
-                    continue
-                joined[number] = flow
-                fresh = [link for link, _ in flow.demand.uses if link not in seen]
-                seen.update(fresh)
-                links += fresh
-        return joined
-
-    def _set_rate(self, flow: Flow, rate: int) -> None:
-        if rate == flow.rate:
-            return
-        now_ps = self._kernel.now_ps
-        flow.left = max(0, flow.left - flow.rate * (now_ps - flow.updated_ps))
-        flow.updated_ps = now_ps
-        flow.rate = rate
-        flow.end_ps = now_ps - (-flow.left // rate)
-        self._kernel.at(flow.end_ps, self._end, flow)
-
-    def _end(self, flow: Flow) -> None:
-        # The end that was scheduled before a change of the rate no longer counts.
-        if flow.end_ps == self._kernel.now_ps and self._flows.get(flow.number) is flow:
-            self._remove(flow)
-            self._on_end(flow.number)
-
-
 PIECES = 16
 """Where links are shared, equal steps in a row are taken in at most so many pieces."""
 
@@ -306,7 +211,7 @@ class _InFlight:
 
     ``delay_ps`` and ``work`` are what is left of the current piece as of ``since_ps``, and
     ``steps_left`` how many steps of the phase follow it. ``wake_ps`` is the time of the event that
-    counts; -1 without one.
+    counts; -1 without one. ``rate`` is that at which it flows.
     """
 
     __slots__ = (
@@ -314,6 +219,7 @@ class _InFlight:
         "end",
         "number",
         "phase",
+        "rate",
         "since_ps",
         "state",
         "steps_left",
@@ -331,6 +237,7 @@ class _InFlight:
         self.wake_ps = -1
         self.delay_ps = 0
         self.work = 0
+        self.rate = 0
         self.phase = 0
         self.steps_left = transfer.phases[0].count if transfer.phases else 0
 
@@ -338,6 +245,19 @@ class _InFlight:
     def current(self) -> Phase:
         """The current phase."""
         return self.transfer.phases[self.phase]
+
+    @property
+    def demand(self) -> Demand:
+        """What the current phase sends."""
+        demand = self.current.demand
+        if demand is None:
+            raise AssertionError
+        return demand
+
+    def flow_until(self, now_ps: int) -> None:
+        """Move what flows at the current rate until now."""
+        self.work = max(0, self.work - self.rate * (now_ps - self.since_ps))
+        self.since_ps = now_ps
 
     def rest_ps(self) -> int:
         """Return how long the rest takes uncontended."""
@@ -388,15 +308,18 @@ class _InFlight:
 class Transfers:
     """The transfers in flight on links of some ``capacities`` (rate units).
 
-    `settle` has to be called after all events of an instant, as `Kernel.run` does.
+    The rates of what flows change when something begins or ceases to flow, and only those of flows
+    that are joined to it by links. `settle` has to be called after all events of an instant, as
+    `Kernel.run` does.
     """
 
     def __init__(self, kernel: Kernel, capacities: Mapping[int, int]) -> None:
         self._kernel = kernel
-        self._flows = Flows(kernel, capacities, self._has_flowed)
-        self._in_flight: dict[int, _InFlight] = {}
+        self._capacities = capacities
         self._on_link: dict[int, dict[int, _InFlight]] = {}
         self._changed_links: dict[int, None] = {}
+        self._flowing_on: dict[int, dict[int, _InFlight]] = {}
+        self._changed_flows: dict[int, None] = {}
         self._new: list[_InFlight] = []
         self._count = 0
 
@@ -404,7 +327,6 @@ class Transfers:
         """Start a transfer; ``end`` is called when it ends."""
         flight = _InFlight(self._count, transfer, end)
         self._count += 1
-        self._in_flight[flight.number] = flight
         self._new.append(flight)
         for link in transfer.links:
             self._on_link.setdefault(link, {})[flight.number] = flight
@@ -418,14 +340,50 @@ class Transfers:
         self._new.clear()
         self._changed_links.clear()
         for flight in affected.values():
-            if self._is_contended(flight.transfer):
+            transfer = flight.transfer
+            if transfer.has_rivals or any(len(self._on_link[link]) > 1 for link in transfer.links):
                 self._go_stepwise(flight)
             else:
                 self._go_to_end(flight)
-        self._flows.settle()
+        if self._changed_flows:
+            self._share()
 
-    def _is_contended(self, transfer: Transfer) -> bool:
-        return transfer.has_rivals or any(len(self._on_link[link]) > 1 for link in transfer.links)
+    def _share(self) -> None:
+        """Give every flow its fair rate after the changes of an instant."""
+        joined = self._joined()
+        self._changed_flows.clear()
+        demands = {number: flight.demand for number, flight in joined.items()}
+        if len(joined) == 1:
+            ((number, demand),) = demands.items()
+            shares = [self._capacities[link] // count for link, count in demand.uses]
+            rates = {number: min(demand.limit, *shares)}
+        else:
+            rates = fair_rates(demands, self._capacities)
+        for number, rate in rates.items():
+            self._set_rate(joined[number], rate)
+
+    def _joined(self) -> dict[int, _InFlight]:
+        """Return the flows that are joined to a changed link by other flows and links."""
+        joined: dict[int, _InFlight] = {}
+        links = list(self._changed_flows)
+        seen = set(links)
+        while links:
+            for number, flight in self._flowing_on[links.pop()].items():
+                if number in joined:
+                    continue
+                joined[number] = flight
+                fresh = [link for link, _ in flight.demand.uses if link not in seen]
+                seen.update(fresh)
+                links += fresh
+        return joined
+
+    def _set_rate(self, flight: _InFlight, rate: int) -> None:
+        if rate == flight.rate:
+            return
+        now_ps = self._kernel.now_ps
+        flight.flow_until(now_ps)
+        flight.rate = rate
+        self._wake_at(flight, now_ps - (-flight.work // rate))
 
     def _go_to_end(self, flight: _InFlight) -> None:
         """Schedule the end of a transfer that has its links to itself now."""
@@ -435,7 +393,7 @@ class Transfers:
         if flight.state is _State.DELAYED:
             flight.delay_ps -= now_ps - flight.since_ps
         elif flight.state is _State.FLOWING:
-            flight.work = self._flows.stop(flight.number)
+            self._stop_flow(flight)
         flight.state = _State.UNCONTENDED
         flight.since_ps = now_ps
         self._wake_at(flight, now_ps + flight.rest_ps())
@@ -462,17 +420,20 @@ class Transfers:
             flight.state = _State.DELAYED
             self._wake_at(flight, now_ps + flight.delay_ps)
             return
-        demand = flight.current.demand
-        if demand is None:
-            raise AssertionError
         flight.state = _State.FLOWING
         flight.wake_ps = -1
-        self._flows.start(flight.number, demand, flight.work)
+        flight.rate = 0
+        for link, _ in flight.demand.uses:
+            self._flowing_on.setdefault(link, {})[flight.number] = flight
+            self._changed_flows[link] = None
+        if not flight.demand.uses:
+            self._set_rate(flight, flight.demand.limit)
 
-    def _has_flowed(self, number: int) -> None:
-        flight = self._in_flight[number]
-        flight.work = 0
-        self._continue(flight)
+    def _stop_flow(self, flight: _InFlight) -> None:
+        flight.flow_until(self._kernel.now_ps)
+        for link, _ in flight.demand.uses:
+            del self._flowing_on[link][flight.number]
+            self._changed_flows[link] = None
 
     def _wake_at(self, flight: _InFlight, time_ps: int) -> None:
         flight.wake_ps = time_ps
@@ -484,12 +445,14 @@ class Transfers:
         flight.wake_ps = -1
         if flight.state is _State.UNCONTENDED:
             self._end(flight)
-        else:
-            flight.delay_ps = 0
-            self._continue(flight)
+            return
+        if flight.state is _State.FLOWING:
+            self._stop_flow(flight)
+            flight.work = 0
+        flight.delay_ps = 0
+        self._continue(flight)
 
     def _end(self, flight: _InFlight) -> None:
-        del self._in_flight[flight.number]
         for link in flight.transfer.links:
             del self._on_link[link][flight.number]
             self._changed_links[link] = None

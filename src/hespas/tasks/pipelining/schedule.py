@@ -4,6 +4,11 @@ A model is cut into parts, one after another. With one part a stage, part ``s`` 
 With several *chunks* a stage, they take turns: chunk ``c`` of stage ``s`` is part
 ``c * stages + s``, as Megatron-LM interleaves them (D. Narayanan et al., Efficient Large-Scale
 Language Model Training on GPU Clusters Using Megatron-LM, 2021).
+
+As text, a schedule has a line for each stage, with its passes in order. ``F3`` is the forward pass
+of micro-batch 3, ``B3`` its backward pass, ``W3`` the gradients of its weights, where a schedule
+has them apart. ``F3.1`` is that of chunk 1 of the stage. What stands before a colon names the stage
+and is not read; ``#`` begins a comment.
 """
 
 from __future__ import annotations
@@ -133,12 +138,14 @@ class Schedule:
 
 
 def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
-    """Return the share of the time in which a stage waits.
+    """Return the share of the time in which a stage waits, if stages are equal and messages free.
 
     Of GPipe and 1F1B it is ``(p - 1) / (m + p - 1)``; ``V`` chunks a stage divide the time that a
     stage waits by V, hence ``(p - 1) / (V m + p - 1)``; gradients of weights that are as long as
     the other two passes fill two thirds of it, hence ``(p - 1) / (3 m + p - 1)``, where there are
-    at least ``p`` micro-batches. `ConfigError` for fewer, and for a name that is none.
+    at least ``p`` micro-batches. `ConfigError` for fewer, and for a name that is none. Sources: D.
+    Narayanan et al., 2021 (as above), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism,
+    2023, table 1.
 
     >>> ideal_bubble("1f1b", stages=8, micro_batches=8)
     0.4666666666666667
@@ -270,7 +277,11 @@ def _cycle(schedule: Schedule, place: list[int], stuck: list[int]) -> str:
 
 
 NAMES = ("gpipe", "1f1b", "interleaved:V", "zero-bubble")
-"""The schedules by name; V is how many chunks a stage has."""
+"""The schedules that frameworks have, by name; V is how many chunks a stage has.
+
+Sources: Y. Huang et al., GPipe, 2019; D. Narayanan et al., 2021, as above (1F1B, interleaved); P.
+Qi et al., Zero Bubble Pipeline Parallelism, 2023 (the schedule ZB-H1).
+"""
 _INTERLEAVED = re.compile(r"interleaved:(\d{1,4})")
 
 
