@@ -23,8 +23,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from hespas.frontend.load import load_per_device, load_source
+from hespas.program.attrs import MOSAIC, CustomCallAttrs
 from hespas.program.program import Op, Program, all_ops
-from hespas.work.mosaic.kernel import KernelLoad, is_mosaic, kernel_load
+from hespas.work.mosaic.kernel import KernelLoad, kernel_load
 
 
 def shape(*sizes: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
@@ -40,7 +41,11 @@ def lowered(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> P
 
 def kernels(program: Program) -> list[Op]:
     """Return the calls of kernels, in order."""
-    return [op for op in all_ops(program) if is_mosaic(op)]
+    return [
+        op
+        for op in all_ops(program)
+        if isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
+    ]
 
 
 def loads(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> list[KernelLoad]:

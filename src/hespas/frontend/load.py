@@ -13,6 +13,7 @@ from hespas.frontend.overrides import NO_OPTIONS, Loaded, LoadOptions, Unpartiti
 from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.frontend.tables import with_tables
 from hespas.frontend.whole import whole_of
+from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
@@ -164,7 +165,9 @@ def _read(
     if isinstance(loaded, Unpartitioned):
         return loaded
     # In place of numbers that text leaves out, XLA's parser puts others.
-    if not isinstance(parsed, MlirModule) and _LEFT_OUT in source:
+    if MOSAIC.encode() not in source or (
+        not isinstance(parsed, MlirModule) and _LEFT_OUT in source
+    ):
         return loaded
     return replace(loaded, program=with_tables(loaded.program))
 

@@ -24,7 +24,7 @@ from hespas.program.attrs import (
     Table,
     WhileAttrs,
 )
-from hespas.program.program import Block, Op, Program, Value, all_ops
+from hespas.program.program import Block, Op, Program, Value
 from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import ElementType, NumberKind, TensorType
 from hespas.xla.mlir.text import read_dense_numbers, read_integers
@@ -191,8 +191,6 @@ def _is_read(kind: TensorType) -> bool:
 
 def with_tables(program: Program) -> Program:
     """Return the program with the tables that are known at each call of a kernel."""
-    if not any(_is_kernel(op) for op in all_ops(program)):
-        return program
     finder = _Finder(program)
     finder.block(program.main.body)
     return with_bodies(program, lambda body: each_op(body, finder.filled))

@@ -81,11 +81,6 @@ TRITON = "__gpu$xla.gpu.triton"
 """The target of kernels in Triton's language: Pallas's for GPUs, and those of jax-triton."""
 
 
-def is_triton(op: Op) -> bool:
-    """Return whether an operation is a kernel in Triton's language."""
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == TRITON
-
-
 def _known(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None and rule is attention:

@@ -8,9 +8,10 @@ from hespas.errors import CostError
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.methods import METHODS, EstimatorSpec
+from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Program, all_ops
 from hespas.split.strategies import SplitOptions, split_program
-from hespas.work.custom_call import is_triton
+from hespas.work.custom_call import TRITON
 from hespas.work.expand import Leaf, expand
 from triton_kernels import product, softmax
 
@@ -22,7 +23,11 @@ def _program(text: str) -> Program:
 
 
 def _call(text: str) -> Op:
-    (op,) = [op for op in all_ops(_program(text)) if is_triton(op)]
+    (op,) = [
+        op
+        for op in all_ops(_program(text))
+        if isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == TRITON
+    ]
     return op
 
 

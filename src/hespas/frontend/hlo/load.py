@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -187,15 +188,16 @@ def with_named_collectives(function: Function) -> Function:
     body = function.body
     if not any(_unnamed_collective(op) for op in scheduled_ops(body)):
         return function
-    neighbours = {
-        backwards: _Neighbours.of(body, backwards=backwards) for backwards in (True, False)
-    }
+
+    @cache
+    def neighbours(*, backwards: bool) -> _Neighbours:
+        return _Neighbours.of(body, backwards=backwards)
 
     def named(op: Op) -> Op:
         collective = _unnamed_collective(op)
         if collective is None:
             return op
-        scope = neighbours[collective.kind in _REDUCTIONS].scope(op)
+        scope = neighbours(backwards=collective.kind in _REDUCTIONS).scope(op)
         return _with_scope(op, scope) if scope else op
 
     def named_block(block: Block) -> Block:

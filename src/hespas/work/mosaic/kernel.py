@@ -137,11 +137,6 @@ def _vector_work(use: VectorUse, count: float) -> Work:
     return Work(flops=flop_counts(name, elements))
 
 
-def is_mosaic(op: Op) -> bool:
-    """Return whether an operation is a kernel of a TPU that its author wrote."""
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
-
-
 def kernel_load(op: Op) -> KernelLoad:
     """Return what the kernel of a ``tpu_custom_call`` does.
 

@@ -109,15 +109,6 @@ def read_integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, _INTEGER.findall(body)))
 
 
-def read_booleans(text: str) -> tuple[bool, ...]:
-    """Read ``array<i1: true, false>``.
-
-    >>> read_booleans("array<i1: true, false>")
-    (True, False)
-    """
-    return tuple(word == "true" for word in re.findall(r"true|false", text))
-
-
 @lru_cache(maxsize=512)
 def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Read a dense 64-bit integer attribute: its shape and its elements in row-major order.

@@ -7,7 +7,6 @@ import pytest
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.types import AsyncType, TensorType, TokenType, TupleType, size_bytes
 from hespas.xla.mlir.text import (
-    read_booleans,
     read_dense_integers,
     read_fields,
     read_integer,
@@ -97,7 +96,6 @@ def test_integers() -> None:
     assert read_integers("array<i64: 3, -1>") == (3, -1)
     assert read_integers("[4, 5]") == (4, 5)
     assert read_integers("dense<[1, 0]> : tensor<2xi64>") == (1, 0)
-    assert read_booleans("array<i1: true, false>") == (True, False)
     with pytest.raises(ProgramError, match="not an integer"):
         read_integer("unit")
 
