@@ -175,12 +175,13 @@ def _ours(text: str, node: str) -> dict[str, float]:
     from hespas.frontend.load import load_source  # noqa: PLC0415
     from hespas.hardware.presets import load_device  # noqa: PLC0415
     from hespas.price.tpu import priced_kernel  # noqa: PLC0415
+    from hespas.program.operations.traits import Category  # noqa: PLC0415
     from hespas.program.program import all_ops  # noqa: PLC0415
-    from hespas.work.mosaic.kernel import is_mosaic, kernel_load  # noqa: PLC0415
+    from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
 
     device = load_device(node)
     program = load_source(text.encode(), name="kernel")
-    (op,) = [op for op in all_ops(program) if is_mosaic(op)]
+    (op,) = [op for op in all_ops(program) if op.traits.category is Category.CUSTOM_CALL]
     priced, steps = priced_kernel(op, device), kernel_load(op).steps
     if priced is None or device.clock_hz is None:
         raise SystemExit(f"{node} does not describe its units")
