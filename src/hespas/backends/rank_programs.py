@@ -13,7 +13,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from math import isqrt
 from typing import assert_never
 
@@ -249,12 +248,11 @@ def _of_place(
 ) -> tuple[tuple[Rounds, tuple[int, ...], tuple[int, ...]], ...]:
     """Return, round by round, whom a member hears and whom it tells; rounds without it are left."""
     found: list[tuple[Rounds, tuple[int, ...], tuple[int, ...]]] = []
-    for _, group in groupby(schedule.messages(), key=lambda one: (id(one[0]), one[1].round)):
-        sent = list(group)
-        sources = tuple([message.source for _, message, _ in sent if message.target == place])
-        targets = tuple([message.target for _, message, _ in sent if message.source == place])
+    for rounds, sent in schedule.by_round():
+        sources = tuple([message.source for message, _ in sent if message.target == place])
+        targets = tuple([message.target for message, _ in sent if message.source == place])
         if sources or targets:
-            found.append((sent[0][0], sources, targets))
+            found.append((rounds, sources, targets))
     return tuple(found)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from math import isqrt
 
 from hespas.base.limits import MOST_ALGORITHM_CHUNKS
@@ -48,7 +47,7 @@ def program(schedule: Schedule) -> Program:
     larger = schedule.parts // (members if is_all_to_all else 1)
     inputs, outputs = chunk_counts(schedule.collective, members, larger)
     ranks = [_RankWriter(rank, schedule) for rank in range(members)]
-    for rounds, messages in _by_round(schedule):
+    for rounds, messages in schedule.by_round():
         for rank in ranks:
             rank.write_round(rounds, messages)
     return Program(
@@ -74,13 +73,6 @@ def common_program(name: str, collective: CollectiveKind, ranks: int) -> Program
 
 
 _Sent = tuple[Message, range]
-
-
-def _by_round(schedule: Schedule) -> Iterator[tuple[Rounds, list[_Sent]]]:
-    """Yield the messages of one round after the other."""
-    for _, group in groupby(schedule.messages(), key=lambda one: (id(one[0]), one[1].round)):
-        sent = list(group)
-        yield sent[0][0], [(message, parts) for _, message, parts in sent]
 
 
 _SEND, _RECEIVE = 0, 1

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import groupby
 from math import ceil
 from typing import NamedTuple
 
@@ -105,6 +106,12 @@ class Schedule:
                     parts = rounds.parts(message)
                     if parts or not self.parts:
                         yield rounds, message, parts
+
+    def by_round(self) -> Iterator[tuple[Rounds, list[tuple[Message, range]]]]:
+        """Yield the messages of one round after the other, with their parts."""
+        for _, group in groupby(self.messages(), key=lambda one: (id(one[0]), one[1].round)):
+            sent = list(group)
+            yield sent[0][0], [(message, parts) for _, message, parts in sent]
 
     def windowed(self, window: int | None) -> Schedule:
         """Return the schedule in which a member sends to at most ``window`` others at once.
