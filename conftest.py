@@ -12,7 +12,7 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from base_install import base_install
-from hespas.base.staying import stay
+from hespas.base.process import stay
 
 # Nothing timed decides: machines are shared. The same examples are drawn every time.
 settings.register_profile(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 
-from hespas.prediction.goodput.failures import FAILURES as RATES
+from hespas.prediction.goodput.model import FAILURES as RATES
 from hespas.prediction.goodput.model import LongRun, best_interval_s, goodput_of
 from hespas.prediction.goodput.simulation import simulated
 

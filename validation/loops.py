@@ -18,7 +18,7 @@ from typing import Any
 
 from hespas.evidence.validate.measurements import MeasuredStep
 from hespas.evidence.validate.recompute import Sources
-from hespas.prediction import caches, composition
+from hespas.prediction import composition, machines
 from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
@@ -96,7 +96,7 @@ def _way(
         network=NetworkOptions(system=system),
     )
     prepared = composition.prepare(options, source=sources.source(step))
-    estimates = composition.price(prepared, options, store=caches.store_of(options.estimate))
+    estimates = composition.price(prepared, options, store=machines.store_of(options.estimate))
     prediction = composition.finish(prepared, estimates, options)
     return {
         "compute_s": prediction.compute_s,

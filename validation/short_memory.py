@@ -14,7 +14,7 @@ import sys
 from dataclasses import replace
 
 from hespas.compile.options import CompileOptions
-from hespas.prediction.folded import predict_folded
+from hespas.prediction.composition import predict_folded
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.study.space import candidates_of

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from fit_links import FABRICS, WIRES, residual_rows, wire
-from hespas.base.config_files import read_json
+from hespas.base.decode import read_json
 from hespas.hardware.links import LINKS_DIRECTORY, link_names, load_link
 
 

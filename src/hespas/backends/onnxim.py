@@ -26,7 +26,7 @@ from hespas.backends.tool import (
     digest,
     refusal,
 )
-from hespas.base.config_files import read_json
+from hespas.base.decode import read_json
 from hespas.base.figures import Text
 from hespas.base.files import json_bytes
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError

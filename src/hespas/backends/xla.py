@@ -16,8 +16,8 @@ import msgspec
 from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
 from hespas.base.figures import Text
 from hespas.base.files import write_file
+from hespas.base.process import Worker
 from hespas.base.suggest import suggestion
-from hespas.base.worker import Worker
 from hespas.errors import ConfigError, ToolError
 from hespas.hardware.device import Hardware
 from hespas.price.estimate import Estimate

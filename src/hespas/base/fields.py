@@ -22,10 +22,36 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from hespas.base.groups import Group
 from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.errors import option as mark
+
+
+class Group(Enum):
+    """The headings of help texts, in the order in which they are shown.
+
+    ``MAIN`` are those that most users need. A dataclass of options names its group as ``GROUP``; a
+    field that stands elsewhere declares its own (`hespas.base.fields.Option`).
+
+    >>> [group.value for group in Group][:2]
+    ['Options', 'Workload']
+    """
+
+    MAIN = "Options"
+    WORKLOAD = "Workload"
+    MODEL = "Options of models"
+    PIPELINE = "Pipelines"
+    MAXTEXT = "Options of MaxText"
+    COMPILATION = "Compilation"
+    DIVISION = "Dividing the program"
+    ESTIMATION = "Estimation"
+    NETWORK = "Cluster and network"
+    ENGINE = "Another simulator"
+    LONG_RUN = "A long run"
+    CACHES = "Caches and limits"
+    OUTPUT = "Output"
+    LOGGING = "Logging and help"
+
 
 _T = TypeVar("_T")
 _METADATA = "option"

@@ -12,9 +12,8 @@ import click
 from msgspec.structs import replace
 
 from hespas.base.cache import ContentCache
-from hespas.base.fields import Option, declare
+from hespas.base.fields import Group, Option, declare
 from hespas.base.files import cache_home, check_file, write_file
-from hespas.base.groups import Group
 from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary, parse_quantity
 from hespas.cli import flags

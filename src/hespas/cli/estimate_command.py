@@ -8,8 +8,14 @@ from typing import Any
 import click
 
 from hespas.cli import flags
-from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.outputs import (
+    check_targets,
+    estimate_into,
+    output_of,
+    stats_of,
+    summary_of,
+    write_json,
+)
 from hespas.prediction import checks, composition
 from hespas.prediction.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions
 from hespas.program.experts import ExpertOptions

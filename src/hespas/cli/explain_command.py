@@ -9,7 +9,7 @@ import click
 from hespas.base.fields import options_in
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
-from hespas.prediction import caches, checks, composition
+from hespas.prediction import checks, composition, machines
 from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.step import explain_rows
@@ -48,7 +48,7 @@ def command(json_file: str | None, **given: Any) -> None:
     options = checks.checked(requested)
     check_targets(json_file, None)
     prepared = composition.prepare(options)
-    estimates = composition.price(prepared, options, store=caches.store_of(options.estimate))
+    estimates = composition.price(prepared, options, store=machines.store_of(options.estimate))
     prediction = composition.finish(prepared, estimates, options)
     changes = all_changes(prediction)
     if json_file is not None:

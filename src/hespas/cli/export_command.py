@@ -16,7 +16,7 @@ from hespas.errors import ConfigError, OutputError, option
 from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
 from hespas.hardware.sized import find_system
 from hespas.sources.exported import partitioned
-from hespas.sources.maxtext.source import DEFAULT_CONFIG, MaxTextStep, check_slices
+from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep, check_slices
 from hespas.sources.options import MaxTextOptions, ModelOptions
 from hespas.sources.source import (
     DumpSource,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from hespas.base.fields import Layer, Option, build, check_effects, joined, options_in
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Layer, Option, build, check_effects, joined, options_in
 from hespas.cli.help import Command, Flag
 from hespas.cli.progress import show_progress
 from hespas.errors import ConfigError, OutputError, option, spelled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from hespas.base.groups import Group
+from hespas.base.fields import Group
 from hespas.base.suggest import nearest
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ import click
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, option
-from hespas.prediction.caches import compiled_directory
 from hespas.prediction.checks import checked
 from hespas.prediction.composition import divide, load_alone, price
 from hespas.prediction.figures.assumptions import grouped_assumptions
-from hespas.prediction.machines import device_of
+from hespas.prediction.machines import compiled_directory, device_of
 from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from hespas.base.fields import Group
 from hespas.base.files import check_file
-from hespas.base.groups import Group
 from hespas.cli import flags
 from hespas.cli.outputs import check_targets, write_json
 from hespas.errors import ConfigError, OutputError, option

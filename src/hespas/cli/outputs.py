@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
 
-from hespas.base.files import check_file, json_bytes, write_file
+from hespas.base.files import (
+    OutputMark,
+    check_file,
+    json_bytes,
+    staged_directory,
+    write_file,
+)
 from hespas.errors import OutputError
+from hespas.prediction.composition import Prepared, price
+from hespas.prediction.machines import store_of
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.workload import workload_digest
+from hespas.price.cache import Store
+from hespas.price.graph import GraphEstimate, computation_assumptions
+from hespas.price.methods import DEFAULT, method_named
+from hespas.report.regions import estimate_summary, module_stats, write_region_files
+from hespas.tasks.chakra.format import write_traces
+from hespas.tasks.graph import TaskGraph
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
@@ -72,3 +92,60 @@ def write_json(target: str, value: object) -> None:
         click.echo(content.decode(), nl=False)
     else:
         write_file(Path(target), content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where files go, None for nowhere; and where estimates are cached."""
+
+    stage: Path | None
+    store: Store | None
+
+
+@contextmanager
+def output_of(options: PredictOptions) -> Generator[Output]:
+    """Stage the output directory, where one is asked for; it appears only if all goes well."""
+    target, workload = options.output.directory, options.program.file
+    if target is None or workload is None:
+        yield Output(stage=None, store=store_of(options.estimate))
+        return
+    mark = OutputMark(workload=workload.name, content=workload_digest(options))
+    with staged_directory(target, mark, clean=options.output.clean) as stage:
+        beside = target if target.exists() else stage
+        yield Output(stage=stage, store=store_of(options.estimate, beside=beside))
+
+
+def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -> GraphEstimate:
+    """Estimate, and write the modules and their statistics where files are asked for."""
+    start_s = perf_counter()
+    result = price(prepared, options, store=output.store)
+    if output.stage is not None:
+        write_region_files(prepared.graph, prepared.modules, output.stage)
+        elapsed_s = perf_counter() - start_s
+        stats = module_stats(result, prepared.modules, estimation_time_s=elapsed_s)
+        (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
+    return result
+
+
+def write_tasks(tasks: TaskGraph, output: Output) -> None:
+    """Write the traces of all devices, where files are asked for."""
+    if output.stage is not None:
+        write_traces(tasks, output.stage)
+
+
+def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
+    """Return the statistics of an estimate, and what it rests on, as JSON values."""
+    return {
+        **module_stats(result, prepared.modules, estimation_time_s=result.reuse.elapsed_s),
+        "assumptions": list(computation_assumptions(prepared.graph, result)),
+        "warnings": list(result.total.warnings),
+    }
+
+
+def summary_of(
+    result: GraphEstimate, prepared: Prepared, options: PredictOptions, *, times: bool
+) -> str:
+    """Return the same for people, with ``times`` or after profiling what the estimator took."""
+    assumptions = computation_assumptions(prepared.graph, result)
+    is_profiled = method_named(options.estimate.method or DEFAULT.name).device_here
+    return estimate_summary(result, assumptions, times=times or bool(is_profiled))

@@ -9,10 +9,17 @@ import click
 import msgspec
 
 from hespas.cli import flags
-from hespas.cli.output_directory import estimate_into, output_of, write_tasks
-from hespas.cli.outputs import check_targets, write_json, write_pipeline, write_prediction
+from hespas.cli.outputs import (
+    check_targets,
+    estimate_into,
+    output_of,
+    write_json,
+    write_pipeline,
+    write_prediction,
+    write_tasks,
+)
 from hespas.errors import ConfigError, option
-from hespas.prediction import checks, composition, cutting, folded, staged
+from hespas.prediction import checks, composition, cutting, staged
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
@@ -47,7 +54,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     options = checks.checked(requested)
     check_targets(json_file, timeline, options.output.directory)
     if timeline is None and options.output.directory is None:
-        prediction = folded.predict_folded(options, whole_up_to=MOST_OPERATIONS)
+        prediction = composition.predict_folded(options, whole_up_to=MOST_OPERATIONS)
     else:
         prediction = _with_files(options)
     if timeline is not None:

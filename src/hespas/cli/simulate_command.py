@@ -16,7 +16,7 @@ from hespas.backends.astra_sim import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
 from hespas.backends.sst import run_sst
-from hespas.base.groups import Group
+from hespas.base.fields import Group
 from hespas.base.process import scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.cli import flags

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from hespas.cli import flags
-from hespas.cli.output_directory import output_of
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.outputs import check_targets, output_of, write_json
 from hespas.prediction.composition import Prepared, prepare_alone
 from hespas.prediction.options import OutputOptions, ProgramOptions
 from hespas.report.regions import file_of_region, region_descriptions, write_region_files

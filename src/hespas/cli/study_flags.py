@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hespas.base.fields import Option
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Option
 from hespas.cli import flags
 from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.errors import ConfigError, option

@@ -7,8 +7,15 @@ from typing import Any
 import click
 
 from hespas.cli import flags
-from hespas.cli.output_directory import estimate_into, output_of, stats_of, summary_of, write_tasks
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.outputs import (
+    check_targets,
+    estimate_into,
+    output_of,
+    stats_of,
+    summary_of,
+    write_json,
+    write_tasks,
+)
 from hespas.errors import ConfigError, option
 from hespas.prediction import checks, composition, machines
 from hespas.prediction.options import EstimateOptions, NetworkOptions, OutputOptions, ProgramOptions

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isqrt
 
-from hespas.base.limits import MOST_ALGORITHM_CHUNKS
+from hespas.base.figures import MOST_ALGORITHM_CHUNKS
 from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.program import (
     Buffer,

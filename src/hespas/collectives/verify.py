@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hespas.base.limits import MOST_ALGORITHM_CHUNKS
+from hespas.base.figures import MOST_ALGORITHM_CHUNKS
 from hespas.collectives.execution import (
     Block,
     Execution,

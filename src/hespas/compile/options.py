@@ -9,8 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Option, declare
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option

@@ -12,10 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hespas.base.config_files import read_json, read_yaml
-from hespas.base.decode import decode
-from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
-from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
+from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.figures import MOST_DEVICES, MOST_DIGITS, CountOrZero, NotNegative, Positive, Text
 from hespas.base.units import format_time
 from hespas.errors import ConfigError, HardwareError, option
 

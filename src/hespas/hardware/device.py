@@ -12,8 +12,7 @@ from types import MappingProxyType
 from msgspec import Struct, structs
 from msgspec.structs import force_setattr
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import (
     Count,
     Fraction,

@@ -18,8 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hespas.base.config_files import read_json, read_yaml
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json, read_yaml
 from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
 from hespas.hardware.machine_links import Edge, Graph, MachineFile

@@ -17,10 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
-from hespas.base.figures import Count, DeviceCount, NotNegative, Positive, Text
-from hespas.base.limits import MOST_DEVICES
+from hespas.base.decode import decode, read_json
+from hespas.base.figures import MOST_DEVICES, Count, DeviceCount, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 from hespas.hardware.infragraph import read_infragraph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link

@@ -16,8 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from msgspec import Struct
 
-from hespas.base.config_files import read_text
+from hespas.base.decode import read_text
 from hespas.base.figures import NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
 

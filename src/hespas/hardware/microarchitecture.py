@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, check_clock

@@ -23,8 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, FractionOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option

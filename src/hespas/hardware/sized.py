@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TypeVar
 
-from hespas.base.limits import MOST_DEVICES, MOST_DIGITS
+from hespas.base.figures import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
 from hespas.hardware.interconnect import (
     Dimensions,

@@ -21,10 +21,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from hespas.base.config_files import read_json, read_yaml
-from hespas.base.decode import decode
-from hespas.base.figures import Count, CountOrZero, DeviceCount, NotNegative, Positive, Text
-from hespas.base.limits import MOST_CHUNKS, MOST_DEVICES
+from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.figures import (
+    MOST_CHUNKS,
+    MOST_DEVICES,
+    Count,
+    CountOrZero,
+    DeviceCount,
+    NotNegative,
+    Positive,
+    Text,
+)
 from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind

@@ -39,7 +39,7 @@ class Llama3:
     """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh.
 
     They are computed in ``accumulation`` rounds, over which gradients are accumulated. Where
-    ``attention`` is auto, what runs the model decides: see `hespas.sources.attention`. Weights that
+    ``attention`` is auto, what runs the model decides: see `hespas.sources.source`. Weights that
     AdamW changes and its moments are of ``state_dtype``, and weights are cast to ``dtype`` before
     they are gathered.
     """

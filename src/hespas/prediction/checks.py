@@ -18,10 +18,19 @@ from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System
 from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, PIPE
-from hespas.prediction.caches import check_caches
-from hespas.prediction.estimators import check_device_options, check_method_options, spec_of
-from hespas.prediction.goodput.failures import failure_interval
-from hespas.prediction.machines import device_of, model_of, no_device, node_of, system_of, with_node
+from hespas.prediction.goodput.model import failure_interval
+from hespas.prediction.machines import (
+    check_caches,
+    check_device_options,
+    check_method_options,
+    device_of,
+    model_of,
+    no_device,
+    node_of,
+    spec_of,
+    system_of,
+    with_node,
+)
 from hespas.prediction.options import EstimateOptions, Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction.workload import source_of
 from hespas.price.methods import DeviceUse, method_named

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
@@ -12,7 +13,6 @@ from hespas.base.progress import Stage, stage
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import part_warnings
 from hespas.hardware.system import System
-from hespas.prediction.caches import prices_of, store_of
 from hespas.prediction.checks import (
     check_changed_links,
     check_custom_calls,
@@ -23,14 +23,16 @@ from hespas.prediction.checks import (
     no_schedule,
     no_system,
 )
-from hespas.prediction.estimators import estimator_of
 from hespas.prediction.loading import load, with_experts, with_origin_noted
 from hespas.prediction.machines import (
     device_name,
     device_of_memory,
+    estimator_of,
     host_bandwidth,
     model_of,
     node_of,
+    prices_of,
+    store_of,
     system_of,
 )
 from hespas.prediction.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
@@ -43,12 +45,13 @@ from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
 from hespas.simulate.models import simulate_job
-from hespas.simulate.rounds import chained, opened
+from hespas.simulate.rounds import Repeat, chained, extended, opened
 from hespas.simulate.timeline import Timeline
+from hespas.split.flatten import unrolled_size
 from hespas.split.modules import RegionModules, region_modules
-from hespas.split.regions import Compute, RegionGraph
+from hespas.split.regions import Compute, LoopRound, RegionGraph
 from hespas.split.strategies import split_program
-from hespas.tasks.build import check_host_link, estimated_tasks
+from hespas.tasks.build import check_host_link, estimated_tasks, regions_of_tasks
 from hespas.tasks.graph import TaskGraph
 from hespas.tasks.pipelining.options import Overlap
 
@@ -328,3 +331,67 @@ def finish(
         device_name=device_name(options.estimate),
         part_warnings=part_warnings(node_of(options.estimate), prepared.system),
     )
+
+
+_FEW = 4
+"""Rounds of each loop that are simulated; the third is held against the second."""
+
+
+def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Prediction:
+    """Predict one step as `predict` does, with a few rounds of each loop where that will do.
+
+    The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have those rounds
+    of each loop. Takes a fraction of the time and memory for programs with long loops. Programs of
+    at most ``whole_up_to`` operations, loops unrolled, are simulated whole.
+    """
+    options = checked(options)
+    system, program = load_settled(options)
+    store = store_of(options.estimate)
+    # Only what is scheduled has rounds that stand for others.
+    if not program.is_scheduled or (whole_up_to and unrolled_size(program) <= whole_up_to):
+        return _whole(program, options, system, store)
+    folded = divide(program, options, system=system, most_rounds=_FEW)
+    is_whole = not folded.graph.is_folded
+    if is_whole or not folded.graph.host_transfers:
+        check_host_link(folded.graph, host_bandwidth(options.estimate))
+        prediction = finish(folded, price(folded, options, store=store), options)
+        if is_whole or prediction.timeline is None:
+            return prediction
+        whole = _extended(prediction.timeline, folded.graph, prediction.tasks)
+        if whole is not None:
+            return replace(prediction, timeline=whole)
+    return _whole(program, options, system, store)
+
+
+def _whole(
+    program: Program, options: PredictOptions, system: System | None, store: Store | None
+) -> Prediction:
+    prepared = divide_whole(program, options, system)
+    return finish(prepared, price(prepared, options, store=store), options)
+
+
+def _extended(timeline: Timeline, graph: RegionGraph, tasks: TaskGraph) -> Timeline | None:
+    regions = {task: region.id for task, region in regions_of_tasks(graph, tasks).items()}
+    counts = {task: graph.counts[region] for task, region in regions.items()}
+    return extended(timeline, _repeats(graph, regions), counts)
+
+
+def _repeats(graph: RegionGraph, regions: Mapping[int, int]) -> list[Repeat]:
+    """Return the second and the third round of each loop of which rounds are left out."""
+    ordered = sorted(regions)
+    of_region = [regions[task] for task in ordered]
+
+    def tasks(one: LoopRound) -> tuple[int, ...]:
+        first, last = bisect_left(of_region, one.first), bisect_right(of_region, one.last)
+        return tuple(ordered[first:last])
+
+    found: list[Repeat] = []
+    ended: dict[tuple[str, int, int], LoopRound] = {}
+    for one in graph.rounds:
+        ended[one.loop, one.number, one.last + 1] = one
+        if one.number == _FEW and one.count > _FEW:
+            third = ended[one.loop, _FEW - 1, one.first]
+            second = ended[one.loop, _FEW - 2, third.first]
+            count = one.count - _FEW + 1
+            found.append(Repeat(before=tasks(second), again=tasks(third), count=count))
+    return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -10,6 +12,7 @@ from time import perf_counter
 
 import msgspec
 
+from hespas.base.units import format_quantity
 from hespas.errors import (
     ConfigError,
     DeviceCountError,
@@ -24,20 +27,24 @@ from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
 from hespas.hardware.system import System
 from hespas.models.experts import capacity_of
-from hespas.prediction.caches import compiled_directory, made_directory
 from hespas.prediction.checks import check_effects
-from hespas.prediction.estimators import check_device_options
 from hespas.prediction.fidelity import Plan, fallen_back, planned
-from hespas.prediction.machines import device_of
+from hespas.prediction.machines import (
+    check_device_options,
+    compiled_directory,
+    device_of,
+    made_directory,
+)
 from hespas.prediction.options import Fidelity, PredictOptions
-from hespas.prediction.replicated import replication_warning
-from hespas.prediction.sums import without_sums
 from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import method_named
+from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.kernels import CompiledKernels, decode_kernels
-from hespas.program.program import Program, Whole, with_kernels
+from hespas.program.program import Block, Function, Program, Whole, all_ops, with_kernels
+from hespas.program.scopes import merged_layers, read_scope
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
+from hespas.work.gemm import gemms
 
 log = logging.getLogger("hespas")
 
@@ -230,6 +237,8 @@ def _fused(
         )
     part = options.program.model.part
     if part is not None:
+        from hespas.prediction.passes import without_sums  # noqa: PLC0415 - pipelines alone
+
         program = without_sums(program, part)
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
@@ -315,3 +324,82 @@ def with_origin_noted(program: Program, options: PredictOptions) -> Program:
     from hespas.compile.origin import with_origin  # noqa: PLC0415
 
     return with_origin(program, str(node))
+
+
+_NOTABLE = 1.05
+"""Repeated products below a twentieth of all are left out: padding, and heads that don't divide."""
+_DEPTH, _SHOWN, _NO_NAME = 2, 3, "(no name)"
+
+Flops = Counter[str]
+"""FLOPs of matrix products by module path."""
+
+
+def replication_warning(undivided: Program, local: Program) -> str:
+    """Return which matrix products devices repeat, and how often; empty where they don't.
+
+    ``undivided`` is the program of all devices, ``local`` that of one. Nothing is said where a
+    part of the first is written for single devices, or a loop's rounds are not known.
+    """
+    devices = local.declared_devices or 1
+    if devices == 1 or any(op.kind == "manual_computation" for op in all_ops(undivided)):
+        return ""
+    whole, one = product_flops(undivided), product_flops(local)
+    if whole is None or one is None or not whole:
+        return ""
+    needed, executed = whole.total(), devices * one.total()
+    if executed <= _NOTABLE * needed:
+        return ""
+    repeated = {
+        path: devices * flops - whole[path]
+        for path, flops in one.items()
+        if whole[path] and devices * flops > _NOTABLE * whole[path]
+    }
+    longest = sorted(repeated, key=lambda path: (-repeated[path], path))[:_SHOWN]
+    where = ", ".join(
+        f"{path or _NO_NAME} {devices * one[path] / whole[path]:.3g} x" for path in longest
+    )
+    return (
+        f"devices repeat computation: their matrix products have "
+        f"{format_quantity(executed, 'FLOP')} together, {executed / needed:.3g} x those of the "
+        f"undivided program{where and f' ({where})'}; a sharding constraint "
+        "(jax.lax.with_sharding_constraint) divides them"
+    )
+
+
+def product_flops(program: Program) -> Flops | None:
+    """Return the FLOPs of a program's matrix products by module; None for unknown loops."""
+    try:
+        return _of_block(program.main.body, program.functions, {})
+    except _UnknownLoopError:
+        return None
+
+
+class _UnknownLoopError(Exception):
+    """The program does not say how often a loop runs."""
+
+
+def _of_block(block: Block, functions: Mapping[str, Function], known: dict[str, Flops]) -> Flops:
+    found: Flops = Counter()
+    for op in block.operations:
+        match op.attrs:
+            case WhileAttrs(trip_count=count):
+                inner = _of_block(op.regions[-1], functions, known)
+                if inner and count is None:
+                    raise _UnknownLoopError
+                found += _times(inner, count or 0)
+            case CaseAttrs():
+                branches = [_of_block(region, functions, known) for region in op.regions]
+                found += max(branches, key=lambda each: each.total(), default=Flops())
+            case CallAttrs(callee=callee):
+                if callee not in known:
+                    known[callee] = _of_block(functions[callee].body, functions, known)
+                found += known[callee]
+            case _:
+                for product in gemms(op):
+                    path = merged_layers(read_scope(op.scope).path)[:_DEPTH]
+                    found["/".join(path)] += product.flops
+    return found
+
+
+def _times(flops: Flops, count: int) -> Flops:
+    return Counter({path: count * each for path, each in flops.items()})

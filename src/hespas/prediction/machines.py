@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from hespas.base.fields import changed
+from hespas.base.files import cache_home
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.hardware.faster_links import with_link_bandwidths
-from hespas.hardware.presets import device_names, load_device
+from hespas.hardware.presets import device_names, load_device, load_hardware
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
-from hespas.prediction.options import EstimateOptions, NetworkOptions
+from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
+from hespas.price.cache import DiskStore, MemoryStore, Store
+from hespas.price.driver import Estimator
 from hespas.price.graph import no_power
-from hespas.price.methods import DEFAULT, DeviceUse, method_named
+from hespas.price.methods import (
+    DEFAULT,
+    DeviceUse,
+    EstimatorSpec,
+    Method,
+    default_method,
+    method_named,
+)
+from hespas.price.roofline import RooflineOptions
+from hespas.program.kernels import CompiledKernels
+from hespas.program.program import Program
 from hespas.simulate.models import Model, ModelChoice, default_model
+from hespas.split.modules import RegionModules
 
 
 def system_of(options: NetworkOptions) -> System | None:
@@ -160,3 +175,141 @@ def device_of_memory(options: EstimateOptions) -> Device | None:
     """Return the device that holds the program; None where the program runs here."""
     method = method_named(options.method or DEFAULT.name)
     return None if method.device_here else device_of(options)
+
+
+_WORTH_KEEPING = 32
+
+
+def compiled_directory(options: EstimateOptions) -> Path | None:
+    """Return where compiled programs, and what is read of their kernels, are cached."""
+    if options.disable_cache or options.in_memory_only_cache:
+        return None
+    # Where nothing is kept, nothing waits for it.
+    from hespas.compile.cache import default_directory  # noqa: PLC0415
+
+    return options.cache_dir or default_directory()
+
+
+def made_directory(options: EstimateOptions) -> Path | None:
+    """Return where exported and partitioned programs are cached."""
+    if compiled_directory(options) is None:
+        return None
+    return options.cache_dir or cache_home() / "exported"
+
+
+def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store | None:
+    """Return where prices are cached: in memory, or on disk; None for nowhere.
+
+    ``beside`` is the output directory, which holds the cache unless the options name another.
+    """
+    if options.disable_cache:
+        return None
+    if options.cache_dir is not None:
+        return DiskStore(directory=options.cache_dir)
+    if options.in_memory_only_cache or beside is None:
+        return MemoryStore()
+    return DiskStore(directory=beside / "cache")
+
+
+def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
+    """Return where prices of compiled programs are kept without being asked for, if anywhere.
+
+    Those of few regions are made in less time than it takes to look for them.
+    """
+    if compiled_directory(options) is None or len(modules.modules) < _WORTH_KEEPING:
+        return None
+    # Programs that are not compiled need not wait for it.
+    from hespas.price.cache import KeptStore  # noqa: PLC0415
+
+    return KeptStore(directory=options.cache_dir or cache_home() / "prices")
+
+
+def check_caches(options: EstimateOptions) -> None:
+    """Raise what a cache that can't be written raises, before there is anything to keep."""
+    # Of use to few commands, and half of what they import.
+    from hespas.sources.workload import export_cache  # noqa: PLC0415
+
+    directory = compiled_directory(options)
+    if directory is not None:
+        export_cache(directory).check()
+
+
+def estimator_of(program: Program, options: PredictOptions) -> Estimator:
+    """Return the estimator of a program; `ConfigError` for options that have no effect on it."""
+    estimate = options.estimate
+    device = device_of(estimate)
+    method = _method_of(program, estimate, device)
+    check_device_options(estimate, method)
+    check_method_options(method, options)
+    if device is None and method.device_use is DeviceUse.NEEDED:
+        raise no_device(estimate)
+    return method.estimator(spec_of(options, device, program.kernels))
+
+
+def _method_of(program: Program, options: EstimateOptions, device: Device | None) -> Method:
+    if options.method is not None:
+        return method_named(options.method)
+    return default_method(program, device)
+
+
+def spec_of(
+    options: PredictOptions, device: Device | None, kernels: CompiledKernels | None
+) -> EstimatorSpec:
+    """Return what a method makes its estimator of."""
+    estimate = options.estimate
+    return EstimatorSpec(
+        device=device,
+        hardware=estimate.hardware,
+        roofline_options=_roofline_options(estimate),
+        custom_calls=estimate.custom_calls,
+        kernels=kernels,
+        kernels_directory=None if kernels is None else compiled_directory(estimate),
+    )
+
+
+def _roofline_options(options: EstimateOptions) -> RooflineOptions:
+    """Return what to do about types without a rate: as the device's file says."""
+    if options.roofline is not None:
+        return options.roofline
+    hardware = options.hardware
+    if isinstance(options.node, str | Path):
+        hardware = load_hardware(options.node)
+    if isinstance(options.node, Device) or not isinstance(hardware, RooflineHardware):
+        return RooflineOptions()
+    return RooflineOptions(
+        error_on_unknown_type=bool(hardware.error_on_unknown_type),
+        warn_on_unknown_type=bool(hardware.warn_on_unknown_type),
+    )
+
+
+def check_device_options(options: EstimateOptions, method: Method) -> None:
+    """Raise `ConfigError` for options that describe a device to a method that reads none."""
+    given = {
+        "node": options.node,
+        "peak_flops": options.peak_flops,
+        "memory_bandwidth": options.memory_bandwidth,
+        "per_datatype_flops": options.per_datatype_flops,
+    }
+    for name, value in given.items():
+        if value is not None:
+            method.check_uses_device(name)
+
+
+def check_method_options(method: Method, options: PredictOptions) -> None:
+    """Raise `ConfigError` for options about kernels to a method that prices none."""
+    power = options.estimate.power
+    for name in changed(power):
+        if not method.follows_clock:
+            raise ConfigError(
+                f"{option(name)} has no effect on method {method.name}",
+                hint=f"drop it, or add {option('method')} measured",
+            )
+    if options.estimate.launch_overhead_s is not None and not method.adds_launches:
+        raise ConfigError(
+            f"{option('launch_overhead')} has no effect on method {method.name}",
+            hint=f"drop it, or add {option('method')} roofline",
+        )
+    if options.program.kernels is not None and not method.reads_kernels:
+        raise ConfigError(
+            f"{option('kernels')} has no effect on method {method.name}", hint="drop it"
+        )

@@ -9,8 +9,7 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, cast
 
-from hespas.base.figures import LEAST_BARE_RATE, USUAL_UNITS
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import LEAST_BARE_RATE, MOST_DIGITS, USUAL_UNITS
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option

@@ -21,11 +21,9 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from hespas.base.config_files import read_json
-from hespas.base.decode import decode
-from hespas.base.fields import Layer, Option, declare, options_in
+from hespas.base.decode import decode, read_json
+from hespas.base.fields import Group, Layer, Option, declare, options_in
 from hespas.base.figures import Count, Text
-from hespas.base.groups import Group
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster

@@ -6,31 +6,99 @@ operations, and so is communication that no computation hides; so the two add up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
+from hespas.hardware.system import System
 from hespas.memory.usage import held_between
 from hespas.models.model import MeshAxes
-from hespas.models.part import EXPERT, Part
+from hespas.models.part import EXPERT, PIPE, SHARED, Part, PartProgram
 from hespas.prediction.result import Prediction
-from hespas.prediction.sums import Groups, groups_of_task
 from hespas.program.collectives import CollectiveKind
+from hespas.program.devices import device_group_table
 from hespas.program.groups import groups_along
-from hespas.program.program import Op
+from hespas.program.program import Op, Program
+from hespas.program.rewrite import with_bodies, without_identities
 from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
+from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Collective, Compute, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
+    GroupTable,
     MemoryTask,
     ReceiveTask,
     SendTask,
     Task,
     TaskGraph,
 )
+
+Groups = frozenset[frozenset[int]]
+
+
+def without_sums(program: Program, part: Part) -> Program:
+    """Return the program of one device of a part without the sums that a step makes once."""
+    dropped = _dropped(part)
+    if not dropped:
+        return program
+
+    def is_sum(op: Op) -> bool:
+        return op.kind == "all_reduce" and _groups(device_group_table(op, program)) in dropped
+
+    return with_bodies(program, lambda body: without_identities(body, is_sum))
+
+
+def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:
+    """Return the tasks of a part's program without the sums that a step makes once."""
+    dropped = _dropped(part)
+    if not dropped:
+        return tasks
+    rewired: dict[int, tuple[int, ...]] = {}
+    kept: list[Task] = []
+
+    def followed(needs: tuple[int, ...]) -> tuple[int, ...]:
+        found = (each for need in needs for each in rewired.get(need, (need,)))
+        return tuple(sorted(set(found)))
+
+    for task in tasks.tasks:
+        match task:
+            case CollectiveTask(kind=CollectiveKind.ALL_REDUCE) if (
+                groups_of_task(task, tasks) in dropped
+            ):
+                rewired[task.id] = followed(task.depends_on)
+            case CollectiveTask() | SendTask() | ReceiveTask():
+                order = followed(task.order_only)
+                kept.append(replace(task, depends_on=followed(task.depends_on), order_only=order))
+            case _:
+                kept.append(replace(task, depends_on=followed(task.depends_on)))
+    return replace(tasks, tasks=tuple(kept))
+
+
+def groups_of_task(task: CollectiveTask, tasks: TaskGraph) -> Groups:
+    """Return the groups of devices of a collective."""
+    if task.group_table is None:
+        return frozenset({frozenset(range(tasks.device_count))})
+    return _groups(tasks.group_tables[task.group_table])
+
+
+def _dropped(part: Part) -> set[Groups]:
+    """Return the groups over which a step sums once what the program of a part leaves."""
+    if part.program is PartProgram.UPDATE:
+        return set()
+    present = [axis for axis in (*SHARED, EXPERT) if part.mesh.size(axis) > 1]
+    return {
+        _groups(groups_along(part.mesh.axes, axes))
+        for count in range(1, len(present) + 1)
+        for axes in combinations(present, count)
+    }
+
+
+def _groups(table: GroupTable) -> Groups:
+    return frozenset(map(frozenset, table))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,3 +355,72 @@ def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
         working_bytes=max(0, most - kept) + 2 * sum(results[:passed]),
         host_bytes=on_host,
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Times of communication on a system, each found once."""
+
+    system: System
+    choice: ModelChoice
+    mesh: MeshAxes
+    assumptions: list[str] = field(default_factory=list[str])
+    _known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+
+    def collective_ps(self, kind: CollectiveKind, size_bytes: int, axes: Sequence[str]) -> int:
+        """Return how long a collective along some axes takes.
+
+        ``size_bytes`` is what one device puts in.
+        """
+        present = tuple(axis for axis in axes if self.mesh.size(axis) > 1)
+        if not present or size_bytes <= 0:
+            return 0
+        key = (kind, size_bytes, present)
+        if key not in self._known:
+            table = groups_along(self.mesh.axes, present)
+            everyone = len(table) == 1
+            task = CollectiveTask(
+                id=0,
+                name=kind.name.lower(),
+                depends_on=(),
+                kind=kind,
+                size_bytes=size_bytes,
+                group_table=None if everyone else 0,
+            )
+            self._known[key] = self._simulated((task,), () if everyone else (table,))
+        return self._known[key]
+
+    def message_ps(self, size_bytes: int) -> int:
+        """Return how long it takes to send to the next stage, while every other stage does so."""
+        key = ("message", size_bytes)
+        if key not in self._known:
+            pairs = tuple(self._pairs())
+            send = SendTask(
+                id=0, name="send", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=0
+            )
+            receive = ReceiveTask(
+                id=1, name="receive", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=0
+            )
+            self._known[key] = self._simulated((send, receive), ())
+        return self._known[key]
+
+    def _pairs(self) -> Sequence[tuple[int, int]]:
+        rings = groups_along(self.mesh.axes, (PIPE,))
+        return [
+            (ring[number], ring[(number + 1) % len(ring)])
+            for ring in rings
+            for number in range(len(ring))
+        ]
+
+    def _simulated(self, tasks: tuple[Task, ...], tables: tuple[GroupTable, ...]) -> int:
+        graph = TaskGraph(
+            name="pipeline",
+            device_count=self.system.device_count,
+            tasks=tasks,
+            group_tables=tables,
+        )
+        timeline = simulate_job(graph, self.system, self.choice)
+        self.assumptions.extend(
+            each for each in timeline.assumptions if each not in self.assumptions
+        )
+        return timeline.finish_ps

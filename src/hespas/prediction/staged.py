@@ -12,10 +12,8 @@ from hespas.hardware.presets import part_warnings
 from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
-from hespas.prediction.caches import store_of
 from hespas.prediction.composition import divide, finish, load_alone, price
 from hespas.prediction.cutting import Cut, cut_of
-from hespas.prediction.exchange import Exchange
 from hespas.prediction.fitting import (
     STATES,
     Footprint,
@@ -26,19 +24,20 @@ from hespas.prediction.fitting import (
     summed_bytes,
     weight_size_bytes,
 )
-from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of
+from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of, store_of
 from hespas.prediction.options import NetworkOptions, PredictOptions
 from hespas.prediction.passes import (
     NOTHING,
+    Exchange,
     PassCost,
     Spent,
     memory_of_pass,
     side_by_side,
     spent_by_phase,
     spread,
+    tasks_without_sums,
 )
 from hespas.prediction.result import Prediction
-from hespas.prediction.sums import tasks_without_sums
 from hespas.price.cache import Store
 from hespas.program.collectives import CollectiveKind
 from hespas.split.strategies import SplitStrategy

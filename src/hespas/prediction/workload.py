@@ -21,7 +21,7 @@ from hespas.prediction.options import PredictOptions, StepOptions
 from hespas.prediction.result import StepWork
 from hespas.program.program import Program
 from hespas.program.types import TensorType, Type
-from hespas.sources.maxtext.source import MaxTextStep, check_slices
+from hespas.sources.maxtext import MaxTextStep, check_slices
 from hespas.sources.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.sources.workload import model_key
 

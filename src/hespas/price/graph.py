@@ -19,9 +19,8 @@ from threading import Event
 from time import perf_counter
 from typing import ClassVar, Protocol, runtime_checkable
 
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
-from hespas.base.interruption import end_programs_on
+from hespas.base.fields import Group, Option, declare
+from hespas.base.process import end_programs_on
 from hespas.base.units import format_quantity, parse_quantity
 from hespas.base.version import __version__
 from hespas.errors import ConfigError, CostError, HardwareError, option

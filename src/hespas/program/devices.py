@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hespas.base.limits import MOST_DEVICES
+from hespas.base.figures import MOST_DEVICES
 from hespas.errors import DeviceCountError, ProgramError, option
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import GroupMode, device_groups, on_devices

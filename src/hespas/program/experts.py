@@ -11,10 +11,9 @@ from typing import ClassVar, cast
 
 import msgspec
 
-from hespas.base.config_files import read_json, read_text
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
-from hespas.base.limits import whole_number
+from hespas.base.decode import read_json, read_text
+from hespas.base.fields import Group, Option, declare
+from hespas.base.figures import whole_number
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
 from hespas.program.program import Op

@@ -20,7 +20,7 @@ from math import prod
 
 import msgspec
 
-from hespas.base.limits import MOST_DEVICES
+from hespas.base.figures import MOST_DEVICES
 from hespas.errors import ProgramError, option
 
 

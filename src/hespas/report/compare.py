@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from hespas.base.config_files import read_json
+from hespas.base.decode import read_json
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport

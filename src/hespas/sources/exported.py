@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
+from hespas.models.part import Part
 from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 
@@ -42,3 +45,42 @@ def partitioned(exported: Exported) -> Exported:
         tokens=exported.tokens,
         model_flops=exported.model_flops,
     )
+
+
+REQUEST_FILE = "request.json"
+ANSWER_FILE = "answer.json"
+PROGRAM_FILE = "program.mlir"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to export: a model with settings, or where a function or an artifact stands.
+
+    Of a model with a ``part``, that alone.
+    Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``, and
+    lowered for ``platform``.
+    """
+
+    name: str
+    model: bool = False
+    artifact: bool = False
+    settings: dict[str, str] = {}
+    part: Part | None = None
+    devices: int | None = None
+    directory: str = "."
+    path: list[str] = []
+    platform: str = "cpu"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to the program on the way; or, where an ``error`` is named, why not.
+
+    ``trace`` shows where in the user's function, or in hespas, that was.
+    """
+
+    devices: int = 1
+    notes: list[str] = []
+    error: str = ""
+    message: str = ""
+    location: str = ""
+    hint: str = ""
+    trace: str = ""

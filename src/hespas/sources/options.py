@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Option, declare
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,17 +16,29 @@ import msgspec
 
 from hespas import errors
 from hespas.base.cache import ContentCache, code_digest
-from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.base.process import (
+    LOG_NAME,
+    Limits,
+    is_staying,
+    last_words,
+    run_program,
+    scratch_directory,
+)
 from hespas.base.progress import Stage, stage
-from hespas.base.staying import is_staying
 from hespas.base.version import __version__, installed_version
 from hespas.errors import ExtraMissingError, HespasError, ProgramError, ToolError
 from hespas.frontend.load import read_source
+from hespas.models.model import MeshAxes
 from hespas.models.part import Part
-from hespas.sources import messages
-from hespas.sources.alike import on_mesh, same_but_for_sizes
-from hespas.sources.exported import Exported
-from hespas.sources.maxtext.source import MaxTextStep, export_maxtext, step_key
+from hespas.sources.exported import (
+    ANSWER_FILE,
+    PROGRAM_FILE,
+    REQUEST_FILE,
+    Answer,
+    Exported,
+    Request,
+)
+from hespas.sources.maxtext import MaxTextStep, export_maxtext, step_key
 from hespas.sources.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
 from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
@@ -81,6 +94,8 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
         case DumpSource() | FunctionSource():
             return exported()
         case ModelSource():
+            from hespas.sources.zoo import same_but_for_sizes  # noqa: PLC0415 - models need it
+
             alike = same_but_for_sizes(source)
             made = _kept(kept, model_key(alike), exported)
             is_own = alike is source
@@ -114,7 +129,7 @@ def export_source(source: Source) -> Exported:
             return export_dump(source.path, module=source.module)
         case FunctionSource():
             return _exported(
-                messages.Request(
+                Request(
                     name=source.name,
                     devices=source.devices,
                     directory=str(Path.cwd()),
@@ -142,7 +157,7 @@ def _workload(name: str, made: Exported) -> Workload:
 
 
 def _artifact(content: bytes, name: str) -> Exported:
-    return _exported(messages.Request(name=name, artifact=True), artifact=content)
+    return _exported(Request(name=name, artifact=True), artifact=content)
 
 
 def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
@@ -161,9 +176,7 @@ def _model(source: ModelSource) -> Exported:
     if is_staying():
         with stage(Stage.EXPORT, source.name, kind=source.name, size=1):
             return _exported_here(source.name, settings, source.part)
-    return _exported(
-        messages.Request(name=source.name, model=True, settings=settings, part=source.part)
-    )
+    return _exported(Request(name=source.name, model=True, settings=settings, part=source.part))
 
 
 def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
@@ -186,15 +199,15 @@ def model_key(source: ModelSource) -> str:
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
-def _exported(request: messages.Request, artifact: bytes = b"") -> Exported:
+def _exported(request: Request, artifact: bytes = b"") -> Exported:
     """Export in a process of its own; its directory is kept if it fails."""
     with (
         stage(Stage.EXPORT, request.name, kind=request.name, size=1),
         scratch_directory("export") as home,
     ):
         if artifact:
-            (home / messages.PROGRAM_FILE).write_bytes(artifact)
-        (home / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+            (home / PROGRAM_FILE).write_bytes(artifact)
+        (home / REQUEST_FILE).write_bytes(msgspec.json.encode(request))
         run_program(
             [sys.executable, "-P", "-m", "hespas.sources.worker"],
             name="the export",
@@ -206,24 +219,24 @@ def _exported(request: messages.Request, artifact: bytes = b"") -> Exported:
             shutil.rmtree(home, ignore_errors=True)
             raise _refusal(answer)
         return Exported(
-            text=(home / messages.PROGRAM_FILE).read_bytes(),
+            text=(home / PROGRAM_FILE).read_bytes(),
             name=request.name,
             devices=answer.devices,
             notes=tuple(answer.notes),
         )
 
 
-def _answer(home: Path) -> messages.Answer:
+def _answer(home: Path) -> Answer:
     log = home / LOG_NAME
     try:
-        return msgspec.json.decode((home / messages.ANSWER_FILE).read_bytes(), type=messages.Answer)
+        return msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=Answer)
     except (OSError, msgspec.DecodeError) as error:
         raise ToolError(
             f"the export left no answer: {last_words(log)}", location=str(log)
         ) from error
 
 
-def _refusal(answer: messages.Answer) -> HespasError:
+def _refusal(answer: Answer) -> HespasError:
     kind: type[HespasError] = getattr(errors, answer.error)
     if kind is ExtraMissingError:
         kind = ToolError
@@ -231,3 +244,27 @@ def _refusal(answer: messages.Answer) -> HespasError:
     # What --debug shows.
     refusal.add_note(answer.trace)
     return refusal
+
+
+_MESH = re.compile(rb"^ *sdy\.mesh @mesh = .*$", re.MULTILINE)
+
+
+def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
+    """Return a program's text with other sizes of the axes of its mesh.
+
+    Raises `ProgramError` for a program that does not declare one mesh with these axes.
+
+    >>> text = b'sdy.mesh @mesh = <["a"=2]> {axes = [{name = "a", size = 2 : i64}]}'
+    >>> on_mesh(text, MeshAxes(axes=(("a", 8),)), name="").decode()
+    'sdy.mesh @mesh = <["a"=8]> {axes = [{name = "a", size = 8 : i64}]}'
+    """
+    declared = _MESH.findall(text)
+    if len(declared) != 1:
+        raise ProgramError(f"it declares {len(declared)} meshes, and not one", location=name)
+    changed: bytes = declared[0]
+    for axis, size in mesh.axes:
+        sizes = re.compile(rb'("%b"=|name = "%b", size = )\d+' % ((axis.encode(),) * 2))
+        changed, count = sizes.subn(rb"\g<1>%d" % size, changed)
+        if not count:
+            raise ProgramError(f"its mesh has no axis {axis}", location=name)
+    return text.replace(declared[0], changed)

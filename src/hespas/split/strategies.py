@@ -22,9 +22,8 @@ from enum import Enum
 from itertools import accumulate
 from typing import ClassVar
 
-from hespas.base.fields import Option, declare
+from hespas.base.fields import Group, Option, declare
 from hespas.base.figures import Count
-from hespas.base.groups import Group
 from hespas.base.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program

@@ -20,8 +20,7 @@ from typing import IO, ClassVar, Protocol, Self
 
 import msgspec
 
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Option, declare
 from hespas.base.process import ending, last_words
 from hespas.errors import ConfigError, ToolError, option
 

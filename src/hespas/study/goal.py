@@ -20,8 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
-from hespas.base.config_files import read_text, read_yaml
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_text, read_yaml
 from hespas.base.figures import Positive, Text
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError

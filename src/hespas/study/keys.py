@@ -14,8 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from hespas.base.decode import decode
-from hespas.base.fields import Option, options_in
-from hespas.base.groups import Group
+from hespas.base.fields import Group, Option, options_in
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.prediction.options import PredictOptions

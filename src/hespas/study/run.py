@@ -13,8 +13,8 @@ from math import inf, isinf
 from pathlib import Path
 from time import monotonic
 
+from hespas.base.figures import whole_number
 from hespas.base.files import cache_home
-from hespas.base.limits import whole_number
 from hespas.errors import ConfigError, HespasError, OutputError
 from hespas.sources.source import find_source
 from hespas.study.entry import Entry, entry_of, versions

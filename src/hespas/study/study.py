@@ -11,8 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
-from hespas.base.config_files import read_yaml
-from hespas.base.decode import decode
+from hespas.base.decode import decode, read_yaml
 from hespas.base.figures import Count, CountOrZero, Positive
 from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError

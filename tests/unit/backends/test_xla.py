@@ -9,7 +9,7 @@ import pytest
 
 from hespas.backends.profiling import PROFILED, Repeats, estimate_of
 from hespas.backends.xla import Profiler, XlaHardware, XlaProfile, XlaTranslate, make
-from hespas.base.worker import Worker
+from hespas.base.process import Worker
 from hespas.errors import ConfigError, ToolError
 from hespas.frontend.load import load_program
 from hespas.price.cache import MemoryStore

@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 
-from hespas.base.groups import Group
+from hespas.base.fields import Group
 from hespas.cli import commands as cli
 from hespas.cli.commands import command_named, commands
 from hespas.cli.help import WIDEST, Command, Commands, Flag, wants_colour

@@ -13,8 +13,7 @@ import pytest
 
 from hespas.base.progress import LOG, Stage, stage
 from hespas.cli import progress
-from hespas.cli.durations import Durations
-from hespas.cli.progress import ProgressLine, show_progress
+from hespas.cli.progress import Durations, ProgressLine, show_progress
 
 
 class Terminal(StringIO):

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from hespas.base.config_files import read_json, read_yaml
+from hespas.base.decode import read_json, read_yaml
 from hespas.base.units import GIB, to_ns
 from hespas.errors import ConfigError, DeviceCountError, HardwareError
 from hespas.hardware.interconnect import Dimensions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.prediction import estimators
+from hespas.prediction import machines
 from hespas.prediction.options import EstimateOptions, PredictOptions
 from hespas.price.driver import OperationMethod, Priced, Rounds, Step, priced_steps
 from hespas.program.program import Program
@@ -17,7 +17,7 @@ EXAMPLES = ("attention_block", "llama3_100m_fsdp4")
 
 def method_of(program: Program, name: str | None = None) -> OperationMethod:
     options = PredictOptions(estimate=EstimateOptions(node="H100_80GB", method=name))
-    method = estimators.estimator_of(program, options)
+    method = machines.estimator_of(program, options)
     assert isinstance(method, OperationMethod)
     return method
 
@@ -30,7 +30,7 @@ def steps_of(region: Compute, program: Program, name: str | None = None) -> tupl
 def test_steps_add_up_to_the_estimate_of_their_region(example: str) -> None:
     program = load(f"examples/{example}.mlir")
     options = PredictOptions(estimate=EstimateOptions(node="H100_80GB"))
-    estimator = estimators.estimator_of(program, options)
+    estimator = machines.estimator_of(program, options)
 
     for region in split(program).compute_regions:
         steps = steps_of(region, program)
@@ -48,7 +48,7 @@ def test_a_loop_stands_once_with_what_a_round_runs(method: str) -> None:
     function, lines = loop("r", "k", kernel("u", "v"), kernel("w", "u"), count=20)
     program = scheduled(kernel("k", "a"), *lines, kernel("last", "r"), functions=function)
     options = PredictOptions(estimate=EstimateOptions(node="H100_80GB", method=method))
-    estimator = estimators.estimator_of(program, options)
+    estimator = machines.estimator_of(program, options)
 
     for region in split(program).compute_regions:
         (step,) = steps_of(region, program, method)

@@ -85,7 +85,7 @@ def test_a_reason_is_the_same_on_every_run(monkeypatch: pytest.MonkeyPatch) -> N
     def fails(options: object, *, whole_up_to: int) -> None:
         raise ProgramError("it is refused", hint="see /tmp/hespas-partition-a1b2c3d4/log.txt")
 
-    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.composition.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.reason == "it is refused; see its log"
 
@@ -105,7 +105,7 @@ def test_a_full_disk_is_no_property_of_a_candidate(
     def fails(options: object, *, whole_up_to: int) -> None:
         raise error
 
-    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.composition.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is Ending.REFUSED
     assert "No space left on device" in found.reason
@@ -127,7 +127,7 @@ def test_a_program_that_ended_says_nothing_of_a_candidate(
     def fails(options: object, *, whole_up_to: int) -> None:
         raise error
 
-    monkeypatch.setattr("hespas.prediction.folded.predict_folded", fails)
+    monkeypatch.setattr("hespas.prediction.composition.predict_folded", fails)
     found = evaluate(Task(key="k", candidate=CANDIDATES[0], phase=Phase.SCREEN))
     assert found.ending is ending
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hespas.base.limits import whole_number
+from hespas.base.figures import whole_number
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hespas.base.config_files import read_text
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.decode import read_text
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError, option
 from hespas.evidence.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals

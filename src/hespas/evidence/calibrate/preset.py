@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from hespas.base.config_files import read_json
+from hespas.base.decode import read_json
 from hespas.base.files import directory_beside, json_bytes, move_directory
 from hespas.errors import HardwareError, OutputError, option
 from hespas.evidence.calibrate.factors import combined

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
-from hespas.base.config_files import read_text
+from hespas.base.decode import read_text
 from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 

@@ -12,9 +12,8 @@ from statistics import median
 import msgspec
 
 from hespas import errors
-from hespas.base.fields import Option, declare
+from hespas.base.fields import Group, Option, declare
 from hespas.base.files import cache_home
-from hespas.base.groups import Group
 from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.base.units import parse_quantity

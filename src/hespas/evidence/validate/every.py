@@ -24,7 +24,7 @@ from hespas.errors import ToolError
 from hespas.evidence.validate.measurements import Row
 from hespas.prediction.options import Fidelity
 from hespas.simulate.models import Model
-from hespas.sources.maxtext.source import PYTHON_VARIABLE
+from hespas.sources.maxtext import PYTHON_VARIABLE
 
 REQUEST_FILE = "row.json"
 ANSWER_FILE = "answer.json"

@@ -9,7 +9,7 @@ from io import StringIO
 from math import isfinite, prod
 from pathlib import Path
 
-from hespas.base.config_files import read_text
+from hespas.base.decode import read_text
 from hespas.base.files import write_file
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError

@@ -6,7 +6,7 @@ import json
 from functools import lru_cache
 from typing import Any, cast
 
-from hespas.base.limits import whole_number
+from hespas.base.figures import whole_number
 
 # When and where an instruction runs, and the compiler's estimates: not what it computes or how.
 _BOOKKEEPING = frozenset(

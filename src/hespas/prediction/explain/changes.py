@@ -17,7 +17,6 @@ from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System
-from hespas.prediction.caches import prices_of
 from hespas.prediction.composition import predict
 from hespas.prediction.explain.pricing import (
     Prices,
@@ -27,7 +26,7 @@ from hespas.prediction.explain.pricing import (
     rows_of,
     with_first_kernel,
 )
-from hespas.prediction.machines import host_bandwidth, model_of
+from hespas.prediction.machines import host_bandwidth, model_of, prices_of
 from hespas.prediction.options import NetworkOptions
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.cache import MemoryStore

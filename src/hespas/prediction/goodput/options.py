@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from hespas.base.fields import Option, declare
+from hespas.base.fields import Group, Option, declare
 from hespas.base.figures import Count
-from hespas.base.groups import Group
 from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
 

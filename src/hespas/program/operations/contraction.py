@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from hespas.base.limits import MOST_DILATION_CASES
+from hespas.base.figures import MOST_DILATION_CASES
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
 from hespas.program.operations.traits import (

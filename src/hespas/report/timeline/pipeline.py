@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hespas.base.limits import MOST_SLICES
+from hespas.base.figures import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
 from hespas.report.timeline.chart import Chart, Process, Slice, Track, joined
 from hespas.tasks.graph import devices_text

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from hespas.base.limits import MOST_SLICES
+from hespas.base.figures import MOST_SLICES
 from hespas.report.timeline.chart import (
     Arguments,
     Chart,

@@ -17,7 +17,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hespas.base.config_files import read_yaml
+from hespas.base.decode import read_yaml
 from hespas.base.units import PS_PER_NS
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import System

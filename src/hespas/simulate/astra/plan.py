@@ -15,7 +15,7 @@ from functools import cache
 from math import ceil, prod
 from typing import Literal, TypeAlias, assert_never
 
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import choice
 from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError

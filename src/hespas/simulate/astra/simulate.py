@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from hespas.base.limits import MOST_CHUNKS
+from hespas.base.figures import MOST_CHUNKS
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
 
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.units import PS_PER_NS
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind

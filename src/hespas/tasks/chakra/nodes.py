@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, cast
 
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.units import PS_PER_NS
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind

@@ -9,9 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Option, declare
-from hespas.base.groups import Group
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.fields import Group, Option, declare
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.tasks.pipelining.schedule import NAMES, chunks_named, load_schedule

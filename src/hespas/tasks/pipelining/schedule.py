@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.base.limits import MOST_KERNEL_STEPS
+from hespas.base.figures import MOST_KERNEL_STEPS
 from hespas.errors import CostError, option
 from hespas.program.kernels import KernelBlock, KernelOp, KernelType, MosaicKernel, kernel_ops
 from hespas.work.mosaic.scalars import (

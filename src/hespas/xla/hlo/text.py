@@ -16,7 +16,7 @@ import sys
 from base64 import b64decode, b64encode
 from importlib import import_module
 
-from hespas.base.worker import lasting_worker
+from hespas.base.process import lasting_worker
 from hespas.errors import ProgramError, ToolError
 
 _MOST_S = 600.0

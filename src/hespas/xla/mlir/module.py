@@ -24,7 +24,7 @@ from io import BytesIO
 from math import prod
 from typing import Any
 
-from hespas.base.limits import MOST_DIGITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.mlir.text import read_integer, split_list
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from hespas.base.worker import lasting_worker
+from hespas.base.process import lasting_worker
 from hespas.errors import ProgramError, ToolError
 from hespas.xla.mlir.module import BYTECODE_MAGIC, parse_mlir
 

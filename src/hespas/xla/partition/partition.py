@@ -17,10 +17,16 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
-from hespas.base.limits import MOST_DEVICES
-from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.base.figures import MOST_DEVICES
+from hespas.base.process import (
+    LOG_NAME,
+    Limits,
+    is_staying,
+    last_words,
+    run_program,
+    scratch_directory,
+)
 from hespas.base.progress import Stage, stage
-from hespas.base.staying import is_staying
 from hespas.base.version import __version__, installed_version
 from hespas.errors import ProgramError, ToolError
 from hespas.xla.cpu import use_cpu

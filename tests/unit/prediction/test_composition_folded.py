@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hespas.prediction import composition
+from hespas.prediction.composition import predict_folded
 from hespas.prediction.figures.step import run_summary
-from hespas.prediction.folded import predict_folded
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.simulate.timeline import Timeline

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.base.progress import Event, Report, Stage
-from hespas.cli.durations import Durations
+from hespas.cli.progress import Durations
 
 
 def ended(size: int, seconds: float | None, kind: str = "H100_SXM") -> Report:

@@ -8,8 +8,7 @@ from threading import Event
 
 import pytest
 
-from hespas.base.interruption import end_programs_on
-from hespas.base.process import Finished, Limits, run_program
+from hespas.base.process import Finished, Limits, end_programs_on, run_program
 from hespas.errors import ToolError
 
 

@@ -2,7 +2,7 @@
 
 Started as ``python worker.py`` by an interpreter that has MaxText, which is seldom the one that
 hespas runs in: nothing of hespas is imported. The working directory holds the request
-(``request.json``: see `hespas.sources.maxtext.source.Request`); the program and what was done to it
+(``request.json``: see `hespas.sources.maxtext.Request`); the program and what was done to it
 are left there as ``program.mlir`` and ``answer.json``.
 
 The step is MaxText's own, as ``train_compile`` builds it. What is replaced is what would ask for a

@@ -16,8 +16,8 @@ from hespas.frontend.whole import whole_of_source
 from hespas.hardware.sized import find_system
 from hespas.program.groups import DeviceOrder
 from hespas.program.program import all_ops
-from hespas.sources.maxtext import worker
-from hespas.sources.maxtext.source import (
+from hespas.sources import maxtext_worker as worker
+from hespas.sources.maxtext import (
     PYTHON_VARIABLE,
     MaxTextStep,
     check_slices,
@@ -37,7 +37,7 @@ import json, os, sys
 if sys.argv[1] == "-c":
     print(json.dumps(VERSIONS))
     sys.exit()
-assert os.path.basename(sys.argv[1]) == "worker.py"
+assert os.path.basename(sys.argv[1]) == "maxtext_worker.py"
 request = json.load(open("request.json"))
 if "model_name=none" in request["settings"]:
     answer = {"refused": "there is no such model"}
@@ -310,12 +310,12 @@ def test_a_program_does_not_say_where_hespas_is_installed(
 ) -> None:
     settings = (*SMALL, "attention=dot_product", "ici_fsdp_parallelism=8")
     here = export_maxtext(step(*settings)).text
-    elsewhere = tmp_path / "elsewhere" / "maxtext" / "worker.py"
+    elsewhere = tmp_path / "elsewhere" / "maxtext_worker.py"
     elsewhere.parent.mkdir(parents=True)
     copyfile(str(worker.__file__), elsewhere)
-    monkeypatch.setattr("hespas.sources.maxtext.source._WORKER", elsewhere)
+    monkeypatch.setattr("hespas.sources.maxtext._WORKER", elsewhere)
     assert export_maxtext(step(*settings)).text == here
-    assert b"maxtext/worker.py" not in here
+    assert b"maxtext_worker.py" not in here
     assert b"maxtext/layers" in here or b"maxtext/models" in here
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.base.worker import Worker
+from hespas.base.process import Worker
 from hespas.errors import ToolError
 
 CODE = """

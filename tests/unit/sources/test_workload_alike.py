@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from hespas.base.cache import ContentCache
-from hespas.base.staying import stay
+from hespas.base.process import stay
 from hespas.errors import ProgramError
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
-from hespas.sources.alike import on_mesh, same_but_for_sizes
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
-from hespas.sources.workload import export_cache, read_workload
+from hespas.sources.workload import export_cache, on_mesh, read_workload
+from hespas.sources.zoo import same_but_for_sizes
 
 SMALL = {"layers": "2"}
 CASES: list[tuple[str, str, str, dict[str, str]]] = [

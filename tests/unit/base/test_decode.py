@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.base.config_files import read_json, read_yaml
+from hespas.base.decode import read_json, read_yaml
 from hespas.errors import ConfigError
 
 

@@ -1,7 +1,7 @@
 """MaxText's training step as StableHLO, lowered by an interpreter that has MaxText.
 
 MaxText wants a newer Python and packages of its own, so that it runs in a process of another
-interpreter (`hespas.sources.maxtext.worker`), on devices that need not be attached. Its
+interpreter (`hespas.sources.maxtext_worker`), on devices that need not be attached. Its
 configuration, a file and ``key=value`` settings, goes there as it is written for a real run.
 """
 
@@ -21,19 +21,16 @@ import msgspec
 
 from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.units import format_quantity
-from hespas.compile.job import Layout, accelerator_of
 from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError, option
 from hespas.frontend.whole import with_device_order
 from hespas.hardware.system import System
 from hespas.program.groups import DeviceOrder
 from hespas.sources.exported import Exported
-from hespas.xla.compile.messages import GpuHosts
-from hespas.xla.compile.topology import topology_settings
 
 PYTHON_VARIABLE = "HESPAS_MAXTEXT_PYTHON"
 DEFAULT_CONFIG = "base.yml"
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("maxtext_worker.py")
 _LOWER = Limits(time_s=1200.0)
 _ASK = Limits(time_s=60.0)
 _INSTALL = (
@@ -184,6 +181,11 @@ def step_key(step: MaxTextStep) -> str:
 
 def request_of(step: MaxTextStep) -> Request:
     """Return what the worker is asked; `DeviceCountError` for a count without a topology."""
+    # Of use to steps of MaxText alone.
+    from hespas.compile.job import Layout, accelerator_of  # noqa: PLC0415
+    from hespas.xla.compile.messages import GpuHosts  # noqa: PLC0415
+    from hespas.xla.compile.topology import topology_settings  # noqa: PLC0415
+
     of_tpus = step.slices if isinstance(step.target, TpuTarget) else 1
     accelerator = accelerator_of(step.target, Layout(topology=step.topology, slices=of_tpus))
     platform, settings = topology_settings(accelerator, count=step.devices)

@@ -1,0 +1,337 @@
+"""Models of the zoo as sources: their settings, settled without building them.
+
+Attention is as it is asked for, or as what runs it can. The kernels of cuDNN are for 16-bit types,
+on NVIDIA's GPUs of compute capability 8.0 and newer. Source: NVIDIA, cuDNN frontend, "Scaled Dot
+Product Attention", support matrix. FlashAttention-2 is for Ampere, Ada and Hopper, FlashAttention-3
+for Hopper. Source: Dao-AILab/flash-attention, README. Pallas, of which splash attention's kernels
+are made, is for the fourth generation of TPUs and newer ones. Source: JAX, "Writing TPU kernels
+with Pallas". FlashMLA is for Hopper and Blackwell. Source: deepseek-ai/FlashMLA, README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hespas.compile.targets import compute_capability
+from hespas.errors import ConfigError, DeviceCountError, HespasError, option
+from hespas.hardware.presets import is_tpu, part_of
+from hespas.models.catalogue import Llama2, Llama3
+from hespas.models.kernels import FUSED
+from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.model import TYPE_BYTES, MeshAxes, Model
+from hespas.models.part import PIPE, REDUCED
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import ModelSource
+
+_LOOPS = Path(__file__).with_name("loops.json")
+"""Compiled steps both ways, as validation/loops.py compared them."""
+
+
+def model_source(
+    model: Model,
+    options: ModelOptions,
+    *,
+    devices: int | None,
+    target: str | None,
+    loops: bool,
+) -> ModelSource:
+    """Return a model with its settings settled, which are checked without building it."""
+    texts, notes = options.texts(), list[str]()
+    known = model.options()
+    if "mesh" not in texts and devices is not None:
+        mesh = _spread(model.settings.mesh, devices, model=model.name)
+        texts["mesh"] = str(mesh)
+        notes.append(f"the mesh is {mesh}, since none is given")
+    if loops and "scan" in known and "scan" not in texts:
+        texts["scan"] = "true"
+        notes.append(_loop_note())
+    attention, attention_notes = settled_attention(model, texts, target)
+    texts |= attention
+    notes += attention_notes
+    if options.part is None and options.mesh is not None:
+        texts["mesh"] = str(_one_stage(options.mesh))
+    source = ModelSource(model=model, texts=texts, part=options.part)
+    if options.part is None:
+        _check_count(source.mesh, devices)
+    if options.global_batch is not None:
+        texts["batch"] = str(_share(options.global_batch, source))
+    rounds = _rounds(options, replace(source, texts=texts))
+    if rounds is not None:
+        texts["accumulation"] = str(rounds)
+    source = replace(source, texts=texts)
+    source.settings.check()
+    settings = source.settings
+    of_settings = (*_states_note(settings), *_heads_note(settings), *_batch_note(source))
+    return replace(source, notes=(*notes, *of_settings))
+
+
+def _states_note(settings: object) -> Iterator[str]:
+    """Say what type weights and moments have in training, and how to change it."""
+    match settings:
+        case Llama2() | Llama3() | LanguageModel(run=Training()):
+            own = settings.state_dtype
+        case _:
+            return
+    other = "bf16" if own == "f32" else "f32"
+    yield (
+        f"memory: AdamW's weights and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
+        f"a parameter (--set state_dtype={other} holds them in {3 * TYPE_BYTES[other]})"
+    )
+
+
+def _heads_note(settings: object) -> Iterator[str]:
+    """Say that heads of keys and values are on several devices each."""
+    if not isinstance(settings, LanguageModel) or settings.latent is not None:
+        return
+    has = settings.sizes_of_layers.kv_heads
+    if settings.kv_heads > has:
+        yield (
+            f"each of {has} heads of keys and values is computed and held by "
+            f"{settings.kv_heads // has} tensor-parallel devices"
+        )
+
+
+def _one_stage(mesh: MeshAxes) -> MeshAxes:
+    """Return a mesh without the axis of a pipeline of one stage; `ConfigError` for several."""
+    if mesh.size(PIPE) > 1:
+        raise ConfigError(
+            f"{PIPE}={mesh.size(PIPE)} makes a pipeline of several programs; one is needed here",
+            hint=f"hespas run predicts pipelines; for one program take {PIPE} out of "
+            f"{option('mesh')}",
+        )
+    return MeshAxes(axes=tuple(axis for axis in mesh.axes if axis[0] != PIPE) or (("data", 1),))
+
+
+def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
+    """Return a model's mesh with as much along its first axis as makes up all devices."""
+    (first, _), *others = mesh.axes
+    rest = MeshAxes(axes=tuple(others)).device_count if others else 1
+    if devices % rest:
+        raise DeviceCountError(
+            f"{devices} devices do not fit the mesh of {model}, whose other axes have {rest}",
+            hint=f"give {option('mesh')}",
+        )
+    return MeshAxes(axes=((first, devices // rest), *others))
+
+
+def _check_count(mesh: MeshAxes, devices: int | None) -> None:
+    if devices is not None and mesh.device_count != devices:
+        raise DeviceCountError(
+            f"the mesh {mesh} has {mesh.device_count} devices, and there are {devices}",
+            hint=f"give {option('mesh')} sizes that multiply to {devices}, or as many devices "
+            f"as the mesh has",
+        )
+
+
+def _share(global_batch: int, source: ModelSource) -> int:
+    """Return a part's share of a global batch."""
+    if source.batch is None:
+        raise ConfigError(f"{source.name} has no batch", hint=f"drop {option('global_batch')}")
+    parts = source.settings.parts
+    share, rest = divmod(global_batch, parts)
+    if rest or share < 1:
+        below, above = share * parts, (share + 1) * parts
+        raise ConfigError(
+            f"{option('global_batch')} {global_batch} cannot be divided over the {parts} "
+            f"data-parallel parts of the mesh {source.mesh}",
+            hint=f"give {f'{below} or ' if below else ''}{above}",
+        )
+    return share
+
+
+def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
+    """Return in how many rounds a part's batch is computed; None where that is not asked for."""
+    size, count = options.micro_batch, options.micro_batches
+    name, given = ("micro_batch", size) if count is None else ("micro_batches", count)
+    if given is None:
+        return None
+    if "accumulation" not in source.model.options():
+        raise ConfigError(
+            f"{source.name} does not accumulate gradients", hint=f"drop {option(name)}"
+        )
+    batch = source.settings.batch
+    if not 1 <= given <= batch or batch % given:
+        raise ConfigError(
+            f"{option(name)} {given} does not divide the batch of a data-parallel part, {batch}",
+            hint=f"give a divisor of {batch}, or another {option('batch')}",
+        )
+    return batch // given if count is None else count
+
+
+class _Loops(msgspec.Struct, frozen=True, kw_only=True):
+    """By which part the computation of steps is longer with a loop than without."""
+
+    least: float
+    most: float
+
+
+@cache
+def _loop_note() -> str:
+    longer = msgspec.json.decode(_LOOPS.read_bytes(), type=_Loops)
+    return (
+        "the model's layers are one loop (scan), which compiles in a fraction of the time: the "
+        f"computation of compiled steps is {100 * longer.least:.0f} to {100 * longer.most:.0f} % "
+        "longer than with layers written out (unrolled)"
+    )
+
+
+def _batch_note(source: ModelSource) -> tuple[str, ...]:
+    batch = source.batch
+    if batch is None:
+        return ()
+    settings = source.settings
+    each = f" of {settings.sequence} tokens" if batch.tokens is not None else ""
+    if isinstance(getattr(settings, "run", None), Decode):
+        new = "1 new token" if settings.sequence == 1 else f"{settings.sequence} new tokens"
+        each = f" of {settings.context} tokens, {new} with them"
+    rounds = getattr(settings, "accumulation", 1)
+    steps = f", {settings.batch // rounds} at a time" if rounds > 1 else ""
+    note = (
+        f"the batch is {batch.samples} {batch.what}{each}: {settings.batch} for each of "
+        f"{settings.parts} data-parallel parts{steps}"
+    )
+    return (note,)
+
+
+_AMPERE, _HOPPER, _BLACKWELL = 8.0, 9.0, 10.0
+
+
+_SMALL_HEADS = 128
+"""Larger heads, up to 256, need Hopper."""
+
+
+_WITHOUT_PALLAS = ("TPUv2", "TPUv3")
+
+
+_SETTING, _AUTO, _UNFUSED = "attention", "auto", "unfused"
+
+
+_SAID = {
+    "cudnn": "attention is that of cuDNN, fused, which {target} has",
+    "flashmla": "attention is that of FlashMLA, fused, over a cache of latent vectors",
+    "splash": "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less",
+}
+
+
+def settled_attention(
+    model: Model, texts: Mapping[str, str], target: str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the setting that stands for auto, and a note on it; nothing where nothing is settled.
+
+    ``texts`` are the settings that are given, ``target`` is what runs the model: a node or a target
+    of compilers, None where that is not known. Raises `ConfigError` for fused attention where there
+    is none.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> settled_attention(model_named("llama3-8b"), {}, "H100_80GB")[0]
+    {'attention': 'cudnn'}
+    >>> settled_attention(model_named("llama3-8b"), {}, "TPUv5e")[0]
+    {'attention': 'splash'}
+    >>> settled_attention(model_named("llama3-8b"), {}, "TPUv3")[0]
+    {'attention': 'unfused'}
+    """
+    own = model.options().get(_SETTING)
+    asked = texts.get(_SETTING, own)
+    missing = _missing(str(asked), target) if asked in FUSED else ""
+    if missing:
+        raise ConfigError(missing, location=model.name, hint=f"drop {option(_SETTING)}")
+    if own is None or asked != _AUTO:
+        return {}, []
+    settings = model.with_options(texts)
+    kernels = _usual(target, settings)
+    why = _why_unfused(kernels, target, settings)
+    if why:
+        return {_SETTING: _UNFUSED}, [f"attention is unfused, one operation after another: {why}"]
+    return {_SETTING: kernels}, [_SAID[kernels].format(target=target)]
+
+
+def _usual(target: str | None, settings: Any) -> str:
+    """Return the kernels that such a step has on such a device."""
+    if target is not None and _is_tpu(target):
+        return "splash"
+    is_language = isinstance(settings, LanguageModel)
+    is_latent = is_language and settings.latent is not None and isinstance(settings.run, Decode)
+    return "flashmla" if is_latent else "cudnn"
+
+
+def _is_tpu(target: str) -> bool:
+    try:
+        return is_tpu(target) is True
+    except HespasError:
+        return False
+
+
+def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
+    if target is None:
+        return "nothing says that what runs it has fused kernels"
+    missing = _missing(kernels, target)
+    if missing:
+        return missing
+    capability = compute_capability(target)
+    # Of every NVIDIA preset the capability is known.
+    if FUSED[kernels].platform == "cuda" and capability is None:
+        return f"it is not known whether {target} has fused kernels"
+    if isinstance(settings, LanguageModel) and kernels == "cudnn":
+        size = max(settings.head_sizes)
+        if size > _SMALL_HEADS and capability is not None and capability < _HOPPER:
+            return f"on {target} cuDNN's fused kernels have no heads of {size}"
+    return settings.why_not(kernels)
+
+
+def _missing(kernels: str, target: str | None) -> str:
+    """Return that a target doesn't have kernels, or nothing where it has them or may have them."""
+    if target is None:
+        return ""
+    capability = compute_capability(target)
+    match kernels:
+        case "splash":
+            if not _is_tpu(target):
+                return f"{target} has no splash attention: its kernels are for TPUs"
+            old = target.casefold() in {name.casefold() for name in _WITHOUT_PALLAS}
+            return f"{target} has no splash attention: Pallas is for newer TPUs" if old else ""
+        case "flash":
+            has = capability is not None and _AMPERE <= capability < _BLACKWELL
+            return (
+                ""
+                if has
+                else (
+                    f"FlashAttention-2 and -3 have no kernels for {target}: they are for NVIDIA's "
+                    "Ampere, Ada and Hopper"
+                )
+            )
+        case _:
+            unknown = capability is None and part_of(target) is None
+            least = _HOPPER if kernels == "flashmla" else _AMPERE
+            has = capability is not None and capability >= least
+            what = "FlashMLA" if kernels == "flashmla" else "fused attention of cuDNN"
+            return "" if unknown or has else f"{target} has no {what}"
+
+
+def same_but_for_sizes(source: ModelSource) -> ModelSource:
+    """Return what stands for all sources whose programs `on_mesh` makes of each other.
+
+    >>> from hespas.sources.options import ModelOptions
+    >>> from hespas.sources.source import find_source
+    >>> from hespas.models.model import parse_mesh
+    >>> options = ModelOptions(mesh=parse_mesh("data=2,fsdp=4,tp=2"))
+    >>> same_but_for_sizes(find_source("llama3-8b", options, devices=16)).texts["mesh"]
+    'data.fsdp.tp=8,tp=2'
+    """
+    settings, mesh = source.settings, source.mesh
+    is_decoder = isinstance(settings, Llama2 | Llama3 | LanguageModel)
+    if source.part is not None or not is_decoder or not set(REDUCED) <= set(mesh.names):
+        return source
+    match settings:
+        case LanguageModel(run=Training(zero=1 | 2)):  # Gradients are each device's of data.
+            return source
+        case _:
+            pass
+    others = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
+    alike = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *others))
+    return replace(source, texts={**source.texts, "mesh": alike})
