@@ -146,7 +146,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     return [
         f"`{row['name']}`",
-        f"{_count(row['parameters'])} ({100 * (row['parameters'] / row['published'] - 1):+.1f} %)",
+        f"{_count(row['parameters'])} ({100 * (row['parameters'] / row['published'] - 1):+.1f}%)",
         f"{row['flops'] / 1e12:.4g} T",
         str(row["devices"]),
         _time(row["step_time_s"]),
