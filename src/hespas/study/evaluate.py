@@ -34,6 +34,7 @@ from hespas.study.kept import names_of
 from hespas.study.space import candidate_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_IN_TABLES = 100_000
 """Operations of a step whose report has tables, those of every round of its loops counted."""
 _FIGURES = (
@@ -53,14 +54,15 @@ _FIGURES = (
 
 def evaluate(task: Task) -> Outcome:
     """Predict a candidate; what can't be predicted is an outcome with the reason, no error."""
-    start_s, cpu_s = perf_counter(), _cpu_s()
+    start_s, (before_s, _) = perf_counter(), _usage()
     with used_files() as used:
         outcome = _evaluated(task)
+    cpu_s, peak_bytes = _usage()
     return msgspec.structs.replace(
         outcome,
         elapsed_s=perf_counter() - start_s,
-        cpu_s=_cpu_s() - cpu_s,
-        peak_memory_bytes=_peak_memory_bytes(),
+        cpu_s=cpu_s - before_s,
+        peak_memory_bytes=peak_bytes,
         cached=names_of(used) if task.is_checked else [],
     )
 
@@ -69,10 +71,16 @@ def _evaluated(task: Task) -> Outcome:
     try:
         if task.is_checked and (refused := _refusal(task)):
             return Outcome(ending=Ending.REFUSED, reason=refused)
-        options = options_of(task.candidate, task.phase)
-        return _outcome(_report(options, in_full=task.with_report), with_report=task.with_report)
+        report = _report(options_of(task.candidate, task.phase), in_full=task.with_report)
+        return Outcome(
+            ending=Ending.DONE,
+            figures=_figures(report),
+            fidelity=report.fidelity,
+            report=msgspec.json.encode(report).decode() if task.with_report else "",
+        )
     except HespasError as error:
-        reason = _reason(error)
+        # The same on every run: logs have names of their own.
+        reason = _LOG.sub("its log", " ".join(str(error).split()))
         return Outcome(ending=_ending(error, reason), reason=reason)
     except OSError as error:
         return Outcome(ending=Ending.REFUSED, reason=f"{type(error).__name__}: {error}")
@@ -88,19 +96,11 @@ def _ending(error: HespasError, reason: str) -> Ending:
     A program that could not start, or ended before it answered, says nothing of the candidate: it
     may have lacked memory or threads. One that took too long is not waited for again.
     """
-    if isinstance(error, CacheError | OutputError) or _is_of_room(reason):
+    is_of_room = any(os.strerror(code) in reason for code in _NO_ROOM)
+    if isinstance(error, CacheError | OutputError) or is_of_room:
         return Ending.REFUSED
     is_of_tool = isinstance(error, ToolError) and not isinstance(error, TimeLimitError)
     return Ending.EXHAUSTED if is_of_tool else Ending.FAILED
-
-
-def _reason(error: HespasError) -> str:
-    """Return an error as a line, the same on every run: logs have names of their own."""
-    return _LOG.sub("its log", " ".join(str(error).split()))
-
-
-def _is_of_room(reason: str) -> bool:
-    return any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def _refusal(task: Task) -> str:
@@ -126,20 +126,11 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
     """Return the report, with tables where asked for and the step has not too many kernels."""
     if cutting.is_pipeline(options):
-        return pipeline_report(staged.predict_pipeline(options))
+        return pipeline_report(staged.predict_pipeline(options), with_tables=in_full)
     prediction = composition.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
     if in_full and prediction.graph.kernels <= _MOST_IN_TABLES:
         return run_report(prediction)
     return report_without_tables(prediction)
-
-
-def _outcome(report: RunReport, *, with_report: bool) -> Outcome:
-    return Outcome(
-        ending=Ending.DONE,
-        figures=_figures(report),
-        fidelity=report.fidelity,
-        report=msgspec.json.encode(report).decode() if with_report else "",
-    )
 
 
 def _figures(report: RunReport) -> dict[str, float | int | None]:
@@ -158,15 +149,12 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     return found
 
 
-def _cpu_s() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def _peak_memory_bytes() -> int:
+def _usage() -> tuple[float, int]:
+    """Return the CPU time and peak memory of this process and of those that it waited for."""
     unit = 1 if sys.platform == "darwin" else 1024
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_maxrss for usage in usages) * unit
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return cpu_s, sum(usage.ru_maxrss for usage in usages) * unit
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ What a constraint refuses for what a candidate is, whatever is predicted of it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
@@ -144,14 +144,10 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
             location=study.location,
             hint=f"loosen it: {study.where.text}",
         )
-    return tuple(_by_digest(found).values())
-
-
-def _by_digest(found: Sequence[Candidate]) -> dict[str, Candidate]:
     unique: dict[str, Candidate] = {}
-    for each in found:
-        unique.setdefault(each.digest, each)
-    return unique
+    for candidate in found:
+        unique.setdefault(candidate.digest, candidate)
+    return tuple(unique.values())
 
 
 def _combined(study: Study) -> Iterator[Candidate]:

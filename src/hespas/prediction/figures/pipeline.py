@@ -100,15 +100,16 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
     )
 
 
-def pipeline_report(prediction: PipelinePrediction) -> RunReport:
-    """Return all that is reported of a pipeline."""
+def pipeline_report(prediction: PipelinePrediction, *, with_tables: bool = True) -> RunReport:
+    """Return all that is reported of a pipeline, without its tables of computation if not."""
     ran = list(_ran(prediction))
     total = Estimate()
     for program, times, _ in ran:
         total += program.estimates.total * times
     shown = prediction.options.report
+    shares = ran if with_tables else []
     parts = joined_breakdown(
-        (breakdown(program), times, opened.both) for program, times, opened in ran
+        (breakdown(program), times, opened.both) for program, times, opened in shares
     )
     rows = list(_communication(prediction, ran))
     return msgspec.structs.replace(
