@@ -24,7 +24,7 @@ from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import AS_GIVEN, EstimateOptions, NetworkOptions, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
-from hespas.report.headline import headline_lines
+from hespas.report.text import headline_lines
 from hespas.simulate.models import Model
 from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces

@@ -72,7 +72,7 @@ def write_prediction(prediction: Prediction, file: Path) -> None:
 
 def write_pipeline(prediction: PipelinePrediction, file: Path) -> None:
     """Write the timeline of a pipeline: a track for each stage, a slice for each pass."""
-    from hespas.report.timeline.pipeline import pipeline_chart  # noqa: PLC0415 - as above
+    from hespas.report.timeline.step import pipeline_chart  # noqa: PLC0415 - as above
 
     _write_chart(pipeline_chart(prediction), file)
 

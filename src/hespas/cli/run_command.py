@@ -62,7 +62,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     report = run_report(prediction)
     if json_file is not None:
         # Texts need none of it.
-        from hespas.report.step_details import detailed  # noqa: PLC0415
+        from hespas.report.answers import detailed  # noqa: PLC0415
 
         write_json(json_file, msgspec.to_builtins(detailed(report, prediction)))
     if json_file != "-":

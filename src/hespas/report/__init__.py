@@ -1,9 +1,7 @@
-"""Results as JSON and text, one module for each kind of result.
+"""Results as text, JSON, pages and timelines.
 
-Each function takes a result (`hespas.prediction.result.Prediction`, a graph's estimate, a
-`hespas.simulate.timeline.Timeline`, memory use, presets) and returns a documented JSON object
-(``*_json``) or lines for people (``*_text``). `regions.write_region_files` writes the files of a
-split. `layers` divides a step among the user's modules, phases and `kinds` of kernels. Nothing is
-computed here that a result does not hold, except by `kernels.kernel_rows`, which analyses each
-kernel of a compiled program, and `operators.count_operators`.
+Figures come from `hespas.prediction.figures` and from results of single stages; here they are
+rendered. `run` is the text of a step, `answers` a prediction in Python and what charts of it are
+drawn from, `compare` two results. `kernels`, `hardware`, `regions` and `stages` show single stages
+and presets. `text` is what texts share, `page` HTML, and `timeline` files for Perfetto and Chrome.
 """

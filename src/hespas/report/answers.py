@@ -1,23 +1,42 @@
-"""Predictions as the Python API gives them: with their report as tables, text and HTML."""
+"""Predictions as the Python API gives them: tables, text, HTML, and what charts show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from hespas.base.suggest import suggestion
+from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
 from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.figures.breakdown import Amount, amounts_of
 from hespas.prediction.figures.pipeline import pipeline_report
-from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.schema import (
+    HeldRow,
+    KernelTimeRow,
+    MemoryDetails,
+    MemoryPoint,
+    Peaks,
+    RunReport,
+    TimelineRow,
+)
 from hespas.prediction.figures.step import run_report, run_summary
-from hespas.prediction.result import Prediction
-from hespas.report.headline import headline
-from hespas.report.step_details import full_report
+from hespas.prediction.result import Prediction, computation_alone
+from hespas.price.estimate import Estimate
+from hespas.price.kernel import kind_of
+from hespas.program.program import Op
+from hespas.program.scopes import merged_layers
+from hespas.report.stages import short_place
+from hespas.report.text import headline
+from hespas.report.timeline.chart import Counter, Process, Slice
+from hespas.report.timeline.details import program_details
+from hespas.report.timeline.step import step_chart
+from hespas.split.names import operation_names
 
 _SHOWN = ("Step time", "Bound by", "Memory")
 
@@ -136,3 +155,195 @@ def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
     """Return a prediction of a pipeline with its report."""
     values = {each.name: getattr(prediction, each.name) for each in fields(prediction)}
     return PipelineAnswer(**values)
+
+
+MOST_KERNELS = 300
+
+
+FINEST = 1000
+"""The timeline tells apart what lasts this part of the step."""
+
+
+MOST_POINTS = 400
+
+
+MOST_HELD = 20
+
+
+OTHERS = "others"
+
+
+_NOT_SHOWN = frozenset({"layers", "loops", "waiting"})
+"""Tracks that say again, or at length, what others say."""
+
+
+_Limit = Literal["compute", "memory", "launch", "other"]
+
+
+def full_report(prediction: Prediction) -> RunReport:
+    """Return all that is reported of a prediction, and what charts are drawn from."""
+    return detailed(run_report(prediction), prediction)
+
+
+def detailed(report: RunReport, prediction: Prediction) -> RunReport:
+    """Return a report with what charts are drawn from, which needs every round of its loops."""
+    if prediction.graph.is_folded:
+        return report
+    timeline = prediction.timeline or computation_alone(prediction.tasks)
+    details = program_details(prediction)
+    process = max(step_chart(timeline, details).processes, key=_end_ps)
+    return msgspec.structs.replace(
+        report,
+        kernels=kernel_rows(prediction),
+        memory=_memory(prediction, process.counters),
+        timeline=list(_rows(process, _end_ps(process) // FINEST)),
+        peaks=_peaks(prediction),
+    )
+
+
+def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
+    """Return the kernels of a step, longest first; their times add up to the computation."""
+    names = operation_names(prediction.graph)
+    alike: dict[tuple[object, ...], Amount] = defaultdict(Amount)
+    first: dict[tuple[object, ...], str] = {}
+    labels: dict[Op, tuple[str, str]] = {}
+    for op, amount, times in amounts_of(prediction):
+        if op not in labels:
+            labels[op] = kind_of(op), "/".join(merged_layers(names.of(op).path))
+        key = (*labels[op], amount.time_s, amount.flops, amount.bytes_moved)
+        alike[key].add(amount, times)
+        first.setdefault(key, op.instruction or op.kind)
+    rows = [
+        _kernel(amount, name=first[key], kind=str(key[0]), path=str(key[1]))
+        for key, amount in alike.items()
+    ]
+    rows.sort(key=lambda row: (-row.time_s, row.name))
+    longest, rest = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
+    return [*longest, _joined(rest)] if rest else longest
+
+
+def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow:
+    return KernelTimeRow(
+        name=name,
+        kind=kind,
+        path=path,
+        count=int(amount.count) if amount.count == int(amount.count) else amount.count,
+        time_s=amount.time_s,
+        flops=amount.flops,
+        bytes=amount.bytes_moved,
+        limit=_limit(amount),
+    )
+
+
+def _limit(amount: Amount) -> _Limit:
+    """Return what decides most of a time, ``other`` where most of it isn't divided.
+
+    >>> _limit(Amount(time_s=3.0, memory_s=2.0, launch_s=1.0)), _limit(Amount(time_s=3.0))
+    ('memory', 'other')
+    """
+    known_s = amount.arithmetic_s + amount.memory_s + amount.launch_s
+    shares: dict[_Limit, float] = {
+        "compute": amount.arithmetic_s,
+        "memory": amount.memory_s,
+        "launch": amount.launch_s,
+        "other": amount.time_s - known_s,
+    }
+    return max(shares, key=lambda limit: shares[limit])
+
+
+def _joined(rows: list[KernelTimeRow]) -> KernelTimeRow:
+    return KernelTimeRow(
+        name=f"{len(rows)} others",
+        kind=OTHERS,
+        path="",
+        count=sum(row.count for row in rows),
+        time_s=sum(row.time_s for row in rows),
+        flops=sum(row.flops for row in rows),
+        bytes=sum(row.bytes for row in rows),
+        limit="other",
+    )
+
+
+def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDetails:
+    use, source = prediction.memory, prediction.graph.program.source
+    points = counters[0].points if counters else ()
+    return MemoryDetails(
+        argument_bytes=use.argument_bytes,
+        output_bytes=use.output_bytes,
+        alias_bytes=use.alias_bytes,
+        temporary_bytes=use.temporary_bytes,
+        peak_place=short_place(use.peak_location, source),
+        points=[
+            MemoryPoint(time_s=time_ps / PS_PER_S, bytes=size) for time_ps, size in _highest(points)
+        ],
+        held=[
+            HeldRow(
+                bytes=buffer.size_bytes,
+                type=buffer.type,
+                role=buffer.role.value,
+                place=short_place(buffer.location, source),
+            )
+            for buffer in use.held[:MOST_HELD]
+        ],
+    )
+
+
+def _highest(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+    """Yield the highest of each group of points that follow each other, so that no peak is lost.
+
+    >>> list(_highest(((0, 5), (10, 7))))
+    [(0, 5), (10, 7)]
+    """
+    group = max(1, -(-len(points) // MOST_POINTS))
+    for at in range(0, len(points), group):
+        yield max(points[at : at + group], key=lambda point: point[1])
+
+
+def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
+    for track in process.tracks:
+        if track.name in _NOT_SHOWN:
+            continue
+        for name, start_ps, end_ps in _merged(track.slices, finest_ps):
+            yield TimelineRow(
+                track=track.name, name=name, start_s=start_ps / PS_PER_S, end_s=end_ps / PS_PER_S
+            )
+
+
+def _merged(slices: Iterable[Slice], finest_ps: int) -> Iterator[tuple[str, int, int]]:
+    """Yield slices that no other one holds; short ones that follow each other are one.
+
+    What follows within ``finest_ps`` is joined if it has the same name, or both are shorter than
+    that, under the name of the longest.
+    """
+    name, start_ps, end_ps, longest_ps = "", -1, -1, -1
+    for each in slices:
+        if each.start_ps < end_ps:
+            continue
+        lasts_ps = each.end_ps - each.start_ps
+        is_near = start_ps >= 0 and each.start_ps - end_ps <= finest_ps
+        is_short = lasts_ps < finest_ps and longest_ps < finest_ps
+        if is_near and (each.name == name or is_short):
+            name = each.name if lasts_ps > longest_ps else name
+            end_ps, longest_ps = each.end_ps, max(longest_ps, lasts_ps)
+            continue
+        if start_ps >= 0:
+            yield name, start_ps, end_ps
+        name, start_ps, end_ps, longest_ps = each.name, each.start_ps, each.end_ps, lasts_ps
+    if start_ps >= 0:
+        yield name, start_ps, end_ps
+
+
+def _end_ps(process: Process) -> int:
+    return max((each.end_ps for track in process.tracks for each in track.slices), default=0)
+
+
+def _peaks(prediction: Prediction) -> Peaks | None:
+    device = prediction.device
+    if device is None:
+        return None
+    total: Estimate = prediction.estimates.total
+    kinds = [kind for kind, amount in total.total.per_type.items() if amount.flops]
+    return Peaks(
+        flops_per_s={kind: device.rate(kind) for kind in sorted(kinds)},
+        bytes_per_s=device.memory_bandwidth_bytes_per_s,
+    )

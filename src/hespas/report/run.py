@@ -22,8 +22,14 @@ from hespas.prediction.figures.schema import (
 )
 from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.result import Prediction
-from hespas.report.headline import headline_lines, peak_text, share_text
-from hespas.report.text import step_assumption_lines, table_lines, wrapped
+from hespas.report.text import (
+    headline_lines,
+    peak_text,
+    share_text,
+    step_assumption_lines,
+    table_lines,
+    wrapped,
+)
 
 _MOST_ROWS = 10
 _MOST_COMMUNICATION = 8

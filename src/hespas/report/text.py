@@ -1,12 +1,15 @@
-"""Pieces that texts share: tables, wrapped lines, and the assumptions under every result."""
+"""Pieces that texts share: the headline, tables, wrapped lines, and the assumptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from hespas.prediction.figures.schema import AssumptionGroup
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
+from hespas.prediction.figures.communication import IDLE
+from hespas.prediction.figures.schema import AssumptionGroup, EnergyParts, RunReport
 
 if TYPE_CHECKING:
     pass
@@ -93,3 +96,215 @@ def table_lines(
         "".join([f"{name:<{width + 2}}", *map(str.rjust, cells, columns.values())]).rstrip()
         for name, *cells in lines
     ]
+
+
+_FIDELITIES = {
+    "compiled": "compiled",
+    "fused": "fused by a model of the compiler",
+    "library": "by kernels of libraries",
+    "exported": "as exported",
+}
+
+
+_PART_NAMES = {
+    "compute": "arithmetic",
+    "memory": "memory",
+    "launch": "launches",
+    "exposed_communication": "exposed communication",
+    "exposed_host_transfer": "exposed host transfers",
+    "straggler": "stragglers",
+    "other": "other",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """What is predicted, and the first figures of the answer, by name."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def headline(report: RunReport) -> Headline:
+    """Return the answer itself; memory stands first where it is too small."""
+    where = f"{report.devices} x {report.node}"
+    if report.system not in (None, f"{report.devices}x{report.node}"):
+        where += f" on {report.system}"
+    memory = list(_memory(report))
+    rows = [
+        *_times(report),
+        ("Bound by", _per_cents(bound_parts(report))),
+        *_throughput(report),
+        *_utilisation(report),
+        *_energy(report),
+    ]
+    return Headline(
+        title=f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
+        rows=tuple([*rows, *memory] if _fits(report) else [*memory, *rows]),
+    )
+
+
+def headline_lines(report: RunReport) -> list[str]:
+    """Return the first lines of the text."""
+    head = headline(report)
+    return [head.title, "", *[f"{name:<26}{text}" for name, text in head.rows]]
+
+
+def _times(report: RunReport) -> Iterator[tuple[str, str]]:
+    step_s, waits_s = report.step_time_s, waiting_s(report)
+    exposed_s = report.exposed_communication_s - waits_s
+    host_s = report.exposed_host_transfer_s
+    communicates, moves = report.communication_s > 0, report.host_transfer_s > 0
+    yield "Step time", format_time(step_s)
+    parts = (
+        ("compute", report.compute_s, True),
+        ("exposed communication", exposed_s, communicates),
+        ("waiting for stages", waits_s, waits_s > 0),
+        ("exposed host transfers", host_s, moves),
+        ("stragglers", report.straggler_s, report.straggler_s != 0),
+    )
+    for name, part_s, is_shown in parts:
+        if is_shown:
+            yield f"  {name}", _timed(part_s, share_text(part_s, step_s))
+    if communicates:
+        hidden_s = max(0.0, report.communication_s - exposed_s)
+        hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
+        yield "Communication", _timed(report.communication_s, hidden)
+    if moves:
+        hidden_s = max(0.0, report.host_transfer_s - host_s)
+        hidden = f"{format_time(hidden_s)} of it" if hidden_s else "nothing"
+        moved = format_quantity(report.host_transfer_bytes, "B")
+        note = f"for {moved} a device, {hidden} hidden"
+        yield "Host transfers", _timed(report.host_transfer_s, note)
+
+
+def _timed(time_s: float, note: str) -> str:
+    return f"{format_time(time_s):<11}{note}".rstrip()
+
+
+def _throughput(report: RunReport) -> list[tuple[str, str]]:
+    shown: list[str] = []
+    tokens, each = report.tokens_per_s, report.tokens_per_s_per_device
+    if tokens is not None and each is not None:
+        shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(each)}tokens/s/device")
+    # A step that makes a token of each sequence completes none.
+    if report.samples_per_s is not None and report.samples_per_s != tokens:
+        shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
+    return [("Throughput", ", ".join(shown))] if shown else []
+
+
+def _energy(report: RunReport) -> Iterator[tuple[str, str]]:
+    if report.energy_j is None:
+        return
+    whole, parts = f"{format_energy(report.energy_j)} a device", report.energy
+    if parts is None:
+        yield "Energy", f"{whole}, while it computes"
+        return
+    power = f"{parts.device_w:.0f} W a device"
+    if parts.node_w is not None:
+        power += f", {parts.node_w / 1000:.3g} kW a machine of {parts.node_devices}"
+    limit = f"limit {parts.power_limit_w:g} W, clock {100 * parts.clock:.1f} %"
+    yield "Power", f"{power} ({limit} of boost)"
+    yield "Energy", f"{whole}: {energy_shares(parts)}"
+
+
+def energy_shares(energy: EnergyParts) -> str:
+    """Return the parts of an energy in whole per cent that add to 100, the largest first."""
+    parts = {
+        "arithmetic": energy.compute_j,
+        "memory": energy.memory_j,
+        "idle": energy.idle_j,
+        "machine": energy.node_j or 0.0,
+        "network": energy.network_j or 0.0,
+        "facility": energy.facility_j,
+    }
+    whole_j = sum(parts.values())
+    if whole_j <= 0:
+        return "nothing is computed"
+    return _per_cents({name: part / whole_j for name, part in parts.items()})
+
+
+def _fits(report: RunReport) -> bool:
+    capacity_bytes = report.memory_capacity_bytes
+    return capacity_bytes is None or report.peak_memory_bytes <= capacity_bytes
+
+
+def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
+    peak_bytes, capacity_bytes = report.peak_memory_bytes, report.memory_capacity_bytes
+    is_fused = report.fidelity != "exported"
+    peak = f"{'' if is_fused else 'at most '}{format_quantity(peak_bytes, 'B')}"
+    if capacity_bytes is None:
+        yield "Memory", f"{peak} a device"
+    else:
+        of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
+        left = format_quantity(abs(capacity_bytes - peak_bytes), "B")
+        unfused = "" if is_fused else "; a compiler that fuses needs less"
+        too_much = f"does not fit, {left} too much{unfused}"
+        yield "Memory", f"{of}, {left} free" if _fits(report) else f"{of}: {too_much}"
+    if report.host_memory_bytes:
+        yield "Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device"
+
+
+def waiting_s(report: RunReport) -> float:
+    """Return how long a stage waits for others, a part of the exposed communication."""
+    if report.pipeline is None:
+        return 0.0
+    return sum(row.exposed_s for row in report.communication if row.kind == IDLE)
+
+
+def bound_parts(report: RunReport) -> dict[str, float]:
+    """Return what the step's time goes to, as shares that add to 1, by their names in texts."""
+    shares, waits_s = report.bound, waiting_s(report)
+    parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
+    if waits_s:
+        parts["waiting for stages"] = waits_s / report.step_time_s
+        parts[_PART_NAMES["exposed_communication"]] -= waits_s / report.step_time_s
+    return parts
+
+
+def _per_cents(shares: dict[str, float]) -> str:
+    rounded = whole_per_cents(shares)
+    ordered = sorted(rounded, key=lambda name: -shares[name])
+    return ", ".join(f"{name} {rounded[name]} %" for name in ordered if rounded[name])
+
+
+def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
+    """Return shares that add to 1 as whole per cent that add to 100.
+
+    Those with the largest remainders are rounded up.
+
+    >>> whole_per_cents({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    {'a': 34, 'b': 33, 'c': 33}
+    """
+    floors = {name: int(100 * share // 1) for name, share in shares.items()}
+    missing = 100 - sum(floors.values())
+    by_remainder = sorted(shares, key=lambda name: floors[name] - 100 * shares[name])
+    for name in by_remainder[:missing]:
+        floors[name] += 1
+    return floors
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a part in per cent of a whole; nothing where there is no whole."""
+    return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
+
+
+def _utilisation(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield what of the peak a step uses, each with what it divides by."""
+    step, peak, devices = format_time(report.step_time_s), peak_text(report), report.devices
+    if report.mfu is not None and report.model_flops is not None:
+        over = f"{step} x {devices} x {peak}" if devices > 1 else f"{step} x {peak}"
+        quotient = f"{format_quantity(report.model_flops, 'FLOP')} / ({over})"
+        yield "Utilisation, model (MFU)", f"{f'{100 * report.mfu:.1f} %':<11}{quotient}"
+    if report.hardware_utilisation is not None:
+        each = " a device" if devices > 1 else ""
+        share = f"{100 * report.hardware_utilisation:.1f} %"
+        quotient = f"{format_quantity(report.flops, 'FLOP')}{each} / ({step} x {peak})"
+        yield "Utilisation, executed", f"{share:<11}{quotient}"
+
+
+def peak_text(report: RunReport) -> str:
+    """Return the peak that utilisations divide by; empty where it is not known."""
+    if report.peak_flops_per_s is None:
+        return ""
+    return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"

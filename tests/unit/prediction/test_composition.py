@@ -27,7 +27,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.price.cache import MemoryStore
-from hespas.report.step_details import full_report
+from hespas.report.answers import full_report
 from hespas.simulate.models import Model
 from hespas.tasks.graph import as_job
 

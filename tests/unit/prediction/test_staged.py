@@ -25,9 +25,9 @@ from hespas.prediction.fitting import StageMemory, least_memory, remedy
 from hespas.prediction.options import NetworkOptions, PredictOptions, ProgramOptions
 from hespas.prediction.staged import predict_pipeline
 from hespas.program.devices import communication_ops, device_group_table
-from hespas.report.headline import bound_parts, waiting_s
 from hespas.report.run import run_text
-from hespas.report.timeline.pipeline import pipeline_chart
+from hespas.report.text import bound_parts, waiting_s
+from hespas.report.timeline.step import pipeline_chart
 from hespas.sources.options import ModelOptions
 from hespas.tasks.pipelining.options import PipelineOptions
 from hespas.tasks.pipelining.schedule import Pass

@@ -8,8 +8,7 @@ import pytest
 import hespas
 from hespas.errors import ConfigError
 from hespas.prediction.figures.step import run_summary
-from hespas.report.answers import TABLES, Answer, summary_html
-from hespas.report.step_details import full_report
+from hespas.report.answers import TABLES, Answer, full_report, summary_html
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Results as pages: one HTML file that opens in any browser and asks for nothing else.
 
 `document` is the page itself with its tables, and charts as pictures; `specs` is what charts share.
-`step` is the page of one prediction, with `kernels` and `stages`; `comparison` that of several;
-`study` that of a study, with `scaling`.
+`step` is the page of one prediction, with `kernels`; `comparison` that of several; `study` that of
+a study, with `scaling`.
 """

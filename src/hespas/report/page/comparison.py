@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
 from hespas.report.compare import Comparison, TimeRow, compared, signed_time
-from hespas.report.headline import peak_text
 from hespas.report.page.document import Cell, Chart, Page, Part, Section, Table, time_cell
 from hespas.report.page.specs import (
     OF_PARTS,
@@ -22,6 +21,7 @@ from hespas.report.page.specs import (
     time_unit,
 )
 from hespas.report.page.step import part_rows
+from hespas.report.text import peak_text
 
 _MOST_STEPS = 12
 """Of a waterfall: those that change least are one."""

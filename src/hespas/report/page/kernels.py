@@ -1,17 +1,24 @@
-"""Where the time of a step goes: an icicle of its modules, and its kernels on the roofline."""
+"""Where a step's time goes: its modules as an icicle, kernels on the roofline, and stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hespas.base.units import format_quantity, format_time
 from hespas.prediction.figures.breakdown import NO_NAME_ROW
-from hespas.prediction.figures.schema import KernelTimeRow, Peaks, RunReport
-from hespas.report.headline import waiting_s
+from hespas.prediction.figures.schema import (
+    KernelTimeRow,
+    Peaks,
+    PipelineReport,
+    RunReport,
+    StageRow,
+)
 from hespas.report.page.document import (
+    Cards,
     Cell,
     Chart,
+    Notes,
     Section,
     Table,
     quantity_cell,
@@ -20,6 +27,9 @@ from hespas.report.page.document import (
 )
 from hespas.report.page.specs import (
     PALETTE,
+    Unit,
+    across,
+    capacity_rule,
     coloured,
     large_unit,
     layered_chart,
@@ -29,6 +39,7 @@ from hespas.report.page.specs import (
     time_unit,
     tooltips,
 )
+from hespas.report.text import waiting_s
 
 _LETTER_PIXELS = 7
 """Blocks that are narrower than their names have no label."""
@@ -302,3 +313,151 @@ def _table(report: RunReport) -> Table:
 def _rate(amount: float, time_s: float, unit: str) -> Cell:
     rate = amount / time_s if time_s > 0 and amount > 0 else None
     return quantity_cell(rate, unit, unknown="")
+
+
+_TIMES = {
+    "computes": PALETTE[0],
+    "exposed communication": PALETTE[1],
+    "exposed host transfers": PALETTE[4],
+    "waits for other stages": PALETTE[3],
+    "waits for all gradients": PALETTE[2],
+    "waits for the last stage": PALETTE[7],
+}
+
+
+_MEMORY = {
+    "weights": PALETTE[0],
+    "gradients": PALETTE[1],
+    "optimiser": PALETTE[2],
+    "micro-batches in flight": PALETTE[3],
+    "a pass": PALETTE[7],
+}
+
+
+def stage_sections(report: RunReport) -> tuple[Section, ...]:
+    """Return the section of the stages, none for a step of one program."""
+    if report.pipeline is None:
+        return ()
+    return (Section(title="Stages", parts=tuple(_stage_parts(report, report.pipeline))),)
+
+
+def stage_times(row: StageRow) -> dict[str, float]:
+    """Return what a device of a stage does over the step, in seconds, in order: it adds up."""
+    times = (
+        *(row.compute_s, row.exposed_communication_s, row.exposed_host_transfer_s),
+        *(row.waiting_s, row.sums_s, row.end_s),
+    )
+    return dict(zip(_TIMES, times, strict=True))
+
+
+def stage_memory(row: StageRow) -> dict[str, int]:
+    """Return what the memory of a device of a stage is for, in bytes."""
+    sizes = (
+        *(row.weight_bytes, row.gradient_bytes, row.state_bytes),
+        *(row.kept_bytes, row.working_bytes),
+    )
+    return dict(zip(_MEMORY, sizes, strict=True))
+
+
+def _stage_parts(
+    report: RunReport, pipeline: PipelineReport
+) -> Iterator[Cards | Notes | Chart | Table]:
+    yield Cards(figures=tuple(_figures(pipeline)))
+    unit = time_unit(report.step_time_s)
+    told = [
+        f"stage {row.stage} computes {format_time(row.compute_s)}, "
+        f"waits {format_time(row.waiting_s + row.end_s)}"
+        for row in pipeline.stages
+    ]
+    times = _bars(pipeline, stage_times, unit, format_time)
+    yield layered_chart(
+        f"What a device of each stage does over the step, in {unit.name}",
+        "; ".join(told).capitalize() + ".",
+        times,
+        height=30 * len(pipeline.stages),
+        layer=[_layer(pipeline, across("amount", unit, stack="zero"), _TIMES, "time")],
+    )
+    size = large_unit(max(row.peak_memory_bytes for row in pipeline.stages), "B")
+    along = quantitative("amount", size.name, stack="zero")
+    layers, line = [_layer(pipeline, along, _MEMORY, "bytes")], ""
+    if report.memory_capacity_bytes is not None:
+        layers.append(capacity_rule("x", size.of(report.memory_capacity_bytes)))
+        line = " The dashed line is the device's capacity."
+    yield layered_chart(
+        f"What the memory of each stage is for, in {size.name}",
+        f"Of one device, where it is fullest.{line}",
+        _bars(pipeline, stage_memory, size, lambda held: format_quantity(held, "B")),
+        height=30 * len(pipeline.stages),
+        layer=layers,
+    )
+    yield _stage_table(pipeline)
+    if pipeline.hidden:
+        yield Notes(texts=(f"Hidden where it can be: {', '.join(pipeline.hidden)}",))
+
+
+def _figures(pipeline: PipelineReport) -> Iterator[tuple[str, str, str]]:
+    chunks = f", {pipeline.chunks} chunks each" if pipeline.chunks > 1 else ""
+    yield "Schedule", pipeline.schedule, f"{len(pipeline.stages)} stages{chunks}"
+    sequences = "sequence" if pipeline.micro_batch == 1 else "sequences"
+    yield "Micro-batches", f"{pipeline.micro_batches}", f"of {pipeline.micro_batch} {sequences}"
+    ideal = pipeline.ideal_bubble
+    note = "" if ideal is None else f"{100 * ideal:.1f} % if all stages were equal"
+    yield "Bubble", f"{100 * pipeline.bubble:.1f} %", note
+    yield "Message", format_time(pipeline.message_s), "from a stage to the next"
+
+
+def _bars(
+    pipeline: PipelineReport,
+    amounts: Callable[[StageRow], Mapping[str, float]],
+    unit: Unit,
+    text: Callable[[float], str],
+) -> list[dict[str, object]]:
+    return [
+        {
+            "stage": f"stage {row.stage}",
+            "what": what,
+            "amount": unit.of(amount),
+            "text": text(amount),
+            "order": order,
+        }
+        for row in pipeline.stages
+        for order, (what, amount) in enumerate(amounts(row).items())
+        if amount > 0
+    ]
+
+
+def _layer(
+    pipeline: PipelineReport, along: Mapping[str, object], hues: Mapping[str, str], title: str
+) -> dict[str, object]:
+    names = [f"stage {row.stage}" for row in pipeline.stages]
+    return {
+        "mark": "bar",
+        "encoding": {
+            "y": nominal("stage", None, sort=names),
+            "x": along,
+            "color": coloured("what", None, hues),
+            "order": {"field": "order"},
+            "tooltip": tooltips(stage="of", what="what", text=title),
+        },
+    }
+
+
+def _stage_table(pipeline: PipelineReport) -> Table:
+    numbers = ("Layers", "Forward", "Backward", "In flight", "Memory")
+    return Table(
+        caption="Each stage: passes are of one micro-batch",
+        columns=("Stage", "Devices", *numbers),
+        rows=[
+            (
+                Cell(text=f"{row.stage}", sort_by=row.stage),
+                row.devices,
+                Cell(text=f"{row.layers}", sort_by=row.layers),
+                time_cell(row.forward_s),
+                time_cell(row.backward_s),
+                Cell(text=f"{row.in_flight}", sort_by=row.in_flight),
+                quantity_cell(row.peak_memory_bytes, "B"),
+            )
+            for row in pipeline.stages
+        ],
+        numbers=numbers,
+    )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
-from hespas.report.headline import bound_parts, energy_shares, headline, peak_text, waiting_s
 from hespas.report.page.document import (
     Cards,
     Cell,
@@ -19,7 +18,7 @@ from hespas.report.page.document import (
     share_cell,
     time_cell,
 )
-from hespas.report.page.kernels import icicle_chart, kernel_sections
+from hespas.report.page.kernels import icicle_chart, kernel_sections, stage_sections
 from hespas.report.page.specs import (
     PALETTE,
     across,
@@ -35,8 +34,14 @@ from hespas.report.page.specs import (
     time_unit,
     tooltips,
 )
-from hespas.report.page.stages import stage_sections
-from hespas.report.text import group_text
+from hespas.report.text import (
+    bound_parts,
+    energy_shares,
+    group_text,
+    headline,
+    peak_text,
+    waiting_s,
+)
 
 
 def step_page(report: RunReport) -> Page:

@@ -2,6 +2,6 @@
 
 `chart.Chart` describes it: a process for each class of devices that behave alike, with tracks of
 nested slices, counters, and flows from one slice to another. `step` makes a chart of a simulated
-timeline, with `details` of its program and `waits`; `pipeline` that of stages. `write` writes a
-chart as Trace Event JSON, or in Perfetto's format (`perfetto`).
+timeline, or of stages, with `details` of its program and `waits`. `write` writes a chart as Trace
+Event JSON, or in Perfetto's format.
 """

@@ -3,12 +3,19 @@
 Source: the Trace Event Format. "X" is a complete event, "s" and "f" the ends of a flow, "C" a value
 of a counter, "M" a name. An end of a flow belongs to the slice that was begun last on its track, so
 it directly follows that slice, at the same time.
+
+Source: Perfetto's ``trace_packet.proto``, ``track_event.proto``, ``track_descriptor.proto`` and
+``interned_data.proto``. The few fields that are needed are encoded here, under their numbers. Times
+are in nanoseconds of the default clock. Names and texts that recur are interned.
 """
 
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +23,7 @@ import msgspec
 
 from hespas.base.files import replaced_file
 from hespas.report.timeline.chart import (
+    Argument,
     Chart,
     Counter,
     Process,
@@ -24,7 +32,7 @@ from hespas.report.timeline.chart import (
     whole_ns,
     with_notes_shown,
 )
-from hespas.report.timeline.perfetto import perfetto_packets
+from hespas.tasks.chakra.format import varint
 
 PERFETTO_SUFFIXES = frozenset({".pftrace", ".perfetto-trace"})
 _COMPRESSED = ".gz"
@@ -126,3 +134,212 @@ def _us_text(time_ns: int) -> str:
 
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+class _Packet:
+    """Fields of ``TracePacket``."""
+
+    TIMESTAMP, SEQUENCE, TRACK_EVENT = 8, 10, 11
+    INTERNED_DATA, SEQUENCE_FLAGS, TRACK_DESCRIPTOR = 12, 13, 60
+
+
+class _Descriptor:
+    """Fields of ``TrackDescriptor``."""
+
+    UUID, NAME, PARENT, COUNTER, CHILD_ORDERING, RANK = 1, 2, 5, 8, 11, 12
+
+
+class _Event:
+    """Fields of ``TrackEvent``."""
+
+    CATEGORY, ANNOTATION, TYPE, NAME, TRACK = 3, 4, 9, 10, 11
+    COUNTER_VALUE, FLOW, FLOW_END = 30, 47, 48
+
+
+class _Annotation:
+    """Fields of ``DebugAnnotation``."""
+
+    NAME, BOOL, INT, DOUBLE, STRING = 1, 2, 4, 5, 17
+
+
+class _Interned:
+    """Fields of ``InternedData``, each a table of texts."""
+
+    CATEGORIES, NAMES, ARGUMENT_NAMES, TEXTS = 1, 2, 3, 29
+
+
+_SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4
+
+
+_CLEARED, _NEEDED = 1, 2
+
+
+_SEQUENCE, _PACKET = 1, 1
+
+
+_UNIT, _UNIT_BYTES = 3, 3
+
+
+_ROOT, _EXPLICIT = 0, 3
+
+
+_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+
+
+def perfetto_packets(chart: Chart) -> Iterator[bytes]:
+    """Yield the packets of a chart; equal charts give equal bytes.
+
+    A process is a track that holds others: viewers keep the order of such tracks alone.
+    """
+    texts = _Texts()
+    yield _packet(_number(_Packet.SEQUENCE_FLAGS, _CLEARED))
+    yield _described(_number(_Descriptor.UUID, _ROOT) + _ORDERED)
+    uuid = _ROOT
+    for number, process in enumerate(chart.processes):
+        uuid += 1
+        parent = uuid
+        yield _track(uuid, process.name, _number(_Descriptor.RANK, number) + _ORDERED)
+        for rank, track in enumerate((*process.counters, *process.tracks)):
+            uuid += 1
+            inside = _number(_Descriptor.PARENT, parent) + _number(_Descriptor.RANK, rank)
+            match track:
+                case Counter():
+                    counter = _bytes(_Descriptor.COUNTER, _number(_UNIT, _UNIT_BYTES))
+                    yield _track(uuid, track.name, inside + counter)
+                    yield from _values(uuid, track)
+                case Track():
+                    yield _track(uuid, track.name, inside)
+                    yield from _slices(uuid, track, texts)
+
+
+def _track(uuid: int, name: str, fields: bytes) -> bytes:
+    identity = _number(_Descriptor.UUID, uuid) + _bytes(_Descriptor.NAME, name.encode())
+    return _described(identity + fields)
+
+
+def _described(fields: bytes) -> bytes:
+    return _packet(_bytes(_Packet.TRACK_DESCRIPTOR, fields))
+
+
+def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
+    head = _number(_Event.TYPE, _COUNTER) + _number(_Event.TRACK, uuid)
+    for at_ps, value in counter.points:
+        yield _event(at_ps, head + _number(_Event.COUNTER_VALUE, value))
+
+
+def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
+    """Yield begins and ends: a slice ends before the next one that is not inside it begins."""
+    begin = _number(_Event.TYPE, _SLICE_BEGIN) + _number(_Event.TRACK, uuid)
+    end = _number(_Event.TYPE, _SLICE_END) + _number(_Event.TRACK, uuid)
+    open_ends: list[int] = []
+    for each in track.slices:
+        while open_ends and open_ends[-1] <= each.start_ps:
+            yield _event(open_ends.pop(), end)
+        fields, new = _fields(each, texts)
+        if new:
+            yield _packet(
+                _bytes(_Packet.INTERNED_DATA, new) + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
+            )
+        yield _event(each.start_ps, begin + fields)
+        open_ends.append(each.end_ps)
+    while open_ends:
+        yield _event(open_ends.pop(), end)
+
+
+def _fields(each: Slice, texts: _Texts) -> tuple[bytes, bytes]:
+    parts = [
+        _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, each.category)),
+        _number(_Event.NAME, texts.number(_Interned.NAMES, each.name)),
+    ]
+    parts.extend(texts.argument(name, value) for name, value in each.arguments.items())
+    parts.extend(_fixed64(_Event.FLOW, flow) for flow in each.starts)
+    parts.extend(_fixed64(_Event.FLOW_END, flow) for flow in each.ends)
+    return b"".join(parts), texts.take_new()
+
+
+def _value(value: Argument, texts: _Texts) -> bytes:
+    match value:
+        case bool():
+            return _number(_Annotation.BOOL, int(value))
+        case int():
+            return _number(_Annotation.INT, value)
+        case float():
+            return _key(_Annotation.DOUBLE, _FIXED64) + struct.pack("<d", value)
+        case str():
+            return _number(_Annotation.STRING, texts.number(_Interned.TEXTS, value))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Texts:
+    """The numbers of texts in each table, and the encoded entries that are not written yet."""
+
+    numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    new: list[bytes] = field(default_factory=list[bytes])
+    arguments: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
+
+    def argument(self, name: str, value: Argument) -> bytes:
+        """Return an argument; those with the same text are encoded once."""
+        if not isinstance(value, str):
+            return self._argument(name, value)
+        known = self.arguments.get((name, value))
+        if known is None:
+            known = self.arguments[name, value] = self._argument(name, value)
+        return known
+
+    def _argument(self, name: str, value: Argument) -> bytes:
+        number = _number(_Annotation.NAME, self.number(_Interned.ARGUMENT_NAMES, name))
+        return _bytes(_Event.ANNOTATION, number + _value(value, self))
+
+    def number(self, table: int, text: str) -> int:
+        number = self.numbers.get((table, text))
+        if number is None:
+            number = self.numbers[table, text] = len(self.numbers) + 1
+            self.new.append(_bytes(table, _number(1, number) + _bytes(2, text.encode())))
+        return number
+
+    def take_new(self) -> bytes:
+        entries = b"".join(self.new)
+        self.new.clear()
+        return entries
+
+
+def _event(at_ps: int, fields: bytes) -> bytes:
+    return _packet(
+        _number(_Packet.TIMESTAMP, whole_ns(at_ps))
+        + _bytes(_Packet.TRACK_EVENT, fields)
+        + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
+    )
+
+
+def _packet(fields: bytes) -> bytes:
+    return _bytes(_PACKET, fields + _number(_Packet.SEQUENCE, _SEQUENCE))
+
+
+def _number(number: int, value: int) -> bytes:
+    # A negative integer is the 64-bit one with the same low bits.
+    return _key(number, _VARINT) + _base128(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _fixed64(number: int, value: int) -> bytes:
+    return _key(number, _FIXED64) + struct.pack("<Q", value)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return _key(number, _LENGTH) + _base128(len(value)) + value
+
+
+@cache
+def _key(number: int, wire_type: int) -> bytes:
+    return varint(number << 3 | wire_type)
+
+
+def _base128(number: int) -> bytes:
+    # Most numbers are small, and `varint` takes four times as long.
+    return _SHORT[number] if number < len(_SHORT) else varint(number)
+
+
+_SHORT = [varint(number) for number in range(1 << 14)]
+
+
+_ORDERED = _number(_Descriptor.CHILD_ORDERING, _EXPLICIT)
+"""The tracks inside of a track are in the order of their ranks."""

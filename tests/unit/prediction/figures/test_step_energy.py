@@ -10,7 +10,7 @@ from hespas.hardware.presets import load_device
 from hespas.prediction.figures.schema import EnergyParts
 from hespas.prediction.figures.step import energy_parts, run_report, run_summary
 from hespas.prediction.result import Prediction
-from hespas.report.headline import headline
+from hespas.report.text import headline
 
 STEP = """HloModule step, is_scheduled=true, replica_count={devices}
 

@@ -12,7 +12,7 @@ from hespas.prediction import composition
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
 from hespas.prediction.result import Prediction, StepWork
-from hespas.report.headline import headline, whole_per_cents
+from hespas.report.text import headline, whole_per_cents
 
 TOKENS = """
 func.func @main(%ids: tensor<4x128xi32>, %a: tensor<64x64xf32>) -> tensor<64x64xf32> {
