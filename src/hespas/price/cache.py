@@ -190,7 +190,7 @@ class KeptStore:
         )
 
 
-_MAKERS = ("hardware", "price", "program", "work")
+_MAKERS = ("hardware", "lower", "price", "program", "work")
 """The folders whose code decides what a region costs."""
 
 

@@ -81,7 +81,7 @@ def _steps(costs: Iterable[Cost], method: OperationMethod, *, launches: bool) ->
 
 
 def _cost(leaf: Leaf, method: OperationMethod, *, launches: bool) -> OpEstimate:
-    price = method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
+    price = _price(method, leaf, launches=launches)
     if not price.launch_s:
         return price.cost
     launch = OpEstimate(time_s=price.launch_s, bound=Bound(launch_s=price.launch_s))
@@ -155,6 +155,10 @@ def is_kernel(op: Op, program: Program) -> bool:
     return program.is_scheduled and not op.traits.runs_nothing
 
 
+def _price(method: OperationMethod, leaf: Leaf, *, launches: bool) -> Price:
+    return method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
+
+
 def estimate_region(
     method: OperationMethod,
     region: Compute,
@@ -185,18 +189,14 @@ def estimate_costs(
     ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
     `estimate_region` does.
     """
-    return _total(costs, _Walk(method=method, key=key or id), launches=launches)
+    return _total(costs, method, key or id, launches=launches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Walk:
-    """What stays the same all through a region."""
-
-    method: OperationMethod
-    key: Callable[[Leaf], Hashable]
+Key = Callable[[Leaf], Hashable]
+"""Returns what decides an operation's price."""
 
 
-def _total(costs: Sequence[Cost], walk: _Walk, *, launches: bool) -> Estimate:
+def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches: bool) -> Estimate:
     """Return what costs one after another come to.
 
     A loop takes its condition and its body as often as it runs; a compiled program whose trip
@@ -204,48 +204,50 @@ def _total(costs: Sequence[Cost], walk: _Walk, *, launches: bool) -> Estimate:
     expensive one, which the notes then say; or the mean by its weights.
     """
     leaves = [cost for cost in costs if isinstance(cost, Leaf)]
-    total = _straight(leaves, walk, launches=launches)
+    total = _straight(leaves, method, key, launches=launches)
     for cost in costs:
         match cost:
             case Leaf():
                 continue
             case Loop(count=count, condition=condition, body=body):
-                decided = _total(condition, walk, launches=False)
-                total += (decided + _total(body, walk, launches=launches)) * count
+                decided = _total(condition, method, key, launches=False)
+                total += (decided + _total(body, method, key, launches=launches)) * count
             case Branch(op=op, alternatives=alternatives, weights=weights):
-                parts = [_total(each, walk, launches=launches) for each in alternatives]
+                parts = [_total(each, method, key, launches=launches) for each in alternatives]
                 total += _of_branch(op, parts, weights)
     return total
 
 
-def _straight(leaves: Sequence[Leaf], walk: _Walk, *, launches: bool) -> Estimate:
+def _straight(
+    leaves: Sequence[Leaf], method: OperationMethod, key: Key, *, launches: bool
+) -> Estimate:
     counts: dict[Hashable, int] = {}
     first: dict[Hashable, Leaf] = {}
     assumed: list[tuple[str, Hashable]] = []
     for leaf in leaves:
-        key = walk.key(leaf)
-        counts[key] = counts.get(key, 0) + 1
-        first.setdefault(key, leaf)
+        same = key(leaf)
+        counts[same] = counts.get(same, 0) + 1
+        first.setdefault(same, leaf)
         if leaf.assumption:
-            assumed.append((leaf.assumption, key))
+            assumed.append((leaf.assumption, same))
     per_op: dict[str, OpEstimate] = {}
     times_s: dict[Hashable, float] = {}
     noted_s: dict[str, float] = {}
     warnings = set[str]()
     kernels: dict[float, int] = {}
-    for key, leaf in first.items():
-        price = walk.method.price(leaf, is_kernel=launches and not leaf.op.traits.runs_nothing)
-        name, count = price.label or leaf.op.name, counts[key]
+    for same, leaf in first.items():
+        price = _price(method, leaf, launches=launches)
+        name, count = price.label or leaf.op.name, counts[same]
         cost = price.cost if count == 1 else price.cost * count
         per_op[name] = per_op[name] + cost if name in per_op else cost
-        times_s[key] = price.cost.time_s
+        times_s[same] = price.cost.time_s
         for note in filter(None, dict.fromkeys(price.notes)):
             noted_s[note] = noted_s.get(note, 0.0) + cost.time_s
         warnings.update(price.warnings)
         if price.launch_s:
             kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
-    for note, key in assumed:
-        noted_s[note] = noted_s.get(note, 0.0) + times_s[key]
+    for note, same in assumed:
+        noted_s[note] = noted_s.get(note, 0.0) + times_s[same]
     for launch_s, count in kernels.items():
         launched = OpEstimate(count=1.0, time_s=launch_s, bound=Bound(launch_s=launch_s))
         per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched * count
