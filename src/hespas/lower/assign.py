@@ -1,17 +1,19 @@
-"""Give every value of a block a layout, with copies where an operation takes another one."""
+"""Give every value of a block a layout, with copies where an operation takes another one.
+
+What the users of each value would like is passed back to where it is made (`wanted_orders`); then
+each operation takes its operands as they lie, or copies of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import prod
 
 from msgspec.structs import replace
 
-from hespas.lower.contiguous import in_pieces, is_one_kernel
-from hespas.lower.cudnn import taken_orders
-from hespas.lower.kinds import BROADCASTS, CREATING, ELEMENTWISE, HOLDING
+from hespas.lower.convolutions import taken_orders
 from hespas.lower.layouts import (
     Order,
     default_order,
@@ -27,25 +29,95 @@ from hespas.lower.layouts import (
     sums_fastest,
     transposed,
 )
-from hespas.lower.libraries import Libraries
-from hespas.lower.wishes import ALONG, ALONG_A_DIMENSION, RENAMING, wanted_orders, within
+from hespas.lower.reductions import in_pieces, is_one_kernel, runs_of
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, shape_of
-from hespas.program.types import TensorType, Type
+from hespas.program.types import TensorType
+from hespas.program.uses import Uses
 
 _SMALL = frozenset({"f8E4M3FN", "f8E5M2"})
-_UNMOVED = frozenset({"all_reduce", "collective_broadcast", "collective_permute"})
+_RENAMING = frozenset({"reshape", "slice", "transpose"})
+"""The result may be the operand's bytes under another name."""
+_ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
+"""Collectives that gather or scatter along a dimension, which they want slowest."""
+_UNMOVED = frozenset(
+    {"all_reduce", "collective_broadcast", "collective_permute", "optimization_barrier"}
+)
+_MOST_STEPS = 24
 
 
-def _with_order(kind: TensorType, order: Order) -> TensorType:
-    layout = layout_of(order, kind.shape)
-    if layout == kind.layout:
-        return kind
-    return replace(kind, layout=layout)
+def _keeps_rank(op: Op, value: Value) -> bool:
+    """Return whether a result has its dimensions in the order of an operand's."""
+    is_same = len(shape_of(value)) == len(shape_of(op.results[0]))
+    return op.traits.keeps_dimensions and is_same
 
 
-def _ordered(kind: Type, order: Order) -> Type:
-    return _with_order(kind, order) if isinstance(kind, TensorType) else kind
+def _within(order: Order, shape: tuple[int, ...]) -> Order:
+    """Return an order for another shape of the same rank."""
+    if len(order) == len(default_order(shape)):
+        return order
+    if list(order) == sorted(order):
+        return default_order(shape)
+    known = [at for at in order if shape[at] > 1]
+    return (*[at for at in default_order(shape) if at not in known], *known)
+
+
+def wanted_orders(block: Block, compute_capability: float | None) -> dict[Value, Order]:
+    """Return the order in which users would like to have a value, for those who care."""
+    votes: dict[Value, dict[Order, int]] = {}
+
+    def wish(value: Value, order: Order | None) -> None:
+        if order is not None and len(order) > 1:
+            cast = votes.setdefault(value, {})
+            cast[order] = cast.get(order, 0) + 1
+
+    *operations, end = block.operations
+    chosen: dict[Value, Order] = {}
+    returned = set(end.operands)
+    for value in end.operands:
+        wish(value, default_order(shape_of(value)))
+    for op in reversed(operations):
+        cast = {result: votes[result] for result in op.results if result in votes}
+        chosen.update({result: max(each, key=each.__getitem__) for result, each in cast.items()})
+        if op.kind in _RENAMING and op.results[0] in returned:
+            returned.add(op.operands[0])
+        if op.kind == "optimization_barrier":
+            for value, result in zip(op.operands, op.results, strict=True):
+                wish(value, chosen.get(result) if result in returned else None)
+            continue
+        taken = taken_orders(op, compute_capability)
+        orders = _wanted_of(op, chosen) if taken is None else taken[0]
+        for value, order in zip(op.operands, orders, strict=True):
+            wish(value, order)
+    return chosen
+
+
+def _wanted_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
+    """Return how an operation would like its operands, given what is wanted of its results."""
+    attrs, shapes = op.attrs, tuple(map(shape_of, op.operands))
+    if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
+        if merged_orders(attrs, shapes):
+            return [None] * len(shapes)
+        return [
+            None
+            if is_taken(attrs, at, default_order(shape), shape)
+            else operand_order(attrs, at, shape)
+            for at, shape in enumerate(shapes)
+        ]
+    if op.kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
+        return [major(attrs.dimension or 0, shape) for shape in shapes]
+    best = next((chosen[each] for each in reversed(op.results) if each in chosen), None)
+    return [None if best is None else _before(op, value, best) for value in op.operands]
+
+
+def _before(op: Op, value: Value, best: Order) -> Order | None:
+    """Return the order of an operand in which the result has one; None where that is open."""
+    if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
+        return tuple([op.attrs.dimensions[at] for at in best])
+    if op.kind == "reshape":
+        return reshaped(best, shape_of(op.results[0]), shape_of(value))
+    return _within(best, shape_of(value)) if _keeps_rank(op, value) else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,202 +125,187 @@ class Assignment:
     """The values of a program with their layouts.
 
     ``named`` maps a value to the one that stands for it, ``orders`` that one to its order: None
-    for what is made inside every kernel, in whatever order it is needed. With ``libraries`` there
-    are no copies but those that their products of 8 bits need. ``compute_capability`` is the
-    part's, None if unknown.
+    for what is made inside every kernel, in whatever order it is needed. ``given`` are arguments
+    and views of them. Where ``copies`` is False nothing is copied but operands of 8 bits, if
+    ``turns_8_bits``: products of libraries need those with the summed dimension fastest.
+    ``compute_capability`` is the part's, None if unknown.
     """
 
-    libraries: Libraries | None = None
+    copies: bool = True
+    turns_8_bits: bool = False
     compute_capability: float | None = None
     named: dict[Value, Value] = field(default_factory=dict[Value, Value])
     orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
-    given: dict[Value, None] = field(default_factory=dict[Value, None])
+    given: set[Value] = field(default_factory=set[Value])
 
     def block(self, block: Block, free: AbstractSet[Value] = frozenset()) -> Block:
         """Return a block whose values have layouts; arguments and results have the default.
 
         Arguments that are ``free`` lie as each of their users takes them.
         """
-        arguments = tuple(
-            [
-                self._fresh(value, None if value in free else default_order(shape_of(value)))
-                for value in block.arguments
-            ]
-        )
-        self.given.update(dict.fromkeys(arguments))
+        arguments = tuple([
+            self.fresh(value, None if value in free else default_order(shape_of(value)))
+            for value in block.arguments
+        ])  # fmt: skip
+        self.given.update(arguments)
         wishes = wanted_orders(block, self.compute_capability)
-        walk = _Walk(outer=self, wishes=wishes, users=_users(block))
-        for op in block.operations[:-1]:
+        walk = _Walk(outer=self, wishes=wishes, uses=Uses.of_block(block))
+        *operations, last = block.operations
+        for op in operations:
             walk.op(op)
-        last = block.operations[-1]
-        results = tuple([walk.default(value) for value in last.operands])
-        end = replace(last, operands=results)
+        end = replace(last, operands=walk.default([self.named[value] for value in last.operands]))
         return Block(arguments=arguments, operations=(*walk.operations, end))
 
-    def _fresh(self, value: Value, order: Order | None, like: Order | None = None) -> Value:
-        kind = value.type
-        named = order if order is not None else like
-        made = Value(type=kind if named is None else _ordered(kind, named))
+    def fresh(self, value: Value, order: Order | None, like: Order | None = None) -> Value:
+        """Name the value that stands for another one; an open order looks ``like`` one."""
+        lying = like if order is None else order
+        made = Value(type=value.type) if lying is None else _lying_as(value, lying)
         self.named[value] = made
         self.orders[made] = order
         return made
 
-    fresh = _fresh
+
+def _lying_as(value: Value, order: Order) -> Value:
+    """Return a new value like another one, in an order."""
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return Value(type=kind)
+    layout = layout_of(order, kind.shape)
+    return Value(type=kind if layout == kind.layout else replace(kind, layout=layout))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
     """One pass over a block.
 
-    ``copies`` are those made so far, by value and order; ``place`` is where the operation stands
-    that they are made for.
+    ``copied`` are the copies made so far, by value and order; ``at`` is the operation that they are
+    made for.
     """
 
     outer: Assignment
     wishes: dict[Value, Order]
-    users: dict[Value, list[Op]]
+    uses: Uses
     operations: list[Op] = field(default_factory=list[Op])
-    copies: dict[tuple[Value, Order], Value] = field(
+    copied: dict[tuple[Value, Order], Value] = field(
         default_factory=dict[tuple[Value, Order], Value]
     )
-    place: tuple[str, str] = ("", "")
+    at: Op | None = None
 
     def op(self, op: Op) -> None:
         """Add an operation, its operands in the orders in which it takes them."""
-        named, orders = self.outer.named, self.outer.orders
-        operands = [named[value] for value in op.operands]
-        self.place = (op.source_location, op.scope)
-        kind, attrs = op.kind, op.attrs
-        if kind in CREATING:
+        self.at = op
+        operands = [self.outer.named[value] for value in op.operands]
+        if op.traits.category is Category.CREATION:
             self._add(op, operands, None)
-        elif kind in BROADCASTS:
-            self._add(op, operands, _broadcast_order(op, operands, orders))
-        elif kind in ALONG and _has_rank(op):
+        elif op.traits.category is Category.BROADCAST:
+            self._add(op, operands, self._broadcast_order(op, operands))
+        elif op.traits.keeps_dimensions and _keeps_rank(op, _like(op)):
             self._along(op, operands)
-        elif kind == "transpose" and isinstance(attrs, DimensionsAttrs):
-            self._transpose(op, operands, attrs.dimensions)
-        elif kind == "reshape":
-            self._reshape(op, operands)
-        elif kind == "reduce" and isinstance(attrs, DimensionsAttrs):
-            self._reduce(op, operands, attrs.dimensions)
-        elif isinstance(attrs, DotAttrs) and kind == "dot_general":
-            self._dot(op, operands, attrs)
-        elif kind in ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
-            self._collective(op, operands, attrs.dimension or 0)
-        elif kind in _UNMOVED or kind == "optimization_barrier":
-            self._unmoved(op, operands)
         else:
-            self._standing(op, operands)
+            _RULES.get(op.kind, _Walk.standing)(self, op, operands)
 
-    def default(self, value: Value) -> Value:
-        """Return what stands for a value, in the default order."""
-        return self._as(self.outer.named[value], default_order(shape_of(value)))
+    def default(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """Return values in the default order."""
+        return tuple([self._as(value, default_order(shape_of(value))) for value in values])
 
     def _as(self, value: Value, order: Order) -> Value:
         """Return a value in an order, copied if it has another one."""
         now = self.outer.orders[value]
-        if now is None or now == order or self.outer.libraries is not None:
+        if now is None or now == order or not self.outer.copies:
             return value
-        return self._copied(value, order)
+        return self._copy(value, order)
 
-    def _copied(self, value: Value, order: Order) -> Value:
+    def _copy(self, value: Value, order: Order) -> Value:
         """Return a copy of a value in an order, the one that there is already if there is one."""
         if not isinstance(value.type, TensorType):
             return value
-        found = self.copies.get((value, order))
-        if found is None:
-            found = Value(type=_with_order(value.type, order))
-            self.outer.orders[found] = order
-            copy = Op(
-                dialect="mhlo",
-                kind="copy",
-                operands=(value,),
-                results=(found,),
-                attrs=NO_ATTRS,
-                source_location=self.place[0],
-                scope=self.place[1],
+        if (value, order) not in self.copied:
+            copy = self.copied[value, order] = _lying_as(value, order)
+            self.outer.orders[copy] = order
+            assert self.at is not None  # noqa: S101 - copies are made for an operation
+            self.operations.append(
+                Op(
+                    dialect="mhlo",
+                    kind="copy",
+                    operands=(value,),
+                    results=(copy,),
+                    attrs=NO_ATTRS,
+                    source_location=self.at.source_location,
+                    scope=self.at.scope,
+                )
             )
-            self.operations.append(copy)
-            self.copies[value, order] = found
-        return found
+        return self.copied[value, order]
 
     def _add(
-        self,
-        op: Op,
-        operands: Iterable[Value],
-        order: Order | None,
-        like: Order | None = None,
+        self, op: Op, operands: Iterable[Value], order: Order | None, like: Order | None = None
     ) -> None:
         results = tuple([self.outer.fresh(value, order, like) for value in op.results])
         taken = tuple(operands)
-        if op.kind in RENAMING and taken[0] in self.outer.given:
-            self.outer.given.update(dict.fromkeys(results))
+        if op.kind in _RENAMING and taken[0] in self.outer.given:
+            self.outer.given.update(results)
         self.operations.append(replace(op, operands=taken, results=results))
 
-    def _along(self, op: Op, operands: Sequence[Value]) -> None:
-        made = shape_of(op.results[0])
-        orders = self.outer.orders
-        sized = [value for value in operands if len(shape_of(value)) == len(made)]
-        order = self._chosen(op, sized)
-        if order is None:
-            self._add(op, operands, None)
-            return
-        taken = [
-            self._as(value, within(order, shape_of(value)))
-            if value in sized and orders[value] is not None
-            else value
-            for value in operands
-        ]
-        self._add(op, taken, within(order, made))
+    def _broadcast_order(self, op: Op, operands: Sequence[Value]) -> Order | None:
+        """Return the order of a broadcast that repeats nothing; None of any other."""
+        order, attrs = self.outer.orders[operands[0]], op.attrs
+        if order is None or not isinstance(attrs, DimensionsAttrs) or op.kind == "broadcast":
+            return None
+        if prod(shape_of(op.results[0])) != prod(shape_of(operands[0])):
+            return None
+        return tuple([attrs.dimensions[at] for at in order])
 
-    def _chosen(self, op: Op, sized: Sequence[Value]) -> Order | None:
-        """Return the order that an operation takes: that of most bytes, or the wanted one."""
+    def _along(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add what takes and makes one order: that of most bytes, or the wanted one of several."""
+        made, orders = shape_of(op.results[0]), self.outer.orders
+        sized = [value for value in operands if len(shape_of(value)) == len(made)]
         weights: dict[Order, int] = {}
         for value in dict.fromkeys(sized):
-            order = self.outer.orders[value]
+            order = orders[value]
             if order is not None and isinstance(value.type, TensorType):
                 weights[order] = weights.get(order, 0) + value.type.size_bytes
         if not weights:
-            return None
-        wish = self.wishes.get(op.results[0])
-        best = max(weights.values())
-        heaviest = [order for order, weight in weights.items() if weight == best]
-        return wish if wish is not None and wish in heaviest else heaviest[0]
-
-    def _transpose(self, op: Op, operands: Sequence[Value], permutation: tuple[int, ...]) -> None:
-        (value,) = operands
-        order = self.outer.orders[value]
-        lying = _lying(value) if order is None else order
-        made = transposed(lying, permutation)
-        self._add(op, operands, None if order is None else made, made)
-
-    def _reshape(self, op: Op, operands: Sequence[Value]) -> None:
-        (value,) = operands
-        order, after = self.outer.orders[value], shape_of(op.results[0])
-        if order is None:
             self._add(op, operands, None)
             return
-        made = reshaped(order, shape_of(value), after)
-        if made is None:
+        best = max(weights.values())
+        heaviest = [order for order, weight in weights.items() if weight == best]
+        wish = self.wishes.get(op.results[0])
+        order = wish if wish is not None and wish in heaviest else heaviest[0]
+        taken = [
+            self._as(value, _within(order, shape_of(value))) if value in sized else value
+            for value in operands
+        ]
+        self._add(op, taken, _within(order, made))
+
+    def transpose(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a transpose: another name for the same bytes."""
+        assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a transpose
+        order = self.outer.orders[operands[0]]
+        made = transposed(_lying(operands[0]) if order is None else order, op.attrs.dimensions)
+        self._add(op, operands, None if order is None else made, made)
+
+    def reshape(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a reshape: another name for the same bytes where there is one."""
+        (value,) = operands
+        order, after = self.outer.orders[value], shape_of(op.results[0])
+        made = None if order is None else reshaped(order, shape_of(value), after)
+        if order is not None and made is None:
             value = self._as(value, default_order(shape_of(value)))
             made = default_order(after)
         self._add(op, (value,), made)
 
-    def _reduce(self, op: Op, operands: Sequence[Value], dimensions: tuple[int, ...]) -> None:
-        count = len(op.results)
-        orders = self.outer.orders
-        order = next((each for each in map(orders.get, operands[:count]) if each is not None), None)
-        shape = shape_of(op.operands[0])
-        if order is None:
-            order = default_order(shape)
+    def reduce(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a reduction, in pieces where it is long or reduces what lies apart."""
+        assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a reduction
+        count, dimensions, shape = len(op.results), op.attrs.dimensions, shape_of(op.operands[0])
+        known = [self.outer.orders[value] for value in operands[:count]]
+        order = next((each for each in known if each is not None), default_order(shape))
         taken = [self._as(value, order) for value in operands[:count]]
         kept = [at for at in range(len(shape)) if at not in dimensions]
-        number = {at: new for new, at in enumerate(kept)}
-        made = tuple([number[at] for at in order if at in number])
+        made = tuple([kept.index(at) for at in order if at not in dimensions])
         if count > 1:
             self._add(op, (*taken, *operands[count:]), made)
             return
-        if is_one_kernel(shape, order, dimensions):
+        if is_one_kernel(runs_of(shape, order, dimensions)):
             made = self._reduced_order(op.results[0], made)
         result = self.outer.fresh(op.results[0], made)
         reduction = replace(op, operands=(taken[0], operands[1]), results=(result,))
@@ -261,37 +318,36 @@ class _Walk:
         wish = self.wishes.get(value)
         if wish is not None and sorted(wish) == sorted(made):
             return wish
-        reshapes = [op for op in self.users.get(value, ()) if op.kind == "reshape"]
-        shapes = [shape_of(op.results[0]) for op in reshapes]
+        views = [op for op in self.uses.readers(value) if op.kind == "reshape"]
+        shapes = [shape_of(op.results[0]) for op in views]
         if any(reshaped(made, shape_of(value), shape) is None for shape in shapes):
             return default_order(shape_of(value))
         return made
 
-    def _dot(self, op: Op, operands: Sequence[Value], attrs: DotAttrs) -> None:
-        taken: list[Value] = []
-        orders: list[Order] = []
+    def dot(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a product: its operands in orders that it takes, its result as users want."""
+        attrs, outer = op.attrs, self.outer
+        assert isinstance(attrs, DotAttrs)  # noqa: S101 - it is a product
         shapes = tuple(map(shape_of, operands))
-        merged = merged_orders(attrs, shapes) if self.outer.libraries is None else ()
-        turns = self.outer.libraries is None and sums_fastest(op, self.outer.compute_capability)
-        for at, value in enumerate(operands):
-            shape = shapes[at]
-            order = self.outer.orders[value]
-            if order is None:
-                order = default_order(shape)
+        merged = merged_orders(attrs, shapes) if outer.copies else ()
+        turns = outer.copies and sums_fastest(op, outer.compute_capability)
+        orders: list[Order] = []
+        for at, (value, shape) in enumerate(zip(operands, shapes, strict=True)):
+            order = outer.orders[value]
+            order = default_order(shape) if order is None else order
             if merged:
                 order = merged[at]
             elif not is_taken(attrs, at, order, shape):
                 order = operand_order(attrs, at, shape)
-            if turns:
-                order = summed_fastest(attrs, at, order)
-            taken.append(self._as(value, order))
-            orders.append(order)
-        if self.outer.libraries is not None and self.outer.libraries.turns_8_bits:
+            orders.append(summed_fastest(attrs, at, order) if turns else order)
+        taken = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
+        if outer.turns_8_bits:
             taken = [self._turned(attrs, at, value) for at, value in enumerate(taken)]
-        other = following(attrs, orders[0], orders[1], shape_of(operands[1]))
+        other = following(attrs, orders[0], orders[1], shapes[1])
         if other != orders[1]:
             taken[1], orders[1] = self._as(taken[1], other), other
-        by_rows, by_columns = result_orders(attrs, orders[0], orders[1], len(shape_of(operands[0])))
+        ranks = len(shapes[0]), len(shapes[1])
+        by_rows, by_columns = result_orders(attrs, orders[0], orders[1], ranks)
         wish = self.wishes.get(op.results[0])
         is_turned = wish == by_columns
         if wish not in (by_rows, by_columns):
@@ -305,7 +361,7 @@ class _Walk:
         is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
         if not is_small or not order or order[-1] in contracting or value in self.outer.given:
             return value
-        return self._copied(value, summed_fastest(attrs, operand, order))
+        return self._copy(value, summed_fastest(attrs, operand, order))
 
     def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
         """Return whether what a product is combined with first lies as its columns would."""
@@ -313,85 +369,75 @@ class _Walk:
         pending, steps = [(value, by_rows, by_columns)], 0
         while pending and steps < _MOST_STEPS:
             value, rows, columns = pending.pop(0)
-            for user in self.users.get(value, ()):
+            for user in self.uses.readers(value):
                 steps += 1
-                if user.kind in ELEMENTWISE:
+                if user.traits.is_elementwise:
                     met = {
                         orders[named[other]]
                         for other in user.operands
                         if other in named and shape_of(other) == shape_of(value)
                     }
-                    if rows in met:
-                        return False
-                    if columns in met:
-                        return True
-                passed = _passed(user, rows, columns)
-                if passed is not None:
-                    pending.append((user.results[0], *passed))
+                    if rows in met or columns in met:
+                        return rows not in met
+                passed = [_passed(user, order) for order in (rows, columns)]
+                if passed[0] is not None and passed[1] is not None:
+                    pending.append((user.results[0], passed[0], passed[1]))
         return False
 
-    def _collective(self, op: Op, operands: Sequence[Value], dimension: int) -> None:
+    def collective(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add a collective along a dimension, which is the slowest."""
+        assert isinstance(op.attrs, CollectiveAttrs)  # noqa: S101 - it is a collective
+        dimension = op.attrs.dimension or 0
         results: list[Value] = []
         taken: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
-            order = self.outer.orders[value]
-            shape = shape_of(value)
+            order, shape, whole = self.outer.orders[value], shape_of(value), shape_of(result)
             if order is None or (shape[dimension] > 1 and order[:1] != (dimension,)):
                 order = major(dimension, shape)
-            whole = shape_of(result)
-            wanted = (
-                order if default_order(whole) == default_order(shape) else major(dimension, whole)
-            )
+            is_same = default_order(whole) == default_order(shape)
             taken.append(self._as(value, order))
-            results.append(self.outer.fresh(result, wanted))
+            results.append(self.outer.fresh(result, order if is_same else major(dimension, whole)))
         self.operations.append(replace(op, operands=tuple(taken), results=tuple(results)))
 
-    def _unmoved(self, op: Op, operands: Sequence[Value]) -> None:
+    def unmoved(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add what makes values that lie as its operands do."""
         results: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
             order = self.outer.orders[value]
             made = self.outer.fresh(result, _lying(value) if order is None else order)
             if value in self.outer.given:
-                self.outer.given[made] = None
+                self.outer.given.add(made)
             results.append(made)
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
-    def _standing(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add what stands alone, or ends a kernel: its operands lie as it says."""
-        taken = taken_orders(op, self.outer.compute_capability)
-        if taken is not None:
-            self._cudnn(op, operands, *taken)
-        elif op.kind == "scatter" and len(op.results) == 1:
-            self._scatter(op, operands)
-        else:
-            self._library(op, operands)
-
-    def _scatter(self, op: Op, operands: Sequence[Value]) -> None:
+    def scatter(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a scatter: its result lies as what it writes over, zeros as its users want them."""
+        if len(op.results) > 1:
+            self.standing(op, operands)
+            return
         start, *others = operands
         order = self.outer.orders[start]
         if order is None:
-            shape = shape_of(start)
-            order = self.wishes.get(op.results[0], default_order(shape))
-        taken = [self._as(value, default_order(shape_of(value))) for value in others]
-        self._add(op, (start, *taken), order)
+            order = self.wishes.get(op.results[0], default_order(shape_of(start)))
+        self._add(op, (start, *self.default(others)), order)
 
-    def _cudnn(
-        self, op: Op, operands: Sequence[Value], orders: Sequence[Order], made: Order
-    ) -> None:
-        taken = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
-        self._add(op, taken, made)
-
-    def _library(self, op: Op, operands: Sequence[Value]) -> None:
-        taken = [self._as(value, default_order(shape_of(value))) for value in operands]
-        if op.kind in HOLDING:
+    def standing(self, op: Op, operands: Sequence[Value]) -> None:
+        """Add what stands alone: its operands lie as it says, or in the default order."""
+        of_cudnn = taken_orders(op, self.outer.compute_capability)
+        if of_cudnn is not None:
+            orders, made = of_cudnn
+            pairs = zip(operands, orders, strict=True)
+            self._add(op, [self._as(value, order) for value, order in pairs], made)
+            return
+        taken = self.default(operands)
+        if op.traits.category is Category.CONTROL:
             free = self._free(op, taken)
             regions = [self.outer.block(region, free) for region in op.regions]
             op = replace(op, regions=tuple(regions))
-        results = tuple(
-            [self.outer.fresh(value, default_order(shape_of(value))) for value in op.results]
-        )
-        self.operations.append(replace(op, operands=tuple(taken), results=results))
+        results = tuple([
+            self.outer.fresh(value, default_order(shape_of(value))) for value in op.results
+        ])  # fmt: skip
+        self.operations.append(replace(op, operands=taken, results=results))
 
     def _free(self, op: Op, operands: Sequence[Value]) -> set[Value]:
         """Return the arguments of a loop that are only read, of values whose order is open.
@@ -401,42 +447,39 @@ class _Walk:
         if op.kind != "while":
             return set()
         condition, body = op.regions
-        open_orders = {
+        handed = zip(operands, body.arguments, body.operations[-1].operands, strict=True)
+        places = [
             at
-            for at, value in enumerate(operands)
-            if self.outer.orders[value] is None
-            and body.operations[-1].operands[at] is body.arguments[at]
-        }
-        return {region.arguments[at] for region in (condition, body) for at in open_orders}
+            for at, (value, argument, after) in enumerate(handed)
+            if self.outer.orders[value] is None and after is argument
+        ]
+        return {region.arguments[at] for region in (condition, body) for at in places}
 
 
-_MOST_STEPS = 24
+_RULES: Mapping[str, Callable[[_Walk, Op, Sequence[Value]], None]] = {
+    "transpose": _Walk.transpose,
+    "reshape": _Walk.reshape,
+    "reduce": _Walk.reduce,
+    "dot_general": _Walk.dot,
+    "scatter": _Walk.scatter,
+    **dict.fromkeys(_ALONG_A_DIMENSION, _Walk.collective),
+    **dict.fromkeys(_UNMOVED, _Walk.unmoved),
+}
 
 
-def _passed(op: Op, rows: Order, columns: Order) -> tuple[Order, Order] | None:
-    """Return what two orders of an operand become in the result; None where they are lost."""
-    if op.kind in ELEMENTWISE:
-        return rows, columns
+def _passed(op: Op, order: Order) -> Order | None:
+    """Return what an order of an operand becomes in the result; None where it is lost."""
+    if op.traits.is_elementwise:
+        return order
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
-        return transposed(rows, op.attrs.dimensions), transposed(columns, op.attrs.dimensions)
+        return transposed(order, op.attrs.dimensions)
     if op.kind == "reshape":
-        before, after = shape_of(op.operands[0]), shape_of(op.results[0])
-        made = reshaped(rows, before, after), reshaped(columns, before, after)
-        return None if made[0] is None or made[1] is None else (made[0], made[1])
+        return reshaped(order, shape_of(op.operands[0]), shape_of(op.results[0]))
     return None
 
 
-def _users(block: Block) -> dict[Value, list[Op]]:
-    users: dict[Value, list[Op]] = {}
-    for op in block.operations[:-1]:
-        for value in dict.fromkeys(op.operands):
-            users.setdefault(value, []).append(op)
-    return users
-
-
-def _has_rank(op: Op) -> bool:
-    like = op.operands[-1 if op.kind == "select" else 0]
-    return len(shape_of(op.results[0])) == len(shape_of(like))
+def _like(op: Op) -> Value:
+    return op.operands[-1 if op.kind == "select" else 0]
 
 
 def _lying(value: Value) -> Order:
@@ -446,16 +489,3 @@ def _lying(value: Value) -> Order:
     if layout is None:
         return default_order(shape)
     return tuple([at for at in reversed(layout) if shape[at] > 1])
-
-
-def _broadcast_order(
-    op: Op, operands: Sequence[Value], orders: dict[Value, Order | None]
-) -> Order | None:
-    """Return the order of a broadcast that repeats nothing; None of any other."""
-    value = operands[0]
-    order, made = orders[value], shape_of(op.results[0])
-    if order is None or not isinstance(op.attrs, DimensionsAttrs) or op.kind == "broadcast":
-        return None
-    if prod(made) != prod(shape_of(value)):
-        return None
-    return tuple([op.attrs.dimensions[at] for at in order])

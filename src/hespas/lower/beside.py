@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from hespas.lower.blocks import each_block
 from hespas.lower.collectives import started
-from hespas.lower.order import in_order, needed_by
+from hespas.lower.order import in_order
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Op, Program, Value, is_communication_op
+from hespas.program.program import Block, Op, Program, Value, is_communication_op, values_read
+from hespas.program.rewrite import each_block
 from hespas.program.scopes import Phase, read_scope
 from hespas.work.gemm import gemms
 
@@ -106,7 +106,7 @@ class _Schedule:
         found.flights = tuple(_flights(operations))
         found.exchanges = tuple(_exchanges(operations, found.flights))
         found.needs = [
-            [made_by[value] for value in needed_by(op) if value in made_by] for op in operations
+            [made_by[value] for value in values_read(op) if value in made_by] for op in operations
         ]
         return found
 

@@ -1,26 +1,171 @@
-"""Merge matrix products that share an operand, as XLA's GPU pipeline does with small ones."""
+"""Matrix products as XLA's GPU pipeline rewrites them before values get layouts.
+
+Products with vectors are multiplications and sums, operands are rounded as an algorithm says, small
+products that share an operand are one, and sizes that tensor cores don't take are padded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from msgspec.structs import replace
 
-from hespas.lower.blocks import tensor_of
-from hespas.lower.order import in_order, needed_by
-from hespas.program.attrs import NO_ATTRS, DimensionAttrs, DotAttrs, SliceAttrs
-from hespas.program.program import Op, Value
-from hespas.program.rewrite import plain_op
-from hespas.program.types import TensorType, element_type
+from hespas.lower.order import in_order
+from hespas.program.attrs import DotAttrs
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, shape_of, tensor_of, values_read
+from hespas.program.rewrite import Builder, Pattern
+from hespas.program.types import TensorType, element_type, size_bytes
+from hespas.program.uses import Uses
+
+FEWEST_OF_LIBRARY = 10_000_000
+"""Elements of a matrix and a vector from which on their product is the library's.
+
+Source: openxla/xla, ``ShouldStrengthReduceDotToReduce`` (xla/service/gpu/transforms/
+algebraic_simplifier.cc, Apache License 2.0), and what jaxlib 0.10.2 compiles for H100: bf16 of
+4096 x 2048 is summed, of 4096 x 2560 cuBLAS's."""
 
 MERGED_BYTES = 64 * 2**20
 """Products of more bytes, operands and result together, are merged with no other.
 
 Source: openxla/xla, ``xla_gpu_dot_merger_threshold_mb`` (xla/debug_options_flags.cc)."""
 
+_MULTIPLES = {"bf16": 8, "f16": 8, "i8": 4}
+_MULTIPLE_OF_F8 = 16
+"""What cuBLAS wants sizes to be multiples of.
+
+Source: openxla/xla, ``CublasPadForGemms`` (xla/service/gpu/transforms, Apache License 2.0), and
+what jaxlib 0.10.2 compiles for H100."""
+
 _MOST_VISITED = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The shape of an operand of a product: which dimensions are batched, summed, and kept."""
+
+    shape: tuple[int, ...]
+    batching: tuple[int, ...]
+    contracting: tuple[int, ...]
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The dimensions that are in the result alone."""
+        used = {*self.batching, *self.contracting}
+        return tuple([at for at in range(len(self.shape)) if at not in used])
+
+    def sizes(self, dimensions: Iterable[int]) -> tuple[int, ...]:
+        """Return the sizes of some dimensions."""
+        return tuple([self.shape[at] for at in dimensions])
+
+    def merged(self, multiple: int) -> Side:
+        """Return it with its free dimensions as one, if only then they can be padded."""
+        free = self.free
+        is_beside = free == tuple(range(free[0], free[-1] + 1))
+        if _long(self, free) is not None or not is_beside or prod(self.sizes(free)) % multiple == 0:
+            return self
+
+        def moved(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple([at if at < free[0] else at - len(free) + 1 for at in dimensions])
+
+        shape = (*self.shape[: free[0]], prod(self.sizes(free)), *self.shape[free[-1] + 1 :])
+        return Side(shape=shape, batching=moved(self.batching), contracting=moved(self.contracting))
+
+    def padded(self, multiple: int) -> Side:
+        """Return it with its free and summed dimensions filled up to a multiple."""
+        shape = list(self.shape)
+        for at in (_long(self, self.free), _long(self, self.contracting)):
+            if at is not None:
+                shape[at] = ceil(shape[at] / multiple) * multiple
+        return replace_shape(self, tuple(shape))
+
+
+def replace_shape(side: Side, shape: tuple[int, ...]) -> Side:
+    """Return an operand of another shape."""
+    return Side(shape=shape, batching=side.batching, contracting=side.contracting)
+
+
+def _long(side: Side, dimensions: Sequence[int]) -> int | None:
+    """Return the one dimension of several that is longer than 1; None where more than one is."""
+    long = [at for at in dimensions if side.shape[at] > 1]
+    if len(long) > 1:
+        return None
+    return long[0] if long else next(iter(dimensions), None)
+
+
+def sides_of(op: Op, attrs: DotAttrs) -> tuple[Side, Side]:
+    """Return the two operands of a product."""
+    left, right = map(shape_of, op.operands)
+    return (
+        Side(shape=left, batching=attrs.lhs_batching, contracting=attrs.lhs_contracting),
+        Side(shape=right, batching=attrs.rhs_batching, contracting=attrs.rhs_contracting),
+    )
+
+
+def _opened(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    """Return a multiplication and a sum for a product with a vector.
+
+    Source: openxla/xla, ``AlgebraicSimplifier`` (HandleDot, Apache License 2.0).
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, DotAttrs) or attrs.algorithm:
+        return None
+    left, right = sides_of(op, attrs)
+    sums, rows, columns = (
+        left.sizes(left.contracting),
+        left.sizes(left.free),
+        right.sizes(right.free),
+    )
+    summed = prod(sums)
+    if not (summed == 1 or prod(rows) == prod(columns) == 1):
+        is_vector = min(prod(rows), prod(columns)) == 1
+        if not is_vector or (prod(rows) + prod(columns)) * summed >= FEWEST_OF_LIBRARY:
+            return None
+    build, result = Builder(op), tensor_of(op.results[0])
+    shape = (*left.sizes(left.batching), *rows, *columns, *sums)
+    last = len(shape) - len(sums)
+
+    def spread(value: Value, side: Side, first: int) -> Value:
+        turned = build.transpose(value, (*side.batching, *side.free, *side.contracting))
+        places = (
+            *range(len(side.batching)),
+            *range(first, first + len(side.free)),
+            *range(last, len(shape)),
+        )
+        return build.broadcast(build.convert(turned, result.element), shape, places)
+
+    batch = len(left.batching)
+    factors = (
+        spread(op.operands[0], left, batch),
+        spread(op.operands[1], right, batch + len(rows)),
+    )
+    value = build.add("multiply", factors, TensorType(element=result.element, shape=shape))
+    if summed > 1:
+        value = build.sum(value, range(last, len(shape)))
+    return build.making(op.results[0], build.reshape(value, result.shape))
+
+
+OPENED_VECTORS = Pattern(kinds=("dot_general",), change=_opened)
+
+
+def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    """Return a product whose operands a kernel before it rounds as its algorithm does.
+
+    Source: openxla/xla, ``DotAlgorithmRewriter`` (xla/service/gpu/transforms, Apache License 2.0).
+    """
+    if not isinstance(op.attrs, DotAttrs) or not op.attrs.algorithm:
+        return None
+    build, operands = Builder(op), list(op.operands)
+    for at, side in enumerate(("lhs", "rhs")):
+        is_rounded = f"{side}_precision_type = bf16" in op.attrs.algorithm
+        if is_rounded and tensor_of(operands[at]).element.name == "f32":
+            operands[at] = build.convert(operands[at], element_type("bf16"))
+    return (*build.operations, replace(op, operands=tuple(operands)))
+
+
+ROUNDED_OPERANDS = Pattern(kinds=("dot_general",), change=_rounded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,95 +176,54 @@ class _Dot:
     op: Op
     shared: int
 
+    @property
+    def size_bytes(self) -> int:
+        return sum([size_bytes(value.type) for value in (*self.op.operands, *self.op.results)])
 
-def with_merged_dots(operations: Sequence[Op]) -> list[Op]:
-    """Return operations in which small products that share an operand are one."""
-    groups = [group for group in _groups(operations) if len(group) > 1]
-    if not groups:
-        return list(operations)
-    replaced: dict[int, list[Op]] = {}
+
+def with_merged_dots(block: Block) -> Block:
+    """Return a block in which small products that share an operand are one."""
+    *operations, end = block.operations
+    groups = [group for group in _sharing(operations) if len(group) > 1]
     producer = {result: at for at, op in enumerate(operations) for result in op.results}
-    merged: set[int] = set()
+    replaced: dict[int, list[Op]] = {}
     for group in groups:
-        free = [dot for dot in group if dot.at not in merged]
+        free = [dot for dot in group if dot.at not in replaced]
         chosen = _independent(free, operations, producer)
-        if len(chosen) < 2:
-            continue
-        merged.update(dot.at for dot in chosen)
-        replaced[chosen[-1].at] = list(_merged(chosen))
-    if not merged:
-        return list(operations)
-    changed: list[Op] = []
-    for at, op in enumerate(operations):
-        if at in replaced:
-            changed.extend(replaced[at])
-        elif at not in merged:
-            changed.append(op)
-    return in_order(changed, range(len(changed)))
+        if len(chosen) > 1:
+            replaced.update({dot.at: [] for dot in chosen})
+            replaced[chosen[-1].at] = [*_merged(chosen)]
+    if not replaced:
+        return block
+    changed = [new for at, op in enumerate(operations) for new in replaced.get(at, (op,))]
+    ordered = in_order(changed, range(len(changed)))
+    return Block(arguments=block.arguments, operations=(*ordered, end))
 
 
-def with_rounded_operands(operations: Iterable[Op]) -> Iterator[Op]:
-    """Yield operations; what a product rounds by its algorithm is rounded by a kernel before.
-
-    Source: openxla/xla, ``DotAlgorithmRewriter`` (xla/service/gpu/transforms, Apache License 2.0).
-    """
-    for op in operations:
-        if op.kind != "dot_general" or not isinstance(op.attrs, DotAttrs):
-            yield op
-            continue
-        operands: list[Value] = []
-        for value, side in zip(op.operands, ("lhs", "rhs"), strict=True):
-            kind = tensor_of(value)
-            is_rounded = f"{side}_precision_type = bf16" in op.attrs.algorithm
-            if is_rounded and kind.element.name == "f32":
-                rounded = Value(type=replace(kind, element=element_type("bf16")))
-                yield plain_op(op, "convert", (value,), rounded)
-                operands.append(rounded)
-            else:
-                operands.append(value)
-        yield replace(op, operands=tuple(operands))
-
-
-def _groups(operations: Sequence[Op]) -> list[list[_Dot]]:
+def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
     """Return the products that could be merged, by what they share."""
-    found: dict[tuple[object, ...], list[_Dot]] = {}
+    groups: dict[tuple[object, ...], list[_Dot]] = {}
     for at, op in enumerate(operations):
-        if op.kind != "dot_general" or not isinstance(op.attrs, DotAttrs):
+        attrs = op.attrs
+        if op.kind != "dot_general" or not isinstance(attrs, DotAttrs) or attrs.lhs_batching:
             continue
-        if op.attrs.lhs_batching or op.operands[0] is op.operands[1]:
+        if op.operands[0] is op.operands[1]:
             continue
-        for shared in (0, 1):
-            if not _is_flat(op, op.attrs, 1 - shared):
-                continue
-            contracting = (op.attrs.lhs_contracting, op.attrs.rhs_contracting)[shared]
-            other = tensor_of(op.operands[1 - shared])
-            side = _contracted_first(op.attrs, 1 - shared)
-            key = (op.operands[shared], shared, contracting, side, other.element, op.attributes)
-            found.setdefault(key, []).append(_Dot(at=at, op=op, shared=shared))
-    return list(found.values())
-
-
-def _is_flat(op: Op, attrs: DotAttrs, operand: int) -> bool:
-    """Return whether an operand is a matrix but for reshaping."""
-    contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
-    kind = op.operands[operand].type
-    if not isinstance(kind, TensorType) or len(contracting) >= kind.rank:
-        return False
-    rank, count = kind.rank, len(contracting)
-    return contracting in (tuple(range(count)), tuple(range(rank - count, rank)))
-
-
-def _contracted_first(attrs: DotAttrs, operand: int) -> bool:
-    return (attrs.lhs_contracting, attrs.rhs_contracting)[operand][0] == 0
-
-
-def _bytes(op: Op) -> int:
-    values = (*op.operands, *op.results)
-    return sum([value.type.size_bytes for value in values if isinstance(value.type, TensorType)])
+        both = sides_of(op, attrs)
+        for shared, other in ((0, both[1]), (1, both[0])):
+            rank, count = len(other.shape), len(other.contracting)
+            firsts, lasts = tuple(range(count)), tuple(range(rank - count, rank))
+            if count < rank and other.contracting in (firsts, lasts):
+                element = tensor_of(op.operands[1 - shared]).element
+                is_first = other.contracting[0] == 0
+                contracting = both[shared].contracting
+                key = (op.operands[shared], shared, contracting, is_first, element, op.attributes)
+                groups.setdefault(key, []).append(_Dot(at=at, op=op, shared=shared))
+    return groups.values()
 
 
 def _independent(
-    dots: Sequence[_Dot], operations: Sequence[Op], producer: dict[Value, int]
+    dots: Sequence[_Dot], operations: Sequence[Op], producer: Mapping[Value, int]
 ) -> list[_Dot]:
     """Return those of which none needs another one, and of which no two are large.
 
@@ -129,30 +233,30 @@ def _independent(
     size = 0
     earlier: set[int] = set()
     for dot in dots:
-        if chosen and size > MERGED_BYTES and _bytes(dot.op) > MERGED_BYTES:
+        if chosen and size > MERGED_BYTES and dot.size_bytes > MERGED_BYTES:
             continue
-        if not earlier or not _needs(dot, earlier, operations, producer, first=dots[0].at):
+        if not earlier or not _needs(dot.at, earlier, operations, producer, first=dots[0].at):
             chosen.append(dot)
-            size = max(size, _bytes(dot.op))
+            size = max(size, dot.size_bytes)
         earlier.add(dot.at)
     return chosen
 
 
 def _needs(
-    dot: _Dot,
+    dot: int,
     earlier: set[int],
     operations: Sequence[Op],
-    producer: dict[Value, int],
+    producer: Mapping[Value, int],
     *,
     first: int,
 ) -> bool:
-    """Return whether a product needs one of others, of which one is the first.
+    """Return whether a product needs one of others, ``first`` being the first of them.
 
     True where that takes long to say.
     """
-    pending, seen = [dot.at], {dot.at}
+    pending, seen = [dot], {dot}
     while pending:
-        for value in needed_by(operations[pending.pop()]):
+        for value in values_read(operations[pending.pop()]):
             at = producer.get(value, -1)
             if at in earlier:
                 return True
@@ -166,117 +270,145 @@ def _needs(
 
 def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
     """Yield the operations that compute all products as one: concatenated, multiplied, sliced."""
-    shared = dots[0].shared
-    first = dots[0].op
+    first, shared, other = dots[0].op, dots[0].shared, 1 - dots[0].shared
     attrs = first.attrs
     assert isinstance(attrs, DotAttrs)  # noqa: S101 - checked where they were found
-    other = 1 - shared
-    contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[other]
-    is_first = _contracted_first(attrs, other)
+    both = sides_of(first, attrs)
+    count = len(both[other].contracting)
+    is_first = both[other].contracting[0] == 0
+    build = Builder(first)
     flat: list[Value] = []
     for dot in dots:
-        value = dot.op.operands[other]
-        kind = tensor_of(value)
-        count = len(contracting)
-        kept = kind.shape[count:] if is_first else kind.shape[:-count]
-        sizes = kind.shape[:count] if is_first else kind.shape[-count:]
-        shape = (*sizes, prod(kept)) if is_first else (prod(kept), *sizes)
-        reshaped = Value(type=TensorType(element=kind.element, shape=shape))
-        if shape != kind.shape:
-            yield _op("reshape", (value,), reshaped, first)
-            value = reshaped
-        flat.append(value)
-    axis = len(contracting) if is_first else 0
-    widths = [tensor_of(value).shape[axis] for value in flat]
-    joined = _with_size(tensor_of(flat[0]), axis, sum(widths))
-    yield _op("concatenate", tuple(flat), joined, first, DimensionAttrs(dimension=axis))
-    numbers = tuple(range(axis)) if is_first else tuple(range(1, len(contracting) + 1))
-    changed = DotAttrs(
-        lhs_batching=(),
-        rhs_batching=(),
-        lhs_contracting=attrs.lhs_contracting if other else numbers,
-        rhs_contracting=numbers if other else attrs.rhs_contracting,
-        precision=attrs.precision,
-        algorithm=attrs.algorithm,
+        shape = shape_of(dot.op.operands[other])
+        matrix = (
+            (*shape[:count], prod(shape[count:]))
+            if is_first
+            else (prod(shape[:-count]), *shape[-count:])
+        )
+        flat.append(build.reshape(dot.op.operands[other], matrix))
+    axis = count if is_first else 0
+    joined = build.concatenate(flat, axis)
+    numbers = tuple(range(count)) if is_first else tuple(range(1, count + 1))
+    total, kept = shape_of(joined)[axis], both[shared].sizes(both[shared].free)
+    element = tensor_of(first.results[0]).element
+    whole = build.add(
+        "dot_general",
+        (first.operands[0], joined) if other else (joined, first.operands[1]),
+        TensorType(element=element, shape=(*kept, total) if other else (total, *kept)),
+        replace(attrs, rhs_contracting=numbers)
+        if other
+        else replace(attrs, lhs_contracting=numbers),
     )
-    both = tensor_of(first.operands[shared])
-    kept = [
-        size
-        for at, size in enumerate(both.shape)
-        if at not in (attrs.lhs_contracting, attrs.rhs_contracting)[shared]
-    ]
-    total = sum(widths)
-    shape = (*kept, total) if other else (total, *kept)
-    made = Value(type=TensorType(element=tensor_of(first.results[0]).element, shape=shape))
-    operands = (first.operands[shared], joined) if other else (joined, first.operands[shared])
-    yield Op(
-        dialect=first.dialect,
-        kind="dot_general",
-        operands=operands,
-        results=(made,),
-        attrs=changed,
-        attributes=attributes_of_dot(changed, first),
-        source_location=first.source_location,
-        scope=first.scope,
-    )
-    where = len(shape) - 1 if other else 0
+    yield from build.operations
     start = 0
-    for dot, width in zip(dots, widths, strict=True):
-        starts, limits = [0] * len(shape), list(shape)
-        starts[where], limits[where] = start, start + width
-        start += width
-        bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
-        cut = _with_size(tensor_of(made), where, width)
+    for dot, value in zip(dots, flat, strict=True):
+        build, width = Builder(dot.op), shape_of(value)[axis]
+        cut = build.slice(whole, len(kept) if other else 0, start, start + width)
         result = dot.op.results[0]
-        is_same = tensor_of(cut).shape == tensor_of(result).shape
-        yield _op("slice", (made,), result if is_same else cut, dot.op, bounds)
-        if not is_same:
-            yield _op("reshape", (cut,), result, dot.op)
+        yield from build.making(result, build.reshape(cut, shape_of(result)))
+        start += width
 
 
-def _with_size(kind: TensorType, axis: int, size: int) -> Value:
-    shape = (*kind.shape[:axis], size, *kind.shape[axis + 1 :])
-    return Value(type=TensorType(element=kind.element, shape=shape))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Padded:
+    """A product as it is computed: its operands reshaped to ``given``, then padded to ``wide``."""
+
+    attrs: DotAttrs
+    given: tuple[Side, Side]
+    wide: tuple[Side, Side]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the result has more elements than are wanted."""
+        return _result_shape(self.wide) != _result_shape(self.given)
 
 
-def attributes_of_dot(attrs: DotAttrs, first: Op) -> tuple[tuple[str, str], ...]:
-    """Return the attributes of a product with these dimensions, the others those of ``first``."""
-    numbers = (
-        "#stablehlo.dot<lhs_contracting_dimensions = "
-        f"{list(attrs.lhs_contracting)}, rhs_contracting_dimensions = "
-        f"{list(attrs.rhs_contracting)}>"
+def _result_shape(sides: tuple[Side, Side]) -> tuple[int, ...]:
+    left, right = sides
+    return (*left.sizes((*left.batching, *left.free)), *right.sizes(right.free))
+
+
+def _multiple(value: Value) -> int:
+    name = tensor_of(value).element.name
+    return _MULTIPLE_OF_F8 if name.lower().startswith("f8") else _MULTIPLES.get(name, 1)
+
+
+def _padded(op: Op | None) -> _Padded | None:
+    """Return how a product is padded; None for one that is not, and any other operation.
+
+    Products with a vector stay. Several dimensions are padded as one if they lie beside each other.
+    """
+    if op is None or op.kind != "dot_general" or not isinstance(op.attrs, DotAttrs):
+        return None
+    multiple, sides = _multiple(op.operands[0]), sides_of(op, op.attrs)
+    if multiple == 1 or _multiple(op.operands[1]) != multiple:
+        return None
+    if min([prod(side.sizes(side.free)) for side in sides]) <= 1:
+        return None
+    left, right = [side.merged(multiple) for side in sides]
+    wide = left.padded(multiple), right.padded(multiple)
+    if wide == (left, right):
+        return None
+    attrs = replace(
+        op.attrs,
+        lhs_batching=left.batching,
+        lhs_contracting=left.contracting,
+        rhs_batching=right.batching,
+        rhs_contracting=right.contracting,
     )
-    kept = [each for each in first.attributes if each[0] != "dot_dimension_numbers"]
-    return tuple(sorted((*kept, ("dot_dimension_numbers", numbers))))
+    return _Padded(attrs=attrs, given=(left, right), wide=wide)
 
 
-def _op(
-    kind: str,
-    operands: tuple[Value, ...],
-    result: Value,
-    like: Op,
-    attrs: DimensionAttrs | SliceAttrs | None = None,
-) -> Op:
-    attributes: dict[str, str] = {}
-    match attrs:
-        case DimensionAttrs(dimension=dimension):
-            attributes["dimension"] = f"{dimension} : i64"
-        case SliceAttrs(start=start, limit=limit, strides=strides):
-            for name, bounds in (
-                ("limit_indices", limit),
-                ("start_indices", start),
-                ("strides", strides),
-            ):
-                attributes[name] = f"array<i64: {', '.join(map(str, bounds))}>"
-        case None:
-            pass
-    return Op(
-        dialect="stablehlo",
-        kind=kind,
-        operands=operands,
-        results=(result,),
-        attrs=NO_ATTRS if attrs is None else attrs,
-        attributes=tuple(sorted(attributes.items())),
-        source_location=like.source_location,
-        scope=like.scope,
+def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = None) -> list[Op]:
+    """Return the padded product and sum, and what is cut out of them for ``op``."""
+    build = Builder(product)
+    operands = [
+        build.pad(build.reshape(value, given.shape), wide.shape)
+        for value, given, wide in zip(product.operands, padded.given, padded.wide, strict=True)
+    ]
+    shape, wide = _result_shape(padded.given), _result_shape(padded.wide)
+    whole = TensorType(element=tensor_of(product.results[0]).element, shape=wide)
+    value = build.add(
+        "dot_general", operands, whole, padded.attrs, attributes=_text(product, padded.attrs)
     )
+    if added is not None:
+        build.at = op
+        value = build.add("add", (value, build.pad(build.reshape(added, shape), wide)), whole)
+    value = build.head(value, shape)
+    return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
+
+
+def _text(product: Op, attrs: DotAttrs) -> tuple[tuple[str, str], ...]:
+    """Return the text of a product's attributes if its dimensions stay as they are."""
+    return product.attributes if attrs == product.attrs else ()
+
+
+def _padded_sum(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return a padded product with what is added to it, so that the library still adds it."""
+    for value, other in (op.operands, op.operands[::-1]):
+        product = uses.producer(value)
+        while product is not None and product.kind == "reshape" and _is_read_once(product, uses):
+            product = uses.producer(product.operands[0])
+        padded = _padded(product)
+        if product is None or padded is None or not _is_read_once(product, uses):
+            continue
+        maker = uses.producer(other)
+        is_made = maker is not None and maker.traits.category in _MADE
+        if padded.is_cut and not is_made:
+            return _with_padding(op, product, padded, other)
+    return None
+
+
+def _is_read_once(op: Op, uses: Uses) -> bool:
+    return uses.count(op.results[0]) == 1
+
+
+def _padded_alone(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    padded = _padded(op)
+    return None if padded is None else _with_padding(op, op, padded)
+
+
+_MADE = (Category.BROADCAST, Category.CREATION)
+
+PADDED_SUMS = Pattern(kinds=("add",), change=_padded_sum)
+PADDED_DOTS = Pattern(kinds=("dot_general",), change=_padded_alone)

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hespas.lower.blocks import tensor_of
-from hespas.lower.kinds import BROADCASTS, ELEMENTWISE
 from hespas.lower.roles import Role, fastest
 from hespas.program.attrs import DimensionsAttrs
-from hespas.program.program import Op, Value, size_of
+from hespas.program.operations.traits import Category
+from hespas.program.program import Op, Value, size_of, tensor_of
 
 _MOST_OF_ACTIVATION = 12
 
@@ -95,7 +94,7 @@ class Epilogues:
             return set()
         if self.roles[maker] is Role.MADE:
             return None
-        if self.operations[maker].kind not in BROADCASTS:
+        if self.operations[maker].traits.category is not Category.BROADCAST:
             return set()
         is_bias = self._is_bias(self.operations[maker], op.results[0])
         return {maker} if is_bias else None
@@ -128,7 +127,7 @@ class Epilogues:
         """Return whether an operation combines others, and constants, element by element."""
         op = self.operations[at]
         before = {self.producer.get(value) for value in op.operands} - reached
-        return op.kind in ELEMENTWISE and all(
+        return op.traits.is_elementwise and all(
             each is not None and self.roles[each] is Role.MADE for each in before
         )
 

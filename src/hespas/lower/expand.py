@@ -1,16 +1,37 @@
-"""Open what XLA's GPU compiler opens before it fuses anything: operations without a kernel."""
+"""Open operations that GPUs have no kernel for: products of groups of rows, random bits, windows.
+
+* ``ragged_dot``: how many rows each group has is known only when the program runs. The compiler
+  makes a copy of the rows for each group, with zeros in the place of the others, and multiplies all
+  of them: as many times the FLOPs as there are groups. TPUs have kernels that multiply each row
+  once, as libraries do.
+* ``rng_bit_generator`` writes two parts of words of 32 bits, which a second kernel joins; numbers
+  of more bits are written once.
+* ``select_and_scatter``, the gradient of a maximum over windows: one kernel finds the element of
+  each window that is selected and writes where it stands, one index for each dimension; another
+  scatters the gradient to these places. Both apply their function as often as the operation did.
+
+Source: openxla/xla, ``RaggedDotRewriter``, ``RngBitGeneratorExpander``,
+``SelectAndScatterExpander`` (xla/hlo/transforms/expanders, Apache License 2.0), and what jaxlib
+0.10.2 compiles for H100.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from math import prod
 
 from msgspec.structs import replace
 
-from hespas.lower.blocks import each_block
-from hespas.lower.convolutions import with_images_written
-from hespas.lower.ragged import most_groups, with_groups_opened
-from hespas.lower.random_bits import with_parts_joined
-from hespas.program.program import Block, Program
+from hespas.lower.convolutions import WRITTEN_IMAGES
+from hespas.program.attrs import CompareAttrs, ConstantAttrs, DimensionAttrs, DotAttrs
+from hespas.program.experts import grouped_product
+from hespas.program.program import Function, Op, Program, Value, nested_ops, shape_of, tensor_of
+from hespas.program.rewrite import Builder, Pattern, each_block, with_patterns
+from hespas.program.types import TensorType, element_type
+from hespas.program.uses import Uses
+
+_INDEX, _BOOLEAN, _WORD = map(element_type, ("i32", "i1", "ui32"))
 
 
 def expanded(program: Program, *, has_grouped_products: bool) -> Program:
@@ -21,26 +42,125 @@ def expanded(program: Program, *, has_grouped_products: bool) -> Program:
     """
     if program.is_scheduled:
         return program
-    groups = 0
+    groups, patterns = 0, [WRITTEN_IMAGES]
     if not has_grouped_products:
-        groups = max(most_groups(function.body) for function in program.functions.values())
-    opened = partial(_opened, opens_groups=groups > 0, joins_parts=not has_grouped_products)
+        groups = max(map(_groups_of, program.functions.values()))
+        patterns += [OPENED_GROUPS, JOINED_PARTS]
+    opened = partial(with_patterns, patterns=patterns)
     functions = {
         name: replace(function, body=each_block(function.body, opened))
         for name, function in program.functions.items()
     }
-    noted = (_assumption(groups),) if groups else ()
-    return replace(program, functions=functions, assumptions=(*noted, *program.assumptions))
-
-
-def _assumption(groups: int) -> str:
-    return (
-        f"products of groups of rows (ragged_dot) multiply all rows for each group, up to {groups} "
-        "times, as XLA's GPU compiler makes them by default; libraries multiply each row once"
+    note = (
+        "products of groups of rows (ragged_dot) multiply all rows for each group, up to "
+        f"{groups} times, as XLA's GPU compiler makes them by default; libraries multiply each "
+        "row once"
     )
+    assumptions = (note, *program.assumptions) if groups else program.assumptions
+    return replace(program, functions=functions, assumptions=assumptions)
 
 
-def _opened(block: Block, *, opens_groups: bool, joins_parts: bool) -> Block:
-    operations = with_groups_opened(block.operations) if opens_groups else block.operations
-    operations = with_parts_joined(operations) if joins_parts else operations
-    return Block(arguments=block.arguments, operations=tuple(with_images_written(operations)))
+def _groups_of(function: Function) -> int:
+    """Return the number of groups of the product that has most of them; 0 where there is none."""
+    products = [grouped_product(op) for op in nested_ops(function.body) if _is_opened(op)]
+    return max([each.groups for each in products if each is not None], default=0)
+
+
+def _is_opened(op: Op) -> bool:
+    """Return whether groups divide rows: groups that divide batches are products as they are."""
+    attrs = op.attrs
+    if op.kind != "ragged_dot" or not isinstance(attrs, DotAttrs):
+        return False
+    return attrs.ragged not in attrs.lhs_batching
+
+
+def _opened_groups(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    product, attrs = grouped_product(op) if _is_opened(op) else None, op.attrs
+    if product is None or not isinstance(attrs, DotAttrs) or attrs.ragged is None:
+        return None
+    build = Builder(op)
+    left, right, counts = op.operands
+    places = TensorType(element=_INDEX, shape=(product.groups, product.rows))
+    numbers = build.add("iota", (), places, DimensionAttrs(dimension=1))
+    ends = build.broadcast(counts, places.shape, (0,))
+    kind = replace(places, element=_BOOLEAN)
+    mask = build.add("compare", (numbers, ends), kind, CompareAttrs(direction="LT"))
+    rows = _masked(build, mask, left, attrs.ragged)
+    batching, contracting = _moved(attrs.lhs_batching), _moved(attrs.lhs_contracting)
+    if attrs.is_divided:
+        at = attrs.rhs_contracting[attrs.lhs_contracting.index(attrs.ragged)]
+        right = _masked(build, mask, right, at)
+        plain = DotAttrs(
+            lhs_batching=(0, *batching),
+            rhs_batching=(0, *_moved(attrs.rhs_batching)),
+            lhs_contracting=contracting,
+            rhs_contracting=_moved(attrs.rhs_contracting),
+        )
+    else:
+        # The first dimension of so many elements tells the matrices of the groups apart.
+        others = {*attrs.rhs_batching, *attrs.rhs_contracting}
+        sizes = enumerate(shape_of(right))
+        first = next(at for at, size in sizes if size == product.groups and at not in others)
+        plain = DotAttrs(
+            lhs_batching=batching,
+            rhs_batching=attrs.rhs_batching,
+            lhs_contracting=(0, *contracting),
+            rhs_contracting=(first, *attrs.rhs_contracting),
+        )
+    plain = replace(plain, precision=attrs.precision, algorithm=attrs.algorithm)
+    build.add("dot_general", (rows, right), op.results[0], plain)
+    return build.operations
+
+
+def _moved(dimensions: Sequence[int]) -> tuple[int, ...]:
+    return tuple([at + 1 for at in dimensions])
+
+
+def _masked(build: Builder, mask: Value, given: Value, rows: int) -> Value:
+    """Return a copy of an operand for each group, zero where its rows are another's."""
+    shape = (shape_of(mask)[0], *shape_of(given))
+    kind = replace(tensor_of(given), shape=shape)
+    zero = build.add("constant", (), replace(kind, shape=()), ConstantAttrs(value=0))
+    copies = build.broadcast(given, shape, range(1, len(shape)))
+    zeros = build.broadcast(zero, shape, ())
+    picked = build.broadcast(mask, shape, (0, rows + 1))
+    return build.add("select", (picked, copies, zeros), kind)
+
+
+OPENED_GROUPS = Pattern(kinds=("ragged_dot",), change=_opened_groups)
+
+
+def _joined_parts(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    state, numbers = op.results
+    made = tensor_of(numbers)
+    count = made.element_count
+    if count <= 1 or made.element.bits > _WORD.bits:
+        return None
+    build = Builder(op)
+    parts = [
+        Value(type=TensorType(element=_WORD, shape=(size,)))
+        for size in ((count + 1) // 2, count // 2)
+    ]
+    build.operations.append(replace(op, results=(state, *parts)))
+    words = build.reshape(build.concatenate(parts, 0), made.shape)
+    return build.making(numbers, build.convert(words, made.element))
+
+
+JOINED_PARTS = Pattern(kinds=("rng_bit_generator",), change=_joined_parts)
+
+
+def _opened_windows(op: Op, _uses: Uses) -> Sequence[Op]:
+    (operand, source, init), build = op.operands, Builder(op)
+    given, shape = tensor_of(operand), shape_of(source)
+    selected = Value(type=TensorType(element=given.element, shape=shape))
+    indices = [Value(type=TensorType(element=_INDEX, shape=shape)) for _ in given.shape]
+    found = replace(op, kind="reduce_window", operands=(operand, init), regions=op.regions[:1])
+    build.operations.append(replace(found, results=(selected, *indices)))
+    columns = [build.reshape(index, (prod(shape), 1)) for index in indices]
+    table = build.concatenate(columns, 1)
+    empty = build.broadcast(init, given.shape, ())
+    build.add("scatter", (empty, table, source), op.results[0], regions=op.regions[1:])
+    return build.operations
+
+
+OPENED_WINDOWS = Pattern(kinds=("select_and_scatter",), change=_opened_windows)

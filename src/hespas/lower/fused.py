@@ -1,87 +1,145 @@
-"""Model what a GPU's compiler makes of a program, where none is there to do it."""
+"""Model what a GPU's compiler makes of a program, where none is there to do it.
+
+The rules are listed in `RULES`, in the order in which they run; `docs/decisions/0017` says which
+program shows each. Kernels of libraries, as frameworks without a compiler call them, are another
+such model: Transformer Engine and Megatron-LM have kernels of their own for what stands between
+products, attention and collectives, such as norms forward and backward with the sums of their
+weights' gradients, biases with activations, rotary embeddings, and rounding to 8 bits with the
+transpose beside it. There such a stretch of operations is one kernel, which reads each array once,
+writes each once and streams. Products, attention and collectives take arrays in the order in which
+they lie: Megatron-LM keeps tokens in the order that collectives divide, and its kernels take
+strides. Products of 8 bits take operands whose summed dimension is the fastest, on parts before
+Blackwell; weights are there in both orders, as Transformer Engine keeps them for a step.
+Source: NVIDIA, cuBLAS, section "cublasLtMatmul", FP8: the TN format on Ada and Hopper.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Flag, auto
 from functools import partial
 
 from msgspec.structs import replace
 
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
+from hespas.hardware.device import Device
+from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts
 from hespas.lower.assign import Assignment
-from hespas.lower.before_loops import with_freed_first
-from hespas.lower.blocks import each_block
-from hespas.lower.build import Names, built
-from hespas.lower.collectives import one_by_one, with_combined, with_starts
-from hespas.lower.convolution_epilogues import with_epilogues
-from hespas.lower.copies import kept_arguments, with_copies
-from hespas.lower.cudnn import with_cudnn_calls
-from hespas.lower.dot_operands import with_operands_inside
-from hespas.lower.dots import with_merged_dots, with_rounded_operands
-from hespas.lower.early_zeros import with_early_zeros
-from hespas.lower.equal_kernels import with_equal_together
+from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
 from hespas.lower.group import grouped
-from hespas.lower.libraries import ASSUMPTION, WRITER, Libraries
-from hespas.lower.loop_layouts import with_layouts_before
+from hespas.lower.loops import (
+    with_freed_first,
+    with_layouts_before,
+    with_narrow_carried,
+    with_operands_inside,
+)
 from hespas.lower.merge import nodes_of, stretches_of
-from hespas.lower.narrow_carried import with_narrow_carried
-from hespas.lower.narrowing import with_narrow_gathers
 from hespas.lower.order import in_order
-from hespas.lower.own_kernels import with_own_kernels
-from hespas.lower.padded_dots import with_padded_dots
+from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
-from hespas.lower.reductions import before_reshapes
-from hespas.lower.scans import with_scans_opened
-from hespas.lower.short_memory import exceeded_limit
-from hespas.lower.simplify import Simplifier, live, with_sums_joined, without_scatters
-from hespas.lower.sorts import with_library_sorts
-from hespas.lower.summed_gradients import with_norms_late, with_turned_first
-from hespas.lower.top_k import with_top_k
-from hespas.lower.vector_dots import with_vector_dots_opened
-from hespas.lower.windows import with_windows_opened
+from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Program
-from hespas.program.rewrite import with_calls_opened
+from hespas.program.rewrite import Pattern, each_block, with_calls_opened, with_patterns
 
+LIBRARY_WRITER = "library"
+"""The `FusionAttrs.backend_kind` of a kernel of a library."""
+
+LIBRARY_ASSUMPTION = (
+    "kernels are those of libraries, not a compiler's: between products, attention and "
+    "collectives, one that reads and writes every array once"
+)
 _ASSUMPTION = (
     "kernels are those that a model of XLA's fusion for GPUs makes of the program, not a compiler's"
 )
+_OF_BLACKWELL = "f4E2M1FN"
+
+
+class Writer(Flag):
+    """Who writes the kernels: XLA for GPUs, libtpu, or libraries for GPUs."""
+
+    GPU = auto()
+    TPU = auto()
+    LIBRARY = auto()
+
+
+_ALL = Writer.GPU | Writer.TPU | Writer.LIBRARY
+_OF_CUDA = Writer.GPU | Writer.LIBRARY
+
+RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
+    (Writer.GPU, dots.OPENED_VECTORS),
+    (_ALL, reductions.SCANS),
+    (_ALL, reductions.BEFORE_RESHAPES),
+    (_ALL, collectives.JOINED_SUMS),
+    (_ALL, collectives.SCATTERED_SUMS),
+    (_OF_CUDA, convolutions.CUDNN_CALLS),
+    (_OF_CUDA, convolutions.CONVOLUTION_ADDITIONS),
+    (_OF_CUDA, convolutions.CONVOLUTION_ACTIVATIONS),
+    (_OF_CUDA, convolutions.without_unread_calls),
+    (Writer.GPU, collectives.TURNED_FIRST),
+    (_ALL, collectives.NARROW_GATHERS),
+    (_ALL, dots.ROUNDED_OPERANDS),
+    (_OF_CUDA, sorts.top_k(for_tpu=False)),
+    (Writer.TPU, sorts.top_k(for_tpu=True)),
+    (_OF_CUDA, sorts.LIBRARY_SORTS),
+    (_ALL, expand.OPENED_WINDOWS),
+    (_ALL, dots.with_merged_dots),
+    (Writer.GPU, dots.PADDED_SUMS),
+    (Writer.GPU, dots.PADDED_DOTS),
+)
+"""What is rewritten in each block before its values get layouts, and by whom."""
+
+
+def turns_8_bits(device: Device | None) -> bool:
+    """Return whether products of 8 bits take operands with the summed dimension fastest.
+
+    Parts with products of 4 bits are Blackwell's, which take both orders.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> [turns_8_bits(load_device(name)) for name in ("H100_80GB", "B200_180GB")]
+    [True, False]
+    """
+    return device is None or not device.names(_OF_BLACKWELL)
 
 
 def fused(
     program: Program,
     options: CompileOptions = DEFAULT_OPTIONS,
     *,
-    libraries: Libraries | None = None,
-    for_tpu: bool = False,
+    writer: Writer = Writer.GPU,
+    device: Device | None = None,
     capacity_bytes: int | None = None,
     compute_capability: float | None = None,
     devices_per_host: int | None = None,
 ) -> Program:
-    """Return a program whose operations are kernels, as XLA's GPU pipeline would make them.
+    """Return a program whose operations are kernels, as ``writer`` would make them.
 
-    With ``libraries`` they are those of `hespas.lower.libraries`. ``for_tpu`` does what libtpu does
-    otherwise: it fetches from the host a turn of a loop ahead, makes operands inside of products,
-    and holds nothing large through a loop that it need not hold. Collectives run by themselves
-    where a device's memory, of ``capacity_bytes``, is short for what runs beside them. A GPU's
-    ``compute_capability`` says how its convolutions lie, and ``devices_per_host`` which of its
-    collectives stay in a host.
+    Libraries write those for ``device``. libtpu fetches from the host a turn of a loop ahead, makes
+    operands inside of products, and holds nothing large through a loop that it need not hold.
+    Collectives run by themselves where a device's memory, of ``capacity_bytes``, is short for what
+    runs beside them. A GPU's ``compute_capability`` says how its convolutions lie, and
+    ``devices_per_host`` which of its collectives stay in a host.
     """
     if program.is_scheduled:
         return program
     main = with_calls_opened(program)
     body = Simplifier().block(main.body)
-    if for_tpu:
+    if writer is Writer.TPU:
         body = each_block(body, with_narrow_carried)
-    of_gpus = libraries is None and not for_tpu
-    body = each_block(body, partial(_before_layouts, for_tpu=for_tpu, of_gpus=of_gpus))
-    body = Assignment(libraries=libraries, compute_capability=compute_capability).block(body)
-    if of_gpus:
+    body = each_block(body, partial(_rewritten, writer=writer))
+    is_of_libraries = writer is Writer.LIBRARY
+    body = Assignment(
+        copies=not is_of_libraries,
+        turns_8_bits=is_of_libraries and turns_8_bits(device),
+        compute_capability=compute_capability,
+    ).block(body)
+    if writer is Writer.GPU:
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
-    fuser = partial(_Fuser, options=options, libraries=libraries, for_tpu=for_tpu)
+    fuser = partial(_Fuser, options=options, writer=writer)
     made = _scheduled(program, main, fuser(overlaps=True))
-    if not of_gpus:
+    if writer is not Writer.GPU:
         return made
     factor = options.slop_factor
     limit = exceeded_limit(made, capacity_bytes, factor)
@@ -100,81 +158,64 @@ def _fits(program: Program, capacity_bytes: int | None) -> bool:
     return capacity_bytes is not None and memory_use(program).peak_bytes <= capacity_bytes
 
 
+def _rewritten(block: Block, writer: Writer) -> Block:
+    for writers, rule in RULES:
+        if writer in writers:
+            block = with_patterns(block, (rule,)) if isinstance(rule, Pattern) else rule(block)
+    return block
+
+
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     """Return a program with the kernels of its main function in the order in which they run."""
     body = each_block(main.body, fuser.block)
     kept = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, kept, fuser.names)))
     function = Function(name=main.name, body=body)
+    is_of_libraries = fuser.writer is Writer.LIBRARY
+    assumption = LIBRARY_ASSUMPTION if is_of_libraries else _ASSUMPTION
     return replace(
         program,
-        assumptions=(_ASSUMPTION if fuser.libraries is None else ASSUMPTION, *program.assumptions),
+        assumptions=(assumption, *program.assumptions),
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,
-        is_of_libraries=fuser.libraries is not None,
+        is_of_libraries=is_of_libraries,
     )
-
-
-def _before_layouts(block: Block, *, for_tpu: bool, of_gpus: bool) -> Block:
-    end = block.operations[-1]
-    given = block.operations[:-1]
-    opened = with_vector_dots_opened(given) if of_gpus else given
-    operations = [*before_reshapes(with_scans_opened(opened))]
-    operations = with_sums_joined([*live(operations, end.operands)], end.operands)
-    operations = without_scatters(operations, end.operands)
-    if not for_tpu:
-        operations = with_cudnn_calls(operations, end.operands)
-        operations = with_epilogues(operations, end.operands)
-    if of_gpus:
-        operations = with_turned_first(operations, end.operands)
-    operations = with_narrow_gathers(operations, end.operands)
-    operations = [*with_rounded_operands(operations)]
-    ordered = with_top_k(operations, end.operands, for_tpu=for_tpu)
-    if not for_tpu:
-        ordered = with_library_sorts(ordered)
-    operations = with_merged_dots(with_windows_opened(ordered))
-    if of_gpus:
-        operations = with_padded_dots(operations, end.operands)
-    return Block(arguments=block.arguments, operations=(*operations, end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fuser:
     options: CompileOptions
-    libraries: Libraries | None
-    for_tpu: bool
+    writer: Writer
     overlaps: bool
     names: Names = field(default_factory=Names)
-
-    @property
-    def of_gpus(self) -> bool:
-        """Whether kernels are those that XLA writes for GPUs."""
-        return self.libraries is None and not self.for_tpu
 
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
         end = block.operations[-1]
         grouping = grouped(block)
-        if self.libraries is None:
-            nodes, writer = nodes_of(grouping), ""
-        else:
-            nodes, writer = stretches_of(grouping, end.operands), WRITER
-        ops = built(grouping, nodes, self.names, writer=writer)
+        is_of_libraries = self.writer is Writer.LIBRARY
+        nodes = stretches_of(grouping, end.operands) if is_of_libraries else nodes_of(grouping)
+        backend = LIBRARY_WRITER if is_of_libraries else ""
+        ops = built(grouping, nodes, self.names, writer=backend)
         ops = in_order(ops, [node.rank for node in nodes])
-        if self.libraries is None:  # theirs are buckets that gradients are written into
-            ops = with_combined(ops, self.options, self.names)
-        if self.for_tpu:
+        if not is_of_libraries:  # theirs are buckets that gradients are written into
+            ops = collectives.with_combined(ops, self.options, self.names)
+        if self.writer is Writer.TPU:
             ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
-        ops = with_own_kernels(ops)
-        if self.of_gpus:
-            ops = with_norms_late(ops, end.operands)
-        ops = with_starts(ops, end.operands) if self.overlaps else one_by_one(ops)
+        ops = collectives.with_own_kernels(ops)
+        if self.writer is Writer.GPU:
+            ops = collectives.with_norms_late(ops, end.operands)
+        if self.overlaps:
+            ops = collectives.with_starts(ops, end.operands)
+        else:
+            ops = collectives.one_by_one(ops)
         if self.options.pipelined_collectives is not False:
-            *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=self.for_tpu)
+            is_tpu = self.writer is Writer.TPU
+            *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=is_tpu)
         if not self.overlaps:
             ops = with_starts_at_ends(ops)
-        if self.of_gpus:
+        if self.writer is Writer.GPU:
             ops = with_equal_together(ops, self.names)
         return Block(arguments=block.arguments, operations=(*ops, end))

@@ -14,20 +14,19 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from hespas.lower.column_sums import multiplied_before
 from hespas.lower.epilogues import Epilogues
-from hespas.lower.kinds import (
-    BROADCASTS,
-    IN_PLACE,
-    MOVING,
-    REDUCING,
+from hespas.lower.roles import (
+    Role,
+    bytes_of,
+    is_row,
+    role_of,
+    scattered_over,
     weight,
     window_of,
 )
-from hespas.lower.order import needed_by
-from hespas.lower.places import read_often
-from hespas.lower.roles import Role, bytes_of, is_row, role_of, scattered_over
-from hespas.program.program import Block, Op, Value, size_of
+from hespas.lower.written import multiplied_before, read_often
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, size_of, values_read
 
 LAUNCH_BYTES = 4_000_000
 """What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s."""
@@ -39,15 +38,6 @@ CACHE_SPEED_UP = 2.5
 """How much faster L2 has what is gathered again than memory, by XLA's own cost model.
 
 Source: openxla/xla, gpu_performance_model_base.cc (``kL2CacheSpeedup``, Apache License 2.0)."""
-
-TILE_ELEMENTS = 16384
-"""Elements of a tile that a block of threads holds in registers.
-
-Source: openxla/xla, ``DoesTileFitsInRegisters`` in gpu_indexing_performance_model.cc (0.4 of 65,536
-registers, in powers of two; Apache License 2.0)."""
-
-SECTOR_BYTES = 32
-"""What a GPU writes to memory at least; a copy that writes less at a time is another kernel."""
 
 _MOST_SOURCES = 8
 _MANY_PLACES = 64
@@ -103,7 +93,7 @@ def grouped(block: Block) -> Grouping:
 
 def _repeats_much(op: Op) -> bool:
     """Return whether an operation repeats few elements so often that making them costs nothing."""
-    repeats = op.kind in BROADCASTS and bool(op.operands)
+    repeats = op.traits.category is Category.BROADCAST and bool(op.operands)
     return repeats and size_of(op.results[0]) >= _MANY_PLACES * size_of(op.operands[0])
 
 
@@ -146,7 +136,7 @@ class _Walk:
             role = role_of(op)
             self.roles.append(Role.END if is_start and role in (Role.MADE, Role.LOOP) else role)
             self.users.append([])
-            for value in dict.fromkeys(needed_by(op)):
+            for value in dict.fromkeys(values_read(op)):
                 before = self.producer.get(value)
                 if before is not None:
                     self.users[before].append(at)
@@ -252,8 +242,7 @@ class _Walk:
     def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation is written before it is copied into another layout.
 
-        So it is if there are two copies, or if it comes of sums of its rows, whose kernel has rows
-        that are too long for a tile of several.
+        So it is if there are two copies, or if it comes of sums of its rows.
         """
         copies = [
             root
@@ -266,22 +255,7 @@ class _Walk:
         is_of_rows = self._elements_of_rows(self.rows[at]) == size_of(
             self.operations[at].results[0]
         )
-        turned = [root for root in copies if self.roles[root] is Role.END]
-        return is_of_rows and any(not self._is_turned(self.rows[at], root) for root in turned)
-
-    def _is_turned(self, reduction: int | None, copy: int) -> bool:
-        """Return whether the kernel of a reduction's rows can write a copy of another order.
-
-        A block of threads has a tile of as many rows as registers hold, and writes a run of so
-        many elements of each column.
-        """
-        if reduction is None:
-            return False
-        op = self.operations[reduction]
-        row = size_of(op.operands[0]) // max(1, size_of(op.results[0]))
-        rows = TILE_ELEMENTS // (1 << (row - 1).bit_length())
-        made = self.operations[copy].results[0]
-        return rows * bytes_of(made) >= SECTOR_BYTES * size_of(made)
+        return is_of_rows and any(self.roles[root] is Role.END for root in copies)
 
     def _elements_of_rows(self, reduction: int | None) -> int:
         return 0 if reduction is None else size_of(self.operations[reduction].operands[0])
@@ -303,7 +277,7 @@ class _Walk:
 
     def _need(self, at: int) -> None:
         """Have what an operation reads in memory."""
-        for value in needed_by(self.operations[at]):
+        for value in values_read(self.operations[at]):
             before = self.producer.get(value)
             if before is not None:
                 self.is_needed[before] = True
@@ -346,11 +320,11 @@ class _Walk:
         times = group.members[user]
         kind = reading.kind
         own = size_of(made.results[0])
-        if kind in REDUCING:
+        if reading.traits.category is Category.REDUCTION:
             return own if kind == "reduce" else max(own, times * window_of(reading))
         if kind in ("concatenate", "pad"):
             return max(1, min(times, times * own // max(1, size_of(reading.results[0]))))
-        if kind in IN_PLACE:
+        if reading.traits.category is Category.UPDATE:
             return own
         return times
 
@@ -396,7 +370,9 @@ class _Walk:
         """Return whether to compute in each group instead of writing and reading."""
         op = self.operations[at]
         size, written = size_of(op.results[0]), sum([bytes_of(value) for value in op.results])
-        if op.kind in BROADCASTS or (len(readers) == 1 and max(readers.values()) <= size):
+        if op.traits.category is Category.BROADCAST or (
+            len(readers) == 1 and max(readers.values()) <= size
+        ):
             return bool(readers)
         loaded = sum(self.sources[at].values())
         apart = LAUNCH_BYTES + written * (1 + len(readers)) + loaded
@@ -424,7 +400,9 @@ class _Walk:
             op = self.operations[at]
             if op.kind == "reduce":
                 return at
-            if self.roles[at] not in (Role.LOOP, Role.VIEW) or op.kind in MOVING - _SAME:
+            if self.roles[at] not in (Role.LOOP, Role.VIEW) or (
+                op.traits.category is Category.MOVEMENT and op.kind not in _SAME
+            ):
                 return None
             before = {self.producer.get(value) for value in op.operands}
             made = {each for each in before if each is None or self.roles[each] is not Role.MADE}
@@ -454,8 +432,7 @@ class _Walk:
         (root,) = group.roots
         if size_of(self.operations[root].results[0]) != size_of(value):
             return False
-        is_copy = self.operations[root].kind == "copy"
-        if self.roles[root] is Role.END and not (is_copy and self._is_turned(at, root)):
+        if self.roles[root] is Role.END:
             return False
         before = self.producer.get(value)
         shared = {value} if before is None else set(self.sources[before])
@@ -463,5 +440,5 @@ class _Walk:
         return bool(large) and large <= set(group.reads)
 
 
-_SAME = BROADCASTS | {"reshape", "transpose"}
+_SAME = frozenset({"reshape", "transpose"})
 """Of operations that move data, those that give elements another place and no other use."""

@@ -200,34 +200,28 @@ def _parts(attrs: DotAttrs, operand: int, rank: int) -> tuple[Order, Order, Orde
 
 def following(attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...]) -> Order:
     """Return the right operand's order, batch and contracted dimensions as in the left one's."""
-    batch = dict(zip(attrs.lhs_batching, attrs.rhs_batching, strict=True))
-    contracted = dict(zip(attrs.lhs_contracting, attrs.rhs_contracting, strict=True))
-    batches = iter([batch[at] for at in order if at in batch])
-    summed = iter([contracted[at] for at in order if at in contracted])
-    wanted = [
-        next(batches, at)
-        if at in attrs.rhs_batching
-        else next(summed, at)
-        if at in attrs.rhs_contracting
-        else at
-        for at in other
-    ]
+    pairs = (
+        *zip(attrs.lhs_batching, attrs.rhs_batching, strict=True),
+        *zip(attrs.lhs_contracting, attrs.rhs_contracting, strict=True),
+    )
+    theirs = dict(pairs)
+    batches = iter([theirs[at] for at in order if at in attrs.lhs_batching])
+    summed = iter([theirs[at] for at in order if at in attrs.lhs_contracting])
+    wanted: list[int] = []
+    for at in other:
+        if at in attrs.rhs_batching:
+            wanted.append(next(batches, at))
+        else:
+            wanted.append(next(summed, at) if at in attrs.rhs_contracting else at)
     return tuple(wanted) if sorted(wanted) == sorted(other) else default_order(shape)
 
 
-def result_orders(attrs: DotAttrs, lhs: Order, rhs: Order, lhs_rank: int) -> tuple[Order, Order]:
+def result_orders(attrs: DotAttrs, lhs: Order, rhs: Order, ranks: tuple[int, int]) -> list[Order]:
     """Return the two orders in which a product can write its result: by rows and by columns."""
-    places = {at: number for number, at in enumerate(attrs.lhs_batching)}
-    left = [at for at in range(lhs_rank) if at not in {*attrs.lhs_batching, *attrs.lhs_contracting}]
-    lefts = {at: len(places) + number for number, at in enumerate(left)}
-    right_used = {*attrs.rhs_batching, *attrs.rhs_contracting}
-    batch = [places[at] for at in lhs if at in places]
-    rows = [lefts[at] for at in lhs if at in lefts]
-    columns = [
-        len(places) + len(left) + _free_number(at, right_used) for at in rhs if at not in right_used
-    ]
-    return (*batch, *rows, *columns), (*batch, *columns, *rows)
-
-
-def _free_number(at: int, used: set[int]) -> int:
-    return sum(1 for each in range(at) if each not in used)
+    batching, _, left = _parts(attrs, 0, ranks[0])
+    _, _, right = _parts(attrs, 1, ranks[1])
+    place = {at: number for number, at in enumerate((*batching, *left))}
+    batch = [place[at] for at in lhs if at in batching]
+    rows = [place[at] for at in lhs if at in left]
+    columns = [len(place) + right.index(at) for at in rhs if at in right]
+    return [(*batch, *rows, *columns), (*batch, *columns, *rows)]

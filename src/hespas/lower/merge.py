@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hespas.lower.group import Group, Grouping
-from hespas.lower.kinds import IN_PLACE, REDUCING
-from hespas.lower.order import needed_by
 from hespas.lower.roles import Role, bytes_of, is_row
 from hespas.program.attrs import SliceAttrs
-from hespas.program.program import Op, Value, size_of
+from hespas.program.operations.traits import Category
+from hespas.program.program import Op, Value, size_of, values_read
 
 _MOST_RESULTS = 10
 _MOST_ROUNDS = 12
-_ALONE = IN_PLACE | (REDUCING - {"reduce"}) | {"constant", "gather", "iota"}
+_ALONE = frozenset({"constant", "gather", "iota"})
+_ENDING = (Category.REDUCTION, Category.UPDATE)
 _MOST_OPERANDS = 64
 _FEW, _ABOUT = 64, 32
 """So many kernels are all compared with each other; of more, those of about the same depth."""
@@ -72,7 +72,7 @@ def nodes_of(grouping: Grouping) -> list[Node]:
 
 
 def stretches_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
-    """Return the nodes of a block with kernels of libraries, as `hespas.lower.libraries` says.
+    """Return the nodes of a block with kernels of libraries, as `hespas.lower.fused` says.
 
     ``results`` are those of the block.
     """
@@ -88,7 +88,7 @@ def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
     inside = {result for at in group.members for result in operations[at].results}
     seen: set[Value] = set()
     for at in sorted(group.members):
-        for value in needed_by(operations[at]):
+        for value in values_read(operations[at]):
             if value not in inside and value not in seen:
                 seen.add(value)
                 yield value
@@ -116,7 +116,7 @@ class _Graph:
             ):
                 continue
             size, how = _shape(op, at)
-            reads = needed_by(op) if group is None else outside(operations, group)
+            reads = values_read(op) if group is None else outside(operations, group)
             node = Node(
                 rank=at,
                 group=group,
@@ -239,8 +239,11 @@ class _Graph:
         """Return whether a kernel is one that a library's may do with others in one pass."""
         if node.group is None or node.group.library:
             return False
-        kinds = {self.grouping.operations[root].kind for root in node.group.roots}
-        return kinds.isdisjoint(_ALONE)
+        roots = [self.grouping.operations[root] for root in node.group.roots]
+        return not any(
+            root.kind in _ALONE or (root.traits.category in _ENDING and root.kind != "reduce")
+            for root in roots
+        )
 
     def is_pass(self, node: Node, user: Node) -> bool:
         """Return whether a kernel goes over what another writes, and can read it on the spot."""
@@ -403,7 +406,7 @@ def _shape(op: Op, root: int) -> tuple[int, str]:
     if op.kind == "reduce":
         kind = "row" if is_row(op) else "column"
         return size_of(op.operands[0]), f"{kind} {size_of(op.results[0])}"
-    if op.kind in REDUCING or op.kind in IN_PLACE:
+    if op.traits.category in _ENDING:
         return -root, op.kind
     if op.kind == "copy":
         return size_of(op.results[0]), f"copy {op.operands[0].type} {op.results[0].type}"

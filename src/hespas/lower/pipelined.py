@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.lower.build import Names
-from hespas.lower.kinds import HOLDING
-from hespas.lower.order import needed_by, readers_of
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
-from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops
-from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops, values_read
+from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh, renamed_op
 from hespas.program.types import TensorType
+from hespas.program.uses import Uses
 
 _NUMBER = re.compile(r"\.\d+")
 _STARTS = frozenset({"async_start", "async_done"})
@@ -49,7 +49,7 @@ def with_pipelined(
     changed: list[Op] = []
     renaming: Renaming = {}
     for op in operations:
-        current = op if renaming.keys().isdisjoint(needed_by(op)) else _renamed(op, renaming)
+        current = renamed_op(op, renaming)
         found = _found(current, fetches_ahead=fetches_ahead) if current.kind == "while" else None
         if found is None:
             changed.append(current)
@@ -79,12 +79,6 @@ def _loop_of_ends(op: Op) -> Op:
     condition, body = op.regions
     inner = replace(body, operations=tuple(with_starts_at_ends(body.operations)))
     return replace(op, regions=(condition, inner))
-
-
-def _renamed(op: Op, renaming: Renaming) -> Op:
-    """Return an operation with other operands and its own results."""
-    copied = copied_op(op, dict(renaming))
-    return replace(copied, results=op.results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +118,7 @@ def _found(loop: Op, *, fetches_ahead: bool) -> _Found | None:
     unknown = {value for op in operations if op not in derived for value in op.results} | changing
     bundles = {op.operands[0]: op for op in operations if op.kind == "async_done"}
     ends = {op: bundles[op.results[0]] for op in operations if op.kind == "async_start"}
-    known = (op for op in operations if unknown.isdisjoint(needed_by(op)))
+    known = (op for op in operations if unknown.isdisjoint(values_read(op)))
     numbers = {body.arguments[at] for at in counters}
     in_order = [op for op in operations if op in derived]
     reckoned = _reckoned(in_order, numbers)
@@ -163,7 +157,7 @@ def _counters(body: Block, made_by: Mapping[Value, Op]) -> Iterator[tuple[int, O
         zip(body.arguments, body.operations[-1].operands, strict=True)
     ):
         op = made_by.get(value)
-        if op is not None and set(needed_by(op)) == {argument} and len(op.results) == 1:
+        if op is not None and set(values_read(op)) == {argument} and len(op.results) == 1:
             yield at, op
 
 
@@ -171,12 +165,17 @@ def _derived(operations: Sequence[Op], changing: set[Value], others: set[Op]) ->
     unknown = set(changing)
     derived: set[Op] = set()
     for op in operations:
-        is_plain = op.kind not in HOLDING | _STARTS and not is_communication_op(op)
-        if op not in others and is_plain and unknown.isdisjoint(needed_by(op)):
+        if op not in others and _is_plain(op) and unknown.isdisjoint(values_read(op)):
             derived.add(op)
         else:
             unknown.update(op.results)
     return derived
+
+
+def _is_plain(op: Op) -> bool:
+    """Return whether an operation is a kernel: no loop, no collective, no part of one."""
+    is_control = op.traits.category is Category.CONTROL
+    return not (is_control or op.kind in _STARTS or is_communication_op(op))
 
 
 def _reckoned(derived: Iterable[Op], numbers: set[Value]) -> set[Op]:
@@ -189,7 +188,7 @@ def _reckoned(derived: Iterable[Op], numbers: set[Value]) -> set[Op]:
     counted = set(numbers)
     found: set[Op] = set()
     for op in derived:
-        if not counted.isdisjoint(needed_by(op)):
+        if not counted.isdisjoint(values_read(op)):
             counted.update(op.results)
         elif op.kind != "constant" and all(_is_number(value) for value in op.results):
             found.add(op)
@@ -209,21 +208,19 @@ def _stored(
     known of every turn.
     """
     *operations, last = body.operations
-    users = readers_of([*operations, last])
+    uses = Uses((*operations, last))
     behind: list[Op] = []
     stored: set[Op] = set()
     stores: set[int] = set()
     for start in (op for op in ends if _moves(op, _BEHIND)):
-        following = _following(ends[start], users)
+        following = _following(ends[start], uses)
         following.discard(last)
         made = {value for op in following for value in op.results} | set(ends[start].results)
-        read = {value for op in following for value in needed_by(op)} - made
+        read = {value for op in following for value in values_read(op)} - made
         places = [at for at, value in enumerate(last.operands) if value in made]
         kept = {body.arguments[at] for at in places}
-        is_plain = all(
-            op.kind not in HOLDING | _STARTS and not is_communication_op(op) for op in following
-        )
-        alone = all(set(users.get(argument, [])) <= following for argument in kept)
+        is_plain = all(map(_is_plain, following))
+        alone = all(set(uses.readers(argument)) <= following for argument in kept)
         parts = {value for op in following if _updates_a_part(op) for value in op.results}
         is_stored = all(last.operands[at] in parts for at in places)
         if following and is_plain and alone and is_stored and unknown.isdisjoint(read - kept):
@@ -253,13 +250,13 @@ def _updates_a_part(op: Op) -> bool:
     return all(end is not None and end.kind == "dynamic_update_slice" for end in ends)
 
 
-def _following(op: Op, users: Mapping[Value, Sequence[Op]]) -> set[Op]:
+def _following(op: Op, uses: Uses) -> set[Op]:
     """Return all that needs what an operation makes, and what needs that."""
     found: set[Op] = set()
     waiting = [op]
     while waiting:
         for value in waiting.pop().results:
-            more = [user for user in users.get(value, ()) if user not in found]
+            more = [user for user in uses.readers(value) if user not in found]
             found.update(more)
             waiting.extend(more)
     return found
@@ -463,11 +460,11 @@ class _Writer:
 
 def _needed(derived: Sequence[Op], users: Iterable[Op]) -> list[Op]:
     """Return what of some operations others need, in order."""
-    wanted = {value for op in users for value in needed_by(op)}
+    wanted = {value for op in users for value in values_read(op)}
     chosen: list[Op] = []
     for op in reversed(derived):
         if not wanted.isdisjoint(op.results):
-            wanted.update(needed_by(op))
+            wanted.update(values_read(op))
             chosen.append(op)
     return chosen[::-1]
 

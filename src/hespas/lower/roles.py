@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
-from hespas.lower.kinds import BROADCASTS, CREATING, FUSIBLE, IN_PLACE, REDUCING, window_of
-from hespas.lower.scans import PIECE
-from hespas.program.attrs import DimensionsAttrs
+from hespas.lower.reductions import PIECE
+from hespas.program.attrs import DimensionsAttrs, WindowAttrs
+from hespas.program.operations.traits import Category
 from hespas.program.program import Op, Value, size_of
-from hespas.program.types import TensorType
+from hespas.program.types import TensorType, size_bytes
+
+_OF_PLACE = 5
+"""Instructions beside the body's for each place of a window: an address, a test, a load."""
+_VIEWS = frozenset({"bitcast", "reshape", "transpose"})
 
 
 class Role(Enum):
@@ -28,30 +32,21 @@ class Role(Enum):
     """The end of a kernel: a reduction, a transpose, an update in place."""
 
 
-def bytes_of(value: Value) -> int:
-    """Return the bytes of a value; none for what is no tensor."""
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return 0
-    return (prod(kind.shape) * kind.element.bits + 7) // 8
-
-
 def role_of(op: Op) -> Role:
     """Return what can be done with an operation."""
-    kind = op.kind
-    if kind not in FUSIBLE:
+    category = op.traits.category
+    if not op.traits.is_fusible:
         return Role.FIXED
-    is_one = kind in BROADCASTS and size_of(op.operands[0]) == 1
-    if kind in CREATING or is_one:
+    is_repeated = category is Category.BROADCAST
+    if category is Category.CREATION or (is_repeated and size_of(op.operands[0]) == 1):
         return Role.MADE
-    is_same = kind in BROADCASTS and size_of(op.operands[0]) == size_of(op.results[0])
-    if kind in _VIEWS or is_same:
+    is_same = is_repeated and size_of(op.operands[0]) == size_of(op.results[0])
+    if op.kind in _VIEWS or is_same:
         return Role.VIEW
-    if kind == "reduce_window" and 1 < window_of(op) <= PIECE and _is_simple(op):
+    if op.kind == "reduce_window" and 1 < window_of(op) <= PIECE and _is_simple(op):
         return Role.LOOP
-    if kind in REDUCING or kind in IN_PLACE or (kind == "copy" and moves_fastest(op)):
-        return Role.END
-    return Role.LOOP
+    is_end = category in (Category.REDUCTION, Category.UPDATE)
+    return Role.END if is_end or (op.kind == "copy" and moves_fastest(op)) else Role.LOOP
 
 
 def _is_simple(op: Op) -> bool:
@@ -59,11 +54,25 @@ def _is_simple(op: Op) -> bool:
 
     What combines by more, as of `jax.lax.cumlogsumexp`, XLA computes once and writes.
     """
-    return len(op.results) == 1 and len(op.regions[0].operations) == _WITH_RETURN
+    return len(op.results) == 1 and len(op.regions[0].operations[:-1]) == 1
 
 
-_WITH_RETURN = 2
-_VIEWS = frozenset({"bitcast", "reshape", "transpose"})
+def weight(op: Op) -> int:
+    """Return about how many instructions one element of an operation's result takes."""
+    if op.kind == "reduce_window":
+        body = [weight(each) for region in op.regions for each in region.operations[:-1]]
+        return window_of(op) * (_OF_PLACE + sum(body))
+    return op.traits.gpu_instructions
+
+
+def window_of(op: Op) -> int:
+    """Return how many places an element of an operation's result is combined of in a window."""
+    return prod(op.attrs.size) if isinstance(op.attrs, WindowAttrs) else 1
+
+
+def bytes_of(value: Value) -> int:
+    """Return the bytes of a value; none for what is no tensor."""
+    return size_bytes(value.type) if isinstance(value.type, TensorType) else 0
 
 
 def scattered_over(op: Op) -> Sequence[Value]:
@@ -76,13 +85,18 @@ def moves_fastest(op: Op) -> bool:
     return fastest(op.operands[0]) != fastest(op.results[0])
 
 
-def fastest(value: Value) -> int:
-    """Return the dimension whose elements are neighbours in memory."""
+def lying(value: Value) -> Sequence[int]:
+    """Return the dimensions of a tensor longer than one, from the fastest to the slowest."""
     kind = value.type
     if not isinstance(kind, TensorType):
-        return 0
-    order = kind.layout or range(kind.rank)[::-1]
-    return next((at for at in order if kind.shape[at] > 1), 0)
+        return ()
+    order = range(kind.rank)[::-1] if kind.layout is None else kind.layout
+    return [at for at in order if kind.shape[at] > 1]
+
+
+def fastest(value: Value) -> int:
+    """Return the dimension whose elements are neighbours in memory."""
+    return next(iter(lying(value)), 0)
 
 
 def is_row(op: Op) -> bool:

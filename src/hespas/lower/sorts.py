@@ -1,72 +1,81 @@
-"""Leave sorts to the library, as XLA's GPU compiler does where they are long and simple.
+"""Sorts as XLA's compilers call libraries and kernels for them.
 
 The library orders integers, and floats by their bits. Floats that `jax.lax.sort` orders, as NumPy
 does, are made into unsigned integers before; they, and a second operand, go along with these keys
-as one value, and are taken apart after.
+as one value, and are taken apart after. Sorts of which only the first elements are read are a
+kernel of their own.
 
-Source: openxla/xla, ``SortRewriter`` (xla/service/gpu/transforms/sort_rewriter.cc, Apache License
-2.0), and what jaxlib 0.10.2 compiles for H100.
+Source: openxla/xla, ``SortRewriter``, ``TopkSpecializer`` (xla/service/gpu/transforms) and
+``StableSortExpander`` (xla/hlo/transforms/expanders, Apache License 2.0), and what jaxlib 0.10.2
+compiles for H100.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from hespas.lower.blocks import tensor_of
-from hespas.program.attrs import CompareAttrs, CustomCallAttrs
-from hespas.program.program import Block, Op, Value
-from hespas.program.rewrite import plain_op
+from hespas.program.attrs import (
+    TOP_K,
+    TOP_K_OF_GPUS,
+    CompareAttrs,
+    CustomCallAttrs,
+    DimensionAttrs,
+    SliceAttrs,
+)
+from hespas.program.program import Block, Op, Value, tensor_of
+from hespas.program.rewrite import Builder, Pattern, plain_op
 from hespas.program.types import ElementType, TensorType, element_type
+from hespas.program.uses import Uses
 from hespas.work.sorts import CUB_SORTS, is_for_library, is_plain
 
 _KEYS, _PAIRS, _ = CUB_SORTS
 _WIDEST = 64
+_LONG_OF_TPUS = 64
+"""libtpu 0.0.42 calls ``TopK`` where rows are longer than so many times what is read of them: of
+eleven shapes compiled for v5e, it sorts rows that are 4, 32 and 64 times as long, and calls the
+kernel from 102 times on."""
+_MOST_OF_GPUS, _SHORTEST_OF_GPUS = 16, 1024
+_TYPES_OF_GPUS = frozenset({"bf16", "f32"})
 
 
-def with_library_sorts(operations: Sequence[Op]) -> list[Op]:
-    """Return operations in which calls of the library stand for long sorts.
+def _sorted_by_library(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return calls of the library for a long sort; a network that keeps the order of equal keys.
 
-    A network that has to keep the order of equal keys sorts by places too.
+    Such a network sorts by the places of elements too.
     """
-    if not any(op.kind == "sort" for op in operations):
-        return list(operations)
-    places = {result for op in operations if op.kind == "iota" for result in op.results}
-    return [made for op in operations for made in _rewritten(op, places)]
-
-
-def _rewritten(op: Op, places: Container[Value]) -> Iterator[Op]:
-    if op.kind != "sort":
-        yield op
-        return
     if not is_for_library(op):
         is_stable = dict(op.attributes).get("is_stable") == "true"
-        has_places = any(value in places for value in op.operands) and _shows_places(op)
-        yield from _by_places(op) if is_stable and not has_places else (op,)
-        return
-    keys = tensor_of(op.operands[0])
-    packed = _packed_type(op)
+        makers = [uses.producer(value) for value in op.operands]
+        has_places = any(it is not None and it.kind == "iota" for it in makers)
+        return _by_places(op) if is_stable and not (has_places and _shows_places(op)) else None
     if is_plain(op):
-        yield _call(op, op.operands, op.results)
-        return
+        return [_call(op, op.operands, op.results)]
+    keys, packed = tensor_of(op.operands[0]), _packed_type(op)
     if packed is None:
-        yield op
-        return
-    key = Value(type=replace(keys, element=element_type(f"ui{keys.element.bits}")))
-    yield plain_op(op, "bitcast_convert", op.operands[:1], key)
+        return None
+    build = Builder(op)
+    kind = replace(keys, element=element_type(f"ui{keys.element.bits}"))
+    key = build.add("bitcast_convert", op.operands[:1], kind)
     if len(op.operands) == 1:
-        yield _call(op, (key, op.operands[0]), (Value(type=key.type), op.results[0]))
-        return
+        call = _call(op, (key, op.operands[0]), (Value(type=kind), op.results[0]))
+        return (*build.operations, call)
     wide = TensorType(element=packed, shape=keys.shape)
-    parts = [Value(type=wide) for _ in op.operands]
-    for operand, part in zip(op.operands, parts, strict=True):
-        yield plain_op(op, "convert", (operand,), part)
-    together, ordered = Value(type=wide), Value(type=wide)
-    yield plain_op(op, "or", parts, together)
-    yield _call(op, (key, together), (Value(type=key.type), ordered))
+    parts = [build.add("convert", (operand,), wide) for operand in op.operands]
+    together, ordered = build.add("or", parts, wide), Value(type=wide)
+    build.operations.append(_call(op, (key, together), (Value(type=kind), ordered)))
     for result in op.results:
-        yield plain_op(op, "convert", (ordered,), result)
+        build.add("convert", (ordered,), result)
+    return build.operations
+
+
+LIBRARY_SORTS = Pattern(kinds=("sort",), change=_sorted_by_library)
+
+
+def _is_descending(op: Op) -> bool:
+    compared = [each.attrs for region in op.regions for each in region.operations[:-1]]
+    return any(isinstance(each, CompareAttrs) and each.direction == "GT" for each in compared)
 
 
 def _shows_places(op: Op) -> bool:
@@ -74,47 +83,88 @@ def _shows_places(op: Op) -> bool:
 
     Those of rows it has made a broadcast of a vector before it looks; `top_k` it opens after that.
     """
-    compared = [each.attrs for region in op.regions for each in region.operations[:-1]]
-    is_largest = any(isinstance(each, CompareAttrs) and each.direction == "GT" for each in compared)
-    return is_largest or tensor_of(op.operands[0]).rank == 1
+    return _is_descending(op) or tensor_of(op.operands[0]).rank == 1
 
 
-def _by_places(op: Op) -> Iterator[Op]:
-    """Yield a sort with the place of each element as one operand more, as XLA adds it.
-
-    Source: openxla/xla, ``StableSortExpander`` (xla/hlo/transforms/expanders, Apache License 2.0).
-    """
+def _by_places(op: Op) -> list[Op]:
+    """Return a sort with the place of each element as one operand more, as XLA adds it."""
     place = element_type("i32")
     kind = TensorType(element=place, shape=tensor_of(op.operands[0]).shape)
     numbers, ordered = Value(type=kind), Value(type=kind)
-    yield replace(plain_op(op, "iota", (), numbers), attrs=op.attrs)
     (body,) = op.regions
     scalar = TensorType(element=place, shape=())
     more = Value(type=scalar), Value(type=scalar)
     inner = Block(arguments=(*body.arguments, *more), operations=body.operations)
     operands, results = (*op.operands, numbers), (*op.results, ordered)
-    yield replace(op, operands=operands, results=results, regions=(inner,))
+    return [
+        replace(plain_op(op, "iota", (), numbers), attrs=op.attrs),
+        replace(op, operands=operands, results=results, regions=(inner,)),
+    ]
 
 
 def _packed_type(op: Op) -> ElementType | None:
     """Return the type that holds an element of every operand; None if there is none."""
-    bits = sum(
-        value.type.element.bits for value in op.operands if isinstance(value.type, TensorType)
-    )
+    bits = sum([tensor_of(value).element.bits for value in op.operands])
     return next((element_type(f"ui{at}") for at in (8, 16, 32, _WIDEST) if bits <= at), None)
 
 
 def _call(op: Op, operands: Sequence[Value], results: Sequence[Value]) -> Op:
-    target = _KEYS if len(operands) == 1 else _PAIRS
-    size = sum(value.type.size_bytes for value in operands if isinstance(value.type, TensorType))
+    size = sum([tensor_of(value).size_bytes for value in operands])
     scratch = Value(type=TensorType(element=element_type("ui8"), shape=(size,)))
-    return Op(
-        dialect=op.dialect,
-        kind="custom_call",
-        operands=tuple(operands),
-        results=(*results, scratch),
+    target = _KEYS if len(operands) == 1 else _PAIRS
+    return _called(op, target, operands, (*results, scratch))
+
+
+def _called(op: Op, target: str, operands: Sequence[Value], results: Sequence[Value]) -> Op:
+    return replace(
+        plain_op(op, "custom_call", operands, results[0]),
+        results=tuple(results),
         attrs=CustomCallAttrs(target=target, backend_config="", called_functions=()),
         attributes=(("call_target_name", f'"{target}"'),),
-        source_location=op.source_location,
-        scope=op.scope,
     )
+
+
+def top_k(*, for_tpu: bool) -> Pattern:
+    """Return the rule that calls a kernel for the largest elements of rows and their places.
+
+    JAX's ``top_k`` arrives as a sort of values and their places, and slices of both.
+    """
+
+    def change(op: Op, uses: Uses) -> Sequence[Op] | None:
+        if uses.producer(op.results[0]) is not op:
+            return ()  # the call in the place of the other slice makes it
+        maker = uses.producer(op.operands[0])
+        if maker is None or maker.kind != "sort":
+            return None
+        both = _slices(maker, uses)
+        if both is None or not _is_called(maker, both[0], for_tpu=for_tpu):
+            return None
+        target = TOP_K if for_tpu else TOP_K_OF_GPUS
+        results = [part.results[0] for part in both]
+        return [_called(maker, target, maker.operands[:1], results)]
+
+    return Pattern(kinds=("slice",), change=change)
+
+
+def _slices(op: Op, uses: Uses) -> tuple[Op, Op] | None:
+    """Return the slices of the largest values and of their places; None for any other sort."""
+    if len(op.operands) != 2 or not isinstance(op.attrs, DimensionAttrs):
+        return None
+    given = tensor_of(op.operands[0])
+    if not _is_descending(op) or op.attrs.dimension != given.rank - 1:
+        return None
+    values, places = map(uses.only_reader, op.results)
+    if values is None or places is None or values.attrs != places.attrs:
+        return None
+    cut = values.attrs
+    if not isinstance(cut, SliceAttrs) or any(cut.start) or {*cut.strides} != {1}:
+        return None
+    return (values, places) if cut.limit[:-1] == given.shape[:-1] else None
+
+
+def _is_called(op: Op, values: Op, *, for_tpu: bool) -> bool:
+    given, most = tensor_of(op.operands[0]), tensor_of(values.results[0]).shape[-1]
+    if for_tpu:
+        return given.shape[-1] > _LONG_OF_TPUS * most
+    is_long = given.shape[-1] >= _SHORTEST_OF_GPUS and most <= _MOST_OF_GPUS
+    return is_long and given.element.name in _TYPES_OF_GPUS

@@ -216,8 +216,7 @@ def _fused(
     # Where a compiler is, few programs are: the others need not wait for what it takes.
     from hespas.compile.targets import compute_capability  # noqa: PLC0415
     from hespas.lower.expand import expanded  # noqa: PLC0415
-    from hespas.lower.fused import fused  # noqa: PLC0415
-    from hespas.lower.libraries import libraries_of  # noqa: PLC0415
+    from hespas.lower.fused import Writer, fused  # noqa: PLC0415
 
     start_s = perf_counter()
     target = target_of(options, system)
@@ -242,11 +241,12 @@ def _fused(
         program = without_sums(program, part)
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
+    writer = Writer.LIBRARY if of_libraries else Writer.TPU if is_tpu else Writer.GPU
     made = fused(
         program,
         options.compile.options,
-        libraries=libraries_of(device) if of_libraries else None,
-        for_tpu=is_tpu,
+        writer=writer,
+        device=device,
         capacity_bytes=capacity_bytes,
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=_devices_per_host(system),

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING
 
 from hespas.errors import ConfigError, CostError, HardwareError, option
 from hespas.hardware.device import Device, TensorCore
-from hespas.lower.kinds import BROADCASTS, CREATING, IN_PLACE, MOVING
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import UNDIVIDED, Estimate, Price, Timing, larger_of
 from hespas.price.kernel import Kernel, Writer, kernel_of
@@ -39,6 +38,8 @@ from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Rates, Roofline, same_work
 from hespas.program.attrs import TOP_K, CustomCallAttrs, DimensionAttrs
 from hespas.program.kernels import KernelType
+from hespas.program.operations.table import kinds_of
+from hespas.program.operations.traits import Category
 from hespas.program.program import Op, Program, Value, all_ops, size_of
 from hespas.program.types import TensorType
 from hespas.program.work import Work
@@ -268,7 +269,12 @@ _VECTORS = (
     "vector unit, whose instructions are counted by kind of operation, as libtpu schedules them "
     "on v5e and v6e"
 )
-_MOVING = MOVING | CREATING | IN_PLACE | {"bitcast", "return", "tuple"}
+_BROADCASTS = kinds_of(Category.BROADCAST)
+_MOVING = kinds_of(Category.BROADCAST, Category.MOVEMENT, Category.CREATION, Category.UPDATE) | {
+    "bitcast",
+    "return",
+    "tuple",
+}
 _NO_VECTORS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
 """Asks nothing of the vector unit that other parts of a kernel do not take longer for."""
 
@@ -322,7 +328,7 @@ def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[
     if op.kind == "convert" and any(map(_is_narrow, (*op.operands, *op.results))):
         return 0.0, 0.0
     count = _registers(op.results)
-    if op.kind == "divide" and made.get(op.operands[1], "") in BROADCASTS:
+    if op.kind == "divide" and made.get(op.operands[1], "") in _BROADCASTS:
         return count, 0.0
     traits = op.traits
     taken = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions

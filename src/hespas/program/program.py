@@ -84,6 +84,12 @@ def size_of(value: Value) -> int:
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
+def tensor_of(value: Value) -> TensorType:
+    """Return the type of a value that is a tensor."""
+    assert isinstance(value.type, TensorType)  # noqa: S101 - callers know that it is one
+    return value.type
+
+
 def shape_of(value: Value) -> tuple[int, ...]:
     """Return the sizes of a tensor; none of anything else."""
     return value.type.shape if isinstance(value.type, TensorType) else ()

@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import NO_ATTRS, Attrs, CallAttrs
+from hespas.program.attrs import (
+    NO_ATTRS,
+    Attrs,
+    CallAttrs,
+    ConstantAttrs,
+    DimensionAttrs,
+    DimensionsAttrs,
+    SliceAttrs,
+)
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Function, Op, Program, Value, values_read
+from hespas.program.program import Block, Function, Op, Program, Value, tensor_of, values_read
 from hespas.program.scopes import joined_scope
-from hespas.program.types import Type
+from hespas.program.types import ElementType, TensorType, Type
 from hespas.program.uses import Uses
 
 Renaming = dict[Value, Value]
@@ -101,6 +109,98 @@ class Builder:
         op = plain_op(self.at, kind, operands, value)
         self.operations.append(replace(op, attrs=attrs, attributes=attributes, regions=regions))
         return value
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a tensor in another shape, itself where it has that shape."""
+        return self._shaped("reshape", value, shape)
+
+    def pad(self, value: Value, shape: Sequence[int], *fillings: Value) -> Value:
+        """Return a tensor filled up to a shape, itself where it has that shape."""
+        return self._shaped("pad", value, shape, *fillings)
+
+    def _shaped(self, kind: str, value: Value, shape: Sequence[int], *more: Value) -> Value:
+        given = tensor_of(value)
+        made = TensorType(element=given.element, shape=tuple(shape))
+        return value if given.shape == made.shape else self.add(kind, (value, *more), made)
+
+    def convert(self, value: Value, element: ElementType) -> Value:
+        """Return a tensor with elements of another type, itself where it has that type."""
+        given = tensor_of(value)
+        made = replace(given, element=element)
+        return value if given.element == element else self.add("convert", (value,), made)
+
+    def broadcast(self, value: Value, shape: Sequence[int], dimensions: Iterable[int]) -> Value:
+        """Return a tensor repeated; ``dimensions`` are where its own ones stand in ``shape``."""
+        places, given = tuple(dimensions), tensor_of(value)
+        if given.shape == tuple(shape) and places == tuple(range(given.rank)):
+            return value
+        made = TensorType(element=given.element, shape=tuple(shape))
+        return self.add("broadcast_in_dim", (value,), made, DimensionsAttrs(dimensions=places))
+
+    def transpose(self, value: Value, order: Sequence[int]) -> Value:
+        """Return a tensor with its dimensions in another order, itself if that is the same."""
+        given = tensor_of(value)
+        if tuple(order) == tuple(range(given.rank)):
+            return value
+        made = TensorType(element=given.element, shape=tuple([given.shape[at] for at in order]))
+        return self.add("transpose", (value,), made, DimensionsAttrs(dimensions=tuple(order)))
+
+    def slice(self, value: Value, axis: int, start: int, limit: int) -> Value:
+        """Return the elements of a tensor from ``start`` to ``limit`` along an axis."""
+        element, shape = tensor_of(value).element, tensor_of(value).shape
+        if (start, limit) == (0, shape[axis]):
+            return value
+        starts, limits = [0] * len(shape), list(shape)
+        starts[axis], limits[axis] = start, limit
+        cut = (*shape[:axis], limit - start, *shape[axis + 1 :])
+        bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
+        return self.add("slice", (value,), TensorType(element=element, shape=cut), bounds)
+
+    def head(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """Return the first elements of a tensor along every axis."""
+        given = tensor_of(value)
+        if given.shape == shape:
+            return value
+        bounds = SliceAttrs(start=(0,) * len(shape), limit=shape, strides=(1,) * len(shape))
+        return self.add("slice", (value,), TensorType(element=given.element, shape=shape), bounds)
+
+    def concatenate(self, values: Sequence[Value], axis: int) -> Value:
+        """Return tensors one behind the other along an axis."""
+        element, shape = tensor_of(values[0]).element, tensor_of(values[0]).shape
+        length = sum([tensor_of(value).shape[axis] for value in values])
+        made = TensorType(element=element, shape=(*shape[:axis], length, *shape[axis + 1 :]))
+        return self.add("concatenate", values, made, DimensionAttrs(dimension=axis))
+
+    def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
+        """Return the sums of a tensor over some dimensions."""
+        given = tensor_of(value)
+        scalar = TensorType(element=given.element, shape=())
+        zero = self.add("constant", (), scalar, ConstantAttrs(value=0))
+        one, other, both = [Value(type=scalar) for _ in range(3)]
+        end = replace(plain_op(self.at, "return", (both,), both), results=())
+        added = plain_op(self.at, "add", (one, other), both)
+        body = Block(arguments=(one, other), operations=(added, end))
+        kept = tuple([size for at, size in enumerate(given.shape) if at not in dimensions])
+        made = TensorType(element=given.element, shape=kept)
+        attrs = DimensionsAttrs(dimensions=tuple(dimensions))
+        return self.add("reduce", (value, zero), made, attrs, regions=(body,))
+
+    def making(self, result: Value, value: Value) -> list[Op]:
+        """Return the operations, of which the one that makes ``value`` makes ``result`` instead."""
+        if not any(value in op.results for op in self.operations):
+            self.operations.append(plain_op(self.at, "reshape", (value,), result))
+        return self.renamed({value: result})
+
+    def renamed(self, renaming: Renaming) -> list[Op]:
+        """Return the operations with other values in the place of some, as results too."""
+        return [
+            replace(
+                op,
+                operands=_renamed(op.operands, renaming),
+                results=_renamed(op.results, renaming),
+            )
+            for op in self.operations
+        ]
 
 
 Change = Callable[[Op, Uses], Iterable[Op] | Value | None]

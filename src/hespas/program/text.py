@@ -13,6 +13,8 @@ from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
 
+from msgspec.structs import asdict
+
 from hespas.program.attrs import Attrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.types import Type
@@ -56,7 +58,7 @@ def _op_key(op: Op, numbers: _Numbers) -> Hashable:
     key = (
         op.dialect,
         op.kind,
-        op.attributes,
+        op.attributes or op.attrs,
         op.estimated_cycles,
         tuple(map(numbers.__getitem__, operands)),
         _type_key(operands),
@@ -142,7 +144,7 @@ class Printer:
         regions = ", ".join([self._region(region, inner) for region in op.regions])
         bodies = f" ({regions})" if regions else ""
         types = self._signature(op)
-        attributes = attributes_text(op.attributes)
+        attributes = attributes_text(op.attributes or _fields(op.attrs))
         name = f'"{op.dialect}.{op.kind}"'
         note = _note(op.attrs) if regions else ""
         if op.estimated_cycles is not None:
@@ -178,6 +180,11 @@ class Printer:
         header = f"^bb0({self.arguments(block.arguments, prefix)}):\n" if block.arguments else ""
         lines = "".join([f"{self.op(op, indent)}\n" for op in block.operations])
         return f"{{\n{indent[2:]}{header}{lines}{indent[2:]}}}"
+
+
+def _fields(attrs: Attrs) -> tuple[tuple[str, str], ...]:
+    """Return the typed attributes of an operation that has no text of them."""
+    return tuple([(name, str(value)) for name, value in asdict(attrs).items()])
 
 
 def _note(attrs: Attrs) -> str:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from hespas.frontend.load import load_source
-from hespas.lower.convolutions import with_images_written
+from hespas.lower.convolutions import WRITTEN_IMAGES
 from hespas.program.program import Op
 from hespas.work.expand import Leaf, expand
 from programs import main_function
+from rewriting import rewritten
 
 IMAGE, OUT = "tensor<2x8x8x16xf32>", "tensor<2x16x16x32xf32>"
 
@@ -41,7 +42,7 @@ KERNEL = "tensor<4x4x16x32xf32>"
 
 def test_a_transposed_convolution_multiplies_its_gaps() -> None:
     given = convolution(KERNEL)
-    written = list(with_images_written(given))
+    written = rewritten(given, WRITTEN_IMAGES)
     assert [op.kind for op in written] == ["pad", "convolution"]
     assert str(written[0].results[0].type) == "tensor<2x19x19x16xf32>"
     assert written[-1].results == given[-1].results
@@ -52,20 +53,20 @@ def test_a_transposed_convolution_multiplies_its_gaps() -> None:
 def test_a_gradient_of_one_with_strides_is_the_librarys() -> None:
     before = f"%y = stablehlo.reverse %k, dims = [0, 1] : {KERNEL}"
     given = convolution(KERNEL, before=before, name="%y")
-    assert list(with_images_written(given)) == given
+    assert rewritten(given, WRITTEN_IMAGES) == given
 
 
 def test_a_reversal_of_features_makes_no_gradient() -> None:
     before = f"%y = stablehlo.reverse %k, dims = [2] : {KERNEL}"
     given = convolution(KERNEL, before=before, name="%y")
-    assert [op.kind for op in with_images_written(given)] == ["reverse", "pad", "convolution"]
+    assert [op.kind for op in rewritten(given, WRITTEN_IMAGES)] == ["reverse", "pad", "convolution"]
 
 
 def test_groups_of_features_have_no_kernel_for_gradients() -> None:
     grouped = "tensor<4x4x1x32xf32>"
     before = f"%y = stablehlo.reverse %k, dims = [0, 1] : {grouped}"
     given = convolution(grouped, before=before, name="%y", groups=16)
-    assert [op.kind for op in with_images_written(given)] == ["reverse", "pad", "convolution"]
+    assert [op.kind for op in rewritten(given, WRITTEN_IMAGES)] == ["reverse", "pad", "convolution"]
 
 
 def strided(padding: str) -> list[Op]:
@@ -85,15 +86,15 @@ def strided(padding: str) -> list[Op]:
 
 
 def test_an_image_that_is_padded_at_one_end_is_written_with_its_padding() -> None:
-    written = list(with_images_written(strided("[0, 1], [0, 1]")))
+    written = rewritten(strided("[0, 1], [0, 1]"), WRITTEN_IMAGES)
     assert [op.kind for op in written] == ["pad", "convolution"]
     assert str(written[0].results[0].type) == "tensor<2x9x9x16xf32>"
     even = strided("[1, 1], [1, 0]")
-    assert [op.kind for op in with_images_written(even)] == ["pad", "convolution"]
+    assert [op.kind for op in rewritten(even, WRITTEN_IMAGES)] == ["pad", "convolution"]
 
 
 def test_an_image_that_is_padded_at_both_ends_is_taken_as_it_is() -> None:
-    text = [op.kind for op in with_images_written(strided("[1, 1], [1, 1]"))]
+    text = [op.kind for op in rewritten(strided("[1, 1], [1, 1]"), WRITTEN_IMAGES)]
     assert text == ["convolution"]
 
 
@@ -101,15 +102,19 @@ def test_the_gradient_of_an_image_that_was_padded_at_one_end_is_sliced() -> None
     kernel = "tensor<3x3x16x32xf32>"
     before = f"%y = stablehlo.reverse %k, dims = [0, 1] : {kernel}"
     even = convolution(kernel, before=before, name="%y", padding="[1, 2], [1, 2]")
-    assert list(with_images_written(even)) == even
+    assert rewritten(even, WRITTEN_IMAGES) == even
     uneven = convolution(kernel, before=before, name="%y", padding="[2, 1], [2, 1]")
-    assert [op.kind for op in with_images_written(uneven)] == ["reverse", "convolution", "slice"]
+    assert [op.kind for op in rewritten(uneven, WRITTEN_IMAGES)] == [
+        "reverse",
+        "convolution",
+        "slice",
+    ]
 
 
 def test_a_kernel_that_is_larger_than_its_image_changes_places_with_it() -> None:
     large = "tensor<16x16x16x32xf32>"
     given = convolution(large, padding="[8, 8], [8, 8]")
-    written = list(with_images_written(given))
+    written = rewritten(given, WRITTEN_IMAGES)
     assert [op.kind for op in written] == ["reverse", "convolution"]
     assert str(written[-1].operands[1].type) == IMAGE
     assert flops(written) == flops(given)

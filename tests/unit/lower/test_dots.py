@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.lower.dots import with_merged_dots, with_rounded_operands
+from hespas.lower.dots import ROUNDED_OPERANDS, with_merged_dots
 from hespas.program.program import Op
 from hespas.work.gemm import gemms
 from programs import main_function
+from rewriting import rewritten
 
 
 def merged(rows: int, *, chained: bool = False) -> list[Op]:
@@ -25,7 +26,7 @@ def merged(rows: int, *, chained: bool = False) -> list[Op]:
         results=f"tensor<{made}>, tensor<{made}>",
     )
     program = load_source(text.encode(), name="test.mlir")
-    return with_merged_dots(program.main.body.operations[:-1])
+    return [*with_merged_dots(program.main.body).operations[:-1]]
 
 
 def test_small_products_of_one_operand_are_one() -> None:
@@ -63,6 +64,6 @@ def test_operands_are_rounded_where_the_algorithm_says_so() -> None:
         results=wide,
     )
     given = load_source(text.encode(), name="test.mlir").main.body.operations[:-1]
-    made = list(with_rounded_operands(given))
+    made = rewritten(given, ROUNDED_OPERANDS)
     assert [op.kind for op in made] == ["convert", "convert", "dot_general"]
     assert made[-1].results == given[-1].results

@@ -70,7 +70,7 @@ def test_both_operands_contract_in_one_order() -> None:
 
 def test_a_product_is_written_by_rows_or_by_columns() -> None:
     order = (2, 3, 1)
-    assert result_orders(ATTENTION, order, order, 4) == ((1, 2, 3), (1, 3, 2))
+    assert result_orders(ATTENTION, order, order, (4, 4)) == [(1, 2, 3), (1, 3, 2)]
 
 
 def test_layouts_name_the_fastest_dimension_first() -> None:

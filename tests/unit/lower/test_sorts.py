@@ -5,12 +5,13 @@ from msgspec.structs import replace
 
 from hespas.frontend.load import load_source
 from hespas.lower.fused import fused
-from hespas.lower.sorts import with_library_sorts
+from hespas.lower.sorts import LIBRARY_SORTS
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op
 from hespas.work.expand import expand, total
 from hespas.work.sorts import launches_of, sort_launches
 from programs import main_function
+from rewriting import rewritten
 
 
 def sorted_ops(*types: str, by: int = 1, dimension: int = 0, like_numpy: bool = False) -> list[Op]:
@@ -68,7 +69,7 @@ def test_a_network_sorts_in_as_many_kernels_as_the_compilers(
     (op,) = sorted_ops(*types, dimension=dimension)
     assert sort_launches(op) == launches
     assert launches_of(op) == (launches, launches)
-    assert with_library_sorts([op]) == [op]
+    assert rewritten([op], LIBRARY_SORTS) == [op]
 
 
 PACKED = ["bitcast_convert", "convert", "convert", "or", "custom_call", "convert", "convert"]
@@ -91,7 +92,7 @@ def test_long_sorts_are_the_librarys(
     types: tuple[str, ...], kinds: list[str], *, like_numpy: bool
 ) -> None:
     ops = sorted_ops(*types, like_numpy=like_numpy)
-    made = with_library_sorts(ops)
+    made = rewritten(ops, LIBRARY_SORTS)
     assert [op.kind for op in made] == kinds
     made_values = [value for op in made for value in op.results]
     assert all(value in made_values for value in ops[0].results)
@@ -110,7 +111,7 @@ def test_long_sorts_are_the_librarys(
 )
 def test_long_sorts_of_other_types_are_the_compilers_own(types: tuple[str, ...]) -> None:
     ops = sorted_ops(*types, dimension=1)
-    assert with_library_sorts(ops) == ops
+    assert rewritten(ops, LIBRARY_SORTS) == ops
 
 
 # What jaxlib 0.10.2 compiles for H100.
@@ -134,20 +135,20 @@ def test_long_sorts_of_other_types_are_the_compilers_own(types: tuple[str, ...])
 )
 def test_rows_are_the_librarys_where_they_are_many_and_long(kind: str, *, is_library: bool) -> None:
     ops = sorted_ops(kind, dimension=kind.count("x") - 1)
-    assert (with_library_sorts(ops) != ops) == is_library
+    assert (rewritten(ops, LIBRARY_SORTS) != ops) == is_library
 
 
 def test_stable_sorts_of_rows_go_by_places_too() -> None:
     (op,) = sorted_ops("tensor<4096x8192xf32>", dimension=1)
     stable = replace(op, attributes=(*op.attributes, ("is_stable", "true")))
-    made = with_library_sorts([stable])
+    made = rewritten([stable], LIBRARY_SORTS)
     assert [each.kind for each in made] == ["iota", "sort"]
     assert len(made[1].results) == 2
 
 
 def test_a_sort_by_two_keys_is_the_compilers_own() -> None:
     ops = sorted_ops("tensor<32768xf32>", "tensor<32768xi32>", by=2)
-    assert with_library_sorts(ops) == ops
+    assert rewritten(ops, LIBRARY_SORTS) == ops
 
 
 def test_a_fused_program_passes_over_its_data_once_for_each_byte_of_the_key() -> None:

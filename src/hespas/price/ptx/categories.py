@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd, prod
 
 from hespas.hardware.microarchitecture import Microarchitecture
-from hespas.lower.kinds import weight
+from hespas.lower.roles import weight
 from hespas.price.kernel import (
     COLUMN_REDUCTION,
     COPY,

@@ -1,0 +1,394 @@
+"""What compilers change around loops and products: copies before them, their order, their operands.
+
+* XLA for GPUs gives an array that no turn of a loop changes the layout in which the body takes its
+  parts, and copies it before the loop, all of it at once: compiled for H100, a step of llama3-8b
+  holds the weights of all layers that are gathered along their fastest dimension, 0.6 GB of them on
+  each of eight, a second time. Weights in f32 are copied as they are, and each part is converted in
+  its turn. Loops that read the same share the copy, and it stands before the outermost loop.
+* libtpu hands loops in fewer bits what they convert to them in every turn: a copy before a loop
+  over layers has the type that its parts are converted to. Source: XLA's BFloat16Propagation, as
+  libtpu 0.0.42 runs it: MaxText's Llama 3.1 8B on eight v6e holds 1.75 GB of copies where f32 takes
+  3.5. XLA for GPUs keeps f32.
+* libtpu puts what frees memory before loops that don't need it: in llama3-100m compiled for four
+  v6e, the gradient of the head's weights comes before the loop of the backward pass, so that the
+  gradient of the logits, 1.05 GB, is not held during that loop. XLA's scheduler for GPUs holds it.
+* libtpu writes products and what makes their operands as one kernel: in the same program, the
+  one-hot rows by which a product looks up the embedding, 1.05 GB, are never in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from hespas.lower.build import fusion_around
+from hespas.lower.collectives import like, narrower
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, tensor_of, values_read
+from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op, renamed_op
+from hespas.program.types import ElementType, TensorType, allocated_bytes
+from hespas.program.uses import Uses
+
+
+def with_layouts_before(block: Block) -> Block:
+    """Return a block whose arguments are copied before the loops that read them otherwise."""
+    copied: dict[tuple[Value, TensorType], Value] = {}
+    operations: list[Op] = []
+    for op in block.operations:
+        if op.kind != "while":
+            operations.append(op)
+            continue
+        loop = replace(op, regions=(op.regions[0], with_layouts_before(op.regions[1])))
+        moved = [each for each in _moved(loop) if loop.operands[each.at] in block.arguments]
+        given: list[Value] = []
+        for each in moved:
+            key = loop.operands[each.at], each.whole
+            if key not in copied:
+                copied[key] = Value(type=each.whole)
+                operations.append(replace(each.copy, operands=key[:1], results=(copied[key],)))
+            given.append(copied[key])
+        operations.append(_with_more(loop, moved, given) if moved else loop)
+    return Block(arguments=block.arguments, operations=tuple(operations))
+
+
+_BETWEEN = frozenset({"convert", "reshape", "copy"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moved:
+    """A copy that moves before a loop: of the argument ``at``, which then has the type ``whole``.
+
+    ``part`` are the operations that made what was copied of the argument, if it was a part: what
+    cuts it, and what converts it or drops its first dimension.
+    """
+
+    at: int
+    whole: TensorType
+    copy: Op
+    part: tuple[Op, ...] = ()
+
+
+def _handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
+    """Yield the arguments of a loop's body that every turn hands on as they are."""
+    body = loop.regions[1]
+    for at, argument in enumerate(body.arguments):
+        if body.operations[-1].operands[at] is argument:
+            yield at, argument
+
+
+def _moved(loop: Op) -> Iterator[_Moved]:
+    """Yield the copies in a loop of what no turn changes, or of parts of it."""
+    uses = Uses.of_block(loop.regions[1])
+    for at, argument in _handed_on(loop):
+        for op in uses.readers(argument):
+            if op.kind == "copy":
+                yield _Moved(at=at, whole=tensor_of(op.results[0]), copy=op)
+            elif op.kind == "dynamic_slice" and op.operands[0] is argument:
+                yield from _of_part(at, op, uses)
+
+
+def _of_part(at: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
+    """Yield the copy of one row of an argument, without its first dimension, if nothing else is."""
+    chain = [cut]
+    while chain[-1].kind != "copy":
+        reader = uses.only_reader(chain[-1].results[0])
+        if reader is None or reader.kind not in _BETWEEN:
+            return
+        chain.append(reader)
+    *part, copy = chain
+    copied = tensor_of(copy.results[0])
+    if [op.kind for op in part].count("reshape") != 1 or len(part) > 3:
+        return
+    if tensor_of(cut.results[0]).shape != (1, *copied.shape):
+        return
+    layout = copied.layout or tuple(range(copied.rank))[::-1]
+    whole = replace(tensor_of(cut.operands[0]), layout=(*[each + 1 for each in layout], 0))
+    yield _Moved(at=at, whole=whole, copy=copy, part=tuple(part))
+
+
+def _with_more(loop: Op, moved: Sequence[_Moved], given: Sequence[Value]) -> Op:
+    """Return a loop that is given what was copied within it."""
+    condition, body = loop.regions
+    arguments = fresh(given, {})
+    *operations, last = _without_copies(body.operations, moved, arguments)
+    return replace(
+        loop,
+        operands=(*loop.operands, *given),
+        results=(*loop.results, *fresh(given, {})),
+        regions=(
+            replace(condition, arguments=(*condition.arguments, *fresh(given, {}))),
+            Block(
+                arguments=(*body.arguments, *arguments),
+                operations=(*operations, replace(last, operands=(*last.operands, *arguments))),
+            ),
+        ),
+    )
+
+
+def _without_copies(
+    operations: Iterable[Op], moved: Sequence[_Moved], arguments: Sequence[Value]
+) -> Iterator[Op]:
+    """Yield operations without the copies, and with parts cut from what was copied."""
+    renaming: Renaming = {}
+    parts = {op: each for each in moved for op in each.part}
+    whole = {each.copy: at for at, each in enumerate(moved)}
+    source = {each.part[0]: arguments[at] for at, each in enumerate(moved) if each.part}
+    for op in operations:
+        if op in whole:
+            if not moved[whole[op]].part:
+                renaming[op.results[0]] = arguments[whole[op]]
+            continue
+        new = renamed_op(op, renaming)
+        if op in source:
+            new = replace(new, operands=(source[op], *op.operands[1:]))
+        each = parts.get(op)
+        if each is not None:
+            result = each.copy.results[0]
+            if op is not each.part[-1]:
+                kind, copied = tensor_of(op.results[0]), tensor_of(result)
+                layout = each.whole.layout if kind.rank > copied.rank else copied.layout
+                result = renaming[op.results[0]] = Value(type=replace(kind, layout=layout))
+            new = replace(new, results=(result,))
+        yield new
+
+
+_MAKING = frozenset({"copy", "transpose"})
+_MOVING = frozenset({"copy", "dynamic_slice", "reshape", "slice", "transpose"})
+_TYPE_TEXT = "xla_shape"
+
+
+def with_narrow_carried(block: Block) -> Block:
+    """Return a block whose copies for loops have the type that the loops convert them to.
+
+    Only loops read such a copy, each hands it on as it is, and takes parts of it that it converts.
+    """
+    uses = Uses.of_block(block)
+    narrow: dict[Value, Value] = {}
+    made: list[Op] = []
+    for op in block.operations:
+        made.append(_with_narrow(op, narrow))
+        element = _wanted(op.results[0], uses) if op.kind in _MAKING else None
+        if element is not None:
+            value = op.results[0]
+            narrow[value] = like(value, element)
+            made.append(plain_op(op, "convert", (value,), narrow[value]))
+    return replace(block, operations=tuple(made))
+
+
+def _wanted(value: Value, uses: Uses) -> ElementType | None:
+    """Return the type that all readers of a copy want, where they are loops that convert it."""
+    if uses.is_output(value):
+        return None
+    wanted = {
+        element
+        for loop in uses.readers(value)
+        for element in (_carried_as(loop, value, uses) if loop.kind == "while" else {None})
+    }
+    return wanted.pop() if len(wanted) == 1 else None
+
+
+def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None]:
+    """Return the types that a loop converts all that it takes of a value to; None of others."""
+    if value not in loop.operands:
+        return {None}
+    condition, body = loop.regions
+    inside, tested = Uses.of_block(body), Uses.of_block(condition)
+    handed_on = dict(_handed_on(loop))
+    wanted: set[ElementType | None] = set()
+    for at, operand in enumerate(loop.operands):
+        if operand is not value:
+            continue
+        is_read = outside.count(loop.results[at]) or tested.count(condition.arguments[at])
+        if at not in handed_on or is_read:
+            return {None}
+        for chain in _chains(handed_on[at], inside):
+            end = chain[-1]
+            is_converted = end.kind == "convert" and len(chain) > 1
+            wanted.add(narrower(end.results[0].type, value.type) if is_converted else None)
+    return wanted or {None}
+
+
+def _chains(argument: Value, uses: Uses) -> Iterator[list[Op]]:
+    """Yield what takes parts of an argument, each with what it passes through to its only end."""
+    for first in uses.readers(argument):
+        chain = [first]
+        while chain[-1].kind in _MOVING:
+            reader = uses.only_reader(chain[-1].results[0])
+            if reader is None:
+                break
+            chain.append(reader)
+        yield chain
+
+
+def _with_narrow(loop: Op, narrow: Mapping[Value, Value]) -> Op:
+    """Return a loop that is given narrow values, and converts none of them."""
+    if loop.kind != "while" or narrow.keys().isdisjoint(loop.operands):
+        return loop
+    condition, body = loop.regions
+    uses = Uses.of_block(body)
+    given = tuple([narrow.get(value, value) for value in loop.operands])
+    narrowed = {
+        op: tensor_of(given[at]).element
+        for at, value in enumerate(loop.operands)
+        if value in narrow
+        for chain in _chains(body.arguments[at], uses)
+        for op in chain
+    }
+
+    def taking(values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple([
+            like(old, tensor_of(new).element) if value is not new else Value(type=old.type)
+            for old, value, new in zip(values, loop.operands, given, strict=True)
+        ])  # fmt: skip
+
+    arguments, asked = taking(body.arguments), taking(condition.arguments)
+    renaming: Renaming = dict(zip(body.arguments, arguments, strict=True))
+    operations: list[Op] = []
+    for op in body.operations:
+        element = narrowed.get(op)
+        if element is None:
+            operations.append(copied_op(op, renaming))
+        elif op.kind == "convert":
+            renaming[op.results[0]] = renaming[op.operands[0]]
+        else:
+            operands = tuple([renaming.get(value, value) for value in op.operands])
+            result = renaming[op.results[0]] = like(op.results[0], element)
+            attributes = tuple([pair for pair in op.attributes if pair[0] != _TYPE_TEXT])
+            operations.append(
+                replace(op, operands=operands, results=(result,), attributes=attributes)
+            )
+    tested: Renaming = dict(zip(condition.arguments, asked, strict=True))
+    test = tuple([copied_op(op, tested) for op in condition.operations])
+    results = tuple([
+        result if value is new else like(result, tensor_of(new).element)
+        for result, value, new in zip(loop.results, loop.operands, given, strict=True)
+    ])  # fmt: skip
+    return replace(
+        loop,
+        operands=given,
+        results=results,
+        regions=(
+            Block(arguments=asked, operations=test),
+            Block(arguments=arguments, operations=tuple(operations)),
+        ),
+    )
+
+
+def with_freed_first(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
+    """Return operations with those before a loop that free more than they take, and are ready.
+
+    Values that ``returned`` names are not freed, nor are those from outside of these operations.
+    """
+    if not any(op.kind == "while" for op in operations[:-1]):
+        return [*operations]
+    return [*_Mover(operations, returned).moved()]
+
+
+class _Mover:
+    """Operations in the order in which they will run: those that ran, and what they left."""
+
+    def __init__(self, operations: Sequence[Op], returned: Sequence[Value]) -> None:
+        self.operations = operations
+        uses = Uses(operations)
+
+        def source(value: Value) -> Value:
+            return uses.source(value, _is_view)
+
+        self.made = {value for op in operations for value in op.results}
+        self.reads = [
+            set[Value]() if _is_view(op) else self.made & set(map(source, values_read(op)))
+            for op in operations
+        ]
+        self.unread = Counter(value for read in self.reads for value in read)
+        self.unread.update(map(source, returned))
+        self.present = set[Value]()
+        self.done = [False] * len(operations)
+
+    def moved(self) -> Iterator[Op]:
+        """Yield the operations in their new order."""
+        for at, op in enumerate(self.operations):
+            if self.done[at]:
+                continue
+            if op.kind == "while":
+                yield from self._freeing(at + 1)
+            yield self._run(at)
+
+    def _freeing(self, first: int) -> Iterator[Op]:
+        """Yield what can run now and frees memory, of the operations from ``first`` on."""
+        for at in range(first, len(self.operations)):
+            if self.done[at] or not self._is_ready(at):
+                continue
+            if _is_view(self.operations[at]) or self._freed_bytes(at) > 0:
+                yield self._run(at)
+
+    def _run(self, at: int) -> Op:
+        self.done[at] = True
+        self.unread.subtract(self.reads[at])
+        self.present.update(self.operations[at].results)
+        return self.operations[at]
+
+    def _is_ready(self, at: int) -> bool:
+        op = self.operations[at]
+        return op.kind != "while" and all(
+            value in self.present or value not in self.made for value in values_read(op)
+        )
+
+    def _freed_bytes(self, at: int) -> int:
+        last = (value for value in self.reads[at] if self.unread[value] == 1)
+        return _taken_bytes(last) - _taken_bytes(self.operations[at].results)
+
+
+def _is_view(op: Op) -> bool:
+    return op.kind in ("bitcast", "reshape")
+
+
+def _taken_bytes(values: Iterable[Value]) -> int:
+    return sum([allocated_bytes(value.type) for value in values])
+
+
+_INSIDE = (Category.ELEMENTWISE, Category.CREATION, Category.BROADCAST)
+
+
+def with_operands_inside(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
+    """Return operations with kernels that only products read as parts of these products.
+
+    They are kernels that work element by element and whose operands together are smaller than their
+    result. What ``returned`` names has to be in memory.
+    """
+    uses = Uses(operations, returned)
+    inside = {
+        op.results[0]: op
+        for op in operations
+        if _is_small(op) and not uses.is_output(op.results[0])
+        if all(reader.kind == "dot_general" for reader in uses.readers(op.results[0]))
+    }
+    gone = set(inside.values())
+    return [_product(op, inside) for op in operations if op not in gone]
+
+
+def _is_small(op: Op) -> bool:
+    if op.kind != "fusion" or len(op.results) != 1:
+        return False
+    body = op.regions[0].operations[:-1]
+    if any(it.traits.category not in _INSIDE and not _is_view(it) for it in body):
+        return False
+    return _taken_bytes(op.operands) < _taken_bytes(op.results)
+
+
+def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
+    """Return a product as a kernel that makes its operands itself, where it can."""
+    makers = [inside[value] for value in dict.fromkeys(op.operands) if value in inside]
+    if op.kind != "dot_general" or not makers:
+        return op
+    body: list[Op] = []
+    renaming: Renaming = {}
+    for maker in makers:
+        (block,) = maker.regions
+        inner: Renaming = dict(zip(block.arguments, maker.operands, strict=True))
+        body.extend([copied_op(each, inner) for each in block.operations[:-1]])
+        renaming[maker.results[0]] = inner[block.operations[-1].operands[0]]
+    body.append(renamed_op(op, renaming))
+    return fusion_around(body, op.results, op, op.instruction, kind="kOutput")
