@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
-from hespas.program.attrs import NO_ATTRS, PARTITIONER_MARKERS, CustomCallAttrs
+from hespas.program.attrs import (
+    NO_ATTRS,
+    PARTITIONER_MARKERS,
+    CaseAttrs,
+    CustomCallAttrs,
+    WhileAttrs,
+)
 from hespas.program.program import (
     Block,
     Function,
@@ -31,6 +37,7 @@ from hespas.program.program import (
 )
 from hespas.program.rewrite import with_calls_opened
 from hespas.program.types import HOST_MEMORY, TensorType
+from hespas.program.uses import Uses
 
 _ON_HOST = {"device": False, "pinned_host": True, "unpinned_host": True}
 """JAX's memory kinds."""
@@ -94,8 +101,8 @@ def with_host_memory(
     """Return the program with the values typed that lie in the host's memory.
 
     ``arguments`` are those of the main function that are there when it starts, ``results`` those
-    that are to be there when it ends. A program that a
-    compiler scheduled says so by itself, and is returned as it is. Calls are opened, since what a
+    that are to be there when it ends. A program that a compiler scheduled says so by itself, and
+    is returned as it is. Calls are opened, since what a
     function is called with may be here or there. Raises `UnsupportedError` for a memory kind that
     is not known.
     """
@@ -171,7 +178,7 @@ class _Found:
         placed = placed_on_host(op)
         if placed is not None:
             self.host.update(op.results if placed else ())
-        elif op.kind == "while":
+        elif isinstance(op.attrs, WhileAttrs):
             condition, body = op.regions
             returned = body.operations[-1].operands
             carried = (op.operands, condition.arguments, body.arguments, returned, op.results)
@@ -179,7 +186,7 @@ class _Found:
                 if operand in self.host or not self.host.isdisjoint(inside):
                     condition_value, argument, _, result = inside
                     self.host.update((condition_value, argument, result))
-        elif op.kind in ("case", "if"):
+        elif isinstance(op.attrs, CaseAttrs):
             for region in op.regions:
                 self._pairwise(region.operations[-1].operands, op.results)
         elif op.kind == "optimization_barrier":
@@ -211,13 +218,13 @@ class _Retyper:
 
     host: set[Value]
     renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
+    uses: Uses = field(default_factory=Uses)
 
     def block(self, block: Block) -> Block:
         arguments = self._values(block.arguments)
         operations: list[Op] = []
         for op in block.operations:
-            self.producer.update(dict.fromkeys(op.results, op))
+            self.uses.add(op)
             operands = list(self._renamed(op.operands))
             for at in self._buffers(op):
                 made = self._on_host(op, op.operands[at], operands[at])
@@ -240,7 +247,7 @@ class _Retyper:
         return tuple(self._renamed(values))
 
     def _buffers(self, op: Op) -> Iterator[int]:
-        if op.kind == "while":
+        if isinstance(op.attrs, WhileAttrs):
             pairs = zip(op.operands, op.results, strict=True)
         elif op.kind == "dynamic_update_slice":
             pairs = zip(op.operands[:1], op.results, strict=True)
@@ -256,7 +263,7 @@ class _Retyper:
         if not isinstance(kind, TensorType):
             raise UnsupportedError(f"{kind} on the host", location=op.location)
         result = Value(type=replace(kind, memory_space=HOST_MEMORY))
-        made = self.producer.get(operand)
+        made = self.uses.producer(operand)
         is_filled = made is not None and made.kind in _FILLED
         allocates = CustomCallAttrs(target="AllocateBuffer", backend_config="", called_functions=())
         return Op(

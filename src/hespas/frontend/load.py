@@ -161,25 +161,18 @@ def _parse(source: bytes, name: str) -> MlirModule | HloModule:
 def _read(
     parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
 ) -> Loaded | Unpartitioned:
-    loaded = _read_form(parsed, source, name, options)
-    if isinstance(loaded, Unpartitioned):
-        return loaded
-    # In place of numbers that text leaves out, XLA's parser puts others.
-    if MOSAIC.encode() not in source or (
-        not isinstance(parsed, MlirModule) and _LEFT_OUT in source
-    ):
+    if isinstance(parsed, MlirModule):
+        loaded = read_stablehlo(parsed, has_chlo=b"chlo" in source, options=options)
+        is_whole = True
+    else:
+        from hespas.frontend.hlo.load import read_hlo  # noqa: PLC0415
+
+        loaded = read_hlo(parsed, name=name, options=options)
+        # In place of numbers that text leaves out, XLA's parser puts others.
+        is_whole = _LEFT_OUT not in source
+    if isinstance(loaded, Unpartitioned) or not is_whole or MOSAIC.encode() not in source:
         return loaded
     return replace(loaded, program=with_tables(loaded.program))
-
-
-def _read_form(
-    parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
-) -> Loaded | Unpartitioned:
-    if isinstance(parsed, MlirModule):
-        return read_stablehlo(parsed, has_chlo=b"chlo" in source, options=options)
-    from hespas.frontend.hlo.load import read_hlo  # noqa: PLC0415
-
-    return read_hlo(parsed, name=name, options=options)
 
 
 def _partition(
