@@ -18,12 +18,13 @@ import msgspec
 from hespas.program.attrs import (
     MOSAIC,
     CallAttrs,
+    ConstantAttrs,
     CustomCallAttrs,
     DeviceTables,
-    FusionAttrs,
     Table,
     WhileAttrs,
 )
+from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value
 from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import ElementType, NumberKind, TensorType
@@ -174,6 +175,7 @@ _TABLE = "table_of_operand_"
 _DEVICES = "devices_of_tables"
 _BYTE_BITS = 8
 _UNCHANGED = frozenset({"bitcast", "convert", "copy", "optimization_barrier", "reshape"})
+_RUNS_INSIDE = (Category.ASYNCHRONOUS, Category.FUSION)
 _SHARDING = frozenset({"LayoutConstraint", "Sharding", "SPMDFullToShardShape"})
 
 
@@ -290,16 +292,14 @@ class _Finder:
                 self._call(op, callee)
             case WhileAttrs():
                 self._loop(op)
-            case FusionAttrs():
-                self._inside(op)
             case CustomCallAttrs(target=target) if target in _SHARDING:
                 self._same(op.operands, op.results)
-            case _ if op.kind == "constant":
+            case ConstantAttrs():
                 self._constant(op)
             case _ if op.kind in _UNCHANGED:
                 self._same(op.operands, op.results)
-            case _ if op.kind in ("async_start", "async_done"):
-                self._asynchronous(op)
+            case _ if op.traits.category in _RUNS_INSIDE:
+                self._inside(op)
             case _ if op.regions:
                 for region in op.regions:
                     self.block(region)
@@ -322,17 +322,13 @@ class _Finder:
             self._known[result] = made
 
     def _inside(self, op: Op) -> None:
-        """Follow what goes into an operation's regions, and comes out of them."""
+        """Follow what goes into a fusion, or a copy beside other work, and comes out of it."""
         for region in op.regions:
             for argument in region.arguments:
                 self._known.pop(argument, None)
             self._same(op.operands, region.arguments)
             self.block(region)
             self._same(region.operations[-1].operands, op.results)
-
-    def _asynchronous(self, op: Op) -> None:
-        """Follow a copy that runs beside other work to its end."""
-        self._inside(op)
         if not op.regions:
             self._same(op.operands, op.results)
 
