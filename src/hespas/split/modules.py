@@ -8,7 +8,7 @@ StableHLO of the same meaning, so that any StableHLO tool can read, verify and c
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from msgspec.structs import replace
@@ -184,62 +184,110 @@ def lowered(operations: Iterable[Op]) -> tuple[tuple[Op, ...], Renaming]:
 
     Raises `UnsupportedError` for a bitcast of anything but tensors.
     """
-    result: list[Op] = []
-    renaming: Renaming = {}
+    lowering = _Lowering(renaming={})
     for op in operations:
-        _lower(op, renaming, result)
-    return tuple(result), renaming
+        lowering.lower(op)
+    return tuple(lowering.operations), lowering.renaming
 
 
-def _lower(op: Op, renaming: Renaming, operations: list[Op]) -> None:
-    operands = tuple([renaming.get(value, value) for value in op.operands])
-    match op.kind, op.attrs:
-        case "fusion", _:
-            _inline(op.regions[0], operands, op.results, renaming, operations)
-        case "copy", _:
-            operations.append(_stablehlo("optimization_barrier", operands, op.results))
-        case "bitcast", BitcastAttrs():
-            _bitcast(op, operands[0], operations)
-        case "reduce_scatter", CollectiveAttrs() if len(operands) > 1:
-            operations.extend(_one_by_one(_without_layouts(op, operands, renaming)))
-        case _:
-            operations.append(_without_layouts(op, operands, renaming))
+@dataclass(slots=True, kw_only=True)
+class _Lowering:
+    renaming: Renaming
+    operations: list[Op] = field(default_factory=list[Op])
 
+    def lower(self, op: Op) -> None:
+        operands = tuple([self.renaming.get(value, value) for value in op.operands])
+        match op.kind, op.attrs:
+            case "fusion", _:
+                self._inline(op.regions[0], operands, op.results)
+            case "copy", _:
+                self.operations.append(_stablehlo("optimization_barrier", operands, op.results))
+            case "bitcast", BitcastAttrs():
+                self._bitcast(op, operands[0])
+            case "reduce_scatter", CollectiveAttrs() if len(operands) > 1:
+                self.operations.extend(_one_by_one(self._without_layouts(op, operands)))
+            case _:
+                self.operations.append(self._without_layouts(op, operands))
 
-def _inline(
-    block: Block,
-    operands: tuple[Value, ...],
-    results: tuple[Value, ...],
-    renaming: Renaming,
-    operations: list[Op],
-) -> None:
-    renaming.update(zip(block.arguments, operands, strict=True))
-    for op in block.operations[:-1]:
-        _lower(op, renaming, operations)
-    for result, value in zip(results, block.operations[-1].operands, strict=True):
-        renaming[result] = renaming.get(value, value)
+    def _inline(
+        self, block: Block, operands: tuple[Value, ...], results: tuple[Value, ...]
+    ) -> None:
+        self.renaming.update(zip(block.arguments, operands, strict=True))
+        for op in block.operations[:-1]:
+            self.lower(op)
+        for result, value in zip(results, block.operations[-1].operands, strict=True):
+            self.renaming[result] = self.renaming.get(value, value)
+
+    def _without_layouts(self, op: Op, operands: tuple[Value, ...]) -> Op:
+        plain = not any(name in _LAYOUTS for name, _ in op.attributes)
+        if plain and not op.regions and operands == op.operands:
+            return op
+        attributes = tuple(pair for pair in op.attributes if pair[0] not in _LAYOUTS)
+        regions = tuple([self._block(region) for region in op.regions])
+        return replace(op, operands=operands, attributes=attributes, regions=regions)
+
+    def _block(self, block: Block) -> Block:
+        inside = _Lowering(renaming=self.renaming)
+        for op in block.operations:
+            inside.lower(op)
+        return Block(arguments=block.arguments, operations=tuple(inside.operations))
+
+    def _bitcast(self, op: Op, operand: Value) -> None:
+        """Append a bitcast as transpose, reshape, transpose.
+
+        The bytes stay where they are: read in memory order (major dimension first), the operand
+        and the result are the same list of elements.
+        """
+        source, result, attrs = op.operands[0].type, op.results[0].type, op.attrs
+        if not (
+            isinstance(attrs, BitcastAttrs)
+            and isinstance(source, TensorType)
+            and isinstance(result, TensorType)
+        ):
+            raise UnsupportedError("only tensors can be bitcast", location=op.location)
+        from_memory = _major_first(attrs.result_layout, result.rank)
+        linear = self._transposed(operand, _major_first(attrs.source_layout, source.rank))
+        linear = self._recast(linear, source, result.element)
+        stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
+        reshaped = self._append("reshape", linear, stored)
+        inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
+        permutation = (("permutation", _array(inverse)),)
+        self.operations.append(_stablehlo("transpose", (reshaped,), op.results, permutation))
+
+    def _recast(self, value: Value, source: TensorType, element: ElementType) -> Value:
+        """Return a list of elements read as another type, which may be wider or narrower."""
+        if source.element == element:
+            return value
+        count, bits = source.element_count, source.element.bits
+        wider, narrower = element.bits // bits, bits // element.bits
+        shape = (count // wider, wider) if wider > 1 else (count,)
+        split = (count, narrower) if narrower > 1 else shape[:1]
+        flat = self._append("reshape", value, TensorType(element=source.element, shape=shape))
+        return self._append("bitcast_convert", flat, TensorType(element=element, shape=split))
+
+    def _transposed(self, value: Value, order: tuple[int, ...]) -> Value:
+        kind = value.type
+        if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
+            return value
+        moved = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
+        return self._append("transpose", value, moved, (("permutation", _array(order)),))
+
+    def _append(
+        self,
+        kind: str,
+        operand: Value,
+        result_type: TensorType,
+        attributes: tuple[tuple[str, str], ...] = (),
+    ) -> Value:
+        result = Value(type=result_type)
+        self.operations.append(_stablehlo(kind, (operand,), (result,), attributes))
+        return result
 
 
 def _one_by_one(op: Op) -> Iterator[Op]:
     """Yield a combined operation as one for each operand: StableHLO has no combined form."""
     for operand, result in zip(op.operands, op.results, strict=True):
         yield replace(op, operands=(operand,), results=(result,))
-
-
-def _without_layouts(op: Op, operands: tuple[Value, ...], renaming: Renaming) -> Op:
-    plain = not any(name in _LAYOUTS for name, _ in op.attributes)
-    if plain and not op.regions and operands == op.operands:
-        return op
-    attributes = tuple(pair for pair in op.attributes if pair[0] not in _LAYOUTS)
-    regions = tuple([_lowered_block(region, renaming) for region in op.regions])
-    return replace(op, operands=operands, attributes=attributes, regions=regions)
-
-
-def _lowered_block(block: Block, renaming: Renaming) -> Block:
-    result: list[Op] = []
-    for op in block.operations:
-        _lower(op, renaming, result)
-    return Block(arguments=block.arguments, operations=tuple(result))
 
 
 def _stablehlo(
@@ -258,69 +306,12 @@ def _stablehlo(
     )
 
 
-def _bitcast(op: Op, operand: Value, operations: list[Op]) -> None:
-    """Append a bitcast as transpose, reshape, transpose.
-
-    The bytes stay where they are: read in memory order (major dimension first), the operand
-    and the result are the same list of elements.
-    """
-    source, result = op.operands[0].type, op.results[0].type
-    attrs = op.attrs
-    if not (
-        isinstance(attrs, BitcastAttrs)
-        and isinstance(source, TensorType)
-        and isinstance(result, TensorType)
-    ):
-        raise UnsupportedError("only tensors can be bitcast", location=op.location)
-    from_memory = _major_first(attrs.result_layout, result.rank)
-    linear = _transposed(operand, _major_first(attrs.source_layout, source.rank), operations)
-    linear = _recast(linear, source, result.element, operations)
-    stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
-    reshaped = _append("reshape", linear, stored, operations)
-    inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
-    operations.append(
-        _stablehlo("transpose", (reshaped,), op.results, (("permutation", _array(inverse)),))
-    )
-
-
-def _recast(value: Value, source: TensorType, element: ElementType, operations: list[Op]) -> Value:
-    """Return a list of elements read as another type, which may be wider or narrower."""
-    if source.element == element:
-        return value
-    count, bits = source.element_count, source.element.bits
-    wider, narrower = element.bits // bits, bits // element.bits
-    shape = (count // wider, wider) if wider > 1 else (count,)
-    split = (count, narrower) if narrower > 1 else shape[:1]
-    flat = _append("reshape", value, TensorType(element=source.element, shape=shape), operations)
-    return _append("bitcast_convert", flat, TensorType(element=element, shape=split), operations)
-
-
 def _major_first(layout: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)) if layout is None else tuple(reversed(layout))
 
 
 def _permuted(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in order)
-
-
-def _transposed(value: Value, order: tuple[int, ...], operations: list[Op]) -> Value:
-    kind = value.type
-    if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
-        return value
-    moved = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
-    return _append("transpose", value, moved, operations, (("permutation", _array(order)),))
-
-
-def _append(
-    kind: str,
-    operand: Value,
-    result_type: TensorType,
-    operations: list[Op],
-    attributes: tuple[tuple[str, str], ...] = (),
-) -> Value:
-    result = Value(type=result_type)
-    operations.append(_stablehlo(kind, (operand,), (result,), attributes))
-    return result
 
 
 def _array(numbers: tuple[int, ...]) -> str:
