@@ -158,25 +158,13 @@ def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
 
 
 MOST_KERNELS = 300
-
-
 FINEST = 1000
 """The timeline tells apart what lasts this part of the step."""
-
-
 MOST_POINTS = 400
-
-
 MOST_HELD = 20
-
-
 OTHERS = "others"
-
-
 _NOT_SHOWN = frozenset({"layers", "loops", "waiting"})
 """Tracks that say again, or at length, what others say."""
-
-
 _Limit = Literal["compute", "memory", "launch", "other"]
 
 

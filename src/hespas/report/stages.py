@@ -183,8 +183,6 @@ def _size(size_bytes: int) -> str:
 
 
 _SHOWN_CLASSES = 16
-
-
 _HEADINGS = ("finish", "compute", "communication", "exposed communication", "overlap")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 3
-
-
 _WIDTH = 100
 
 
@@ -104,8 +102,6 @@ _FIDELITIES = {
     "library": "by kernels of libraries",
     "exported": "as exported",
 }
-
-
 _PART_NAMES = {
     "compute": "arithmetic",
     "memory": "memory",

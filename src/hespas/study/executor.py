@@ -172,18 +172,10 @@ def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
 
 
 _LOOK_EVERY_S = 0.5
-
-
 _MOST_ATTEMPTS = 3
-
-
 _KILLED = "was ended by SIGKILL"
-
-
 _USABLE = 0.9
 """Of the memory that is free at the start."""
-
-
 _COMMAND = (sys.executable, "-P", "-m", "hespas.study.evaluate")
 
 

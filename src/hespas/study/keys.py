@@ -21,7 +21,6 @@ from hespas.prediction.options import PredictOptions
 
 Scalar = str | int | float | bool
 """One value of a key."""
-
 WORKLOAD, CLUSTER, MESH, SETTINGS = "model", "cluster", "mesh", "set"
 _RENAMED = {"mlir_file": WORKLOAD, "model": "network_model"}
 _OWN = frozenset(

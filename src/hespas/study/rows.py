@@ -194,8 +194,6 @@ _WRITERS: Mapping[str, Callable[[Sequence[Row], Path], None]] = {
     ".jsonl": _write_lines,
     ".parquet": _write_parquet,
 }
-
-
 _FIRST = 5
 
 
@@ -267,16 +265,12 @@ def ranking_text(found: Ranking) -> str:
 
 
 _MOST_ROWS = 30
-
-
 _SHOWN: Mapping[str, str] = {
     "step_time_s": "step",
     "tokens_per_s_per_device": "tokens/s/device",
     "mfu": "MFU",
     "peak_memory_bytes": "memory",
 }
-
-
 _TITLES = {
     "samples_per_s": "samples/s",
     "tokens_per_s": "tokens/s",

@@ -40,7 +40,6 @@ _WAVE = 16
 """Candidates that are screened before their bounds are compared with what was found again."""
 _MOST_COMPILED = 2
 """Compiled at most, as a multiple of what was asked for, where some of the best drop out."""
-
 Listener = Callable[[Sequence[Row]], None]
 """Is called with all rows whenever one changed."""
 _How = tuple[Phase, Status]

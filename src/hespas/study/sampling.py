@@ -22,7 +22,6 @@ from hespas.study.space import Candidate
 GENERATION = 16
 _MOST_ASKED = 64
 """How often a sampler is asked for each candidate that it is to choose anew."""
-
 Point = tuple[Scalar, ...]
 
 

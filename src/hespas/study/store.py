@@ -45,8 +45,6 @@ _KEEP = """
 INSERT OR REPLACE INTO evaluations
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ'))
 """
-
-
 Kind = TypeVar("Kind")
 _Cells = tuple[int, str, Status, str, str, str, str]
 """A row of the candidates, column by column."""

@@ -367,8 +367,6 @@ def _axis(name: str, given: object, location: str) -> Axis:
 
 
 _COUNT: Mapping[str, object] = {"type": "integer", "minimum": 1}
-
-
 _POSITIVE: Mapping[str, object] = {"type": "number", "exclusiveMinimum": 0}
 
 

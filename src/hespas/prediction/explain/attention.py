@@ -31,7 +31,6 @@ from hespas.work.gemm import Gemm, gemms
 
 _MAKES, _SUMS, _REST = "makes scores", "sums over scores", "is of scores"
 _PRODUCTS = frozenset({"custom_call", "dot", "dot_general", "fusion"})
-
 PricesAttention = Roofline | KernelEstimator | Measured
 """The methods that know what fused attention takes: by tables, or by the roofline."""
 

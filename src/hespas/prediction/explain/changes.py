@@ -61,7 +61,6 @@ HOST_LINK_DOUBLED = "host link bandwidth doubled"
 COMMUNICATION_HIDDEN = "communication hidden behind computation"
 AS_SPECIFIED = "every device as specified"
 AT_BOOST = "no power limit"
-
 _RATES = {
     MEMORY_DOUBLED: Rates(memory=2.0),
     ARITHMETIC_DOUBLED: Rates(arithmetic=2.0),

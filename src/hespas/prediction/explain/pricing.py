@@ -21,7 +21,6 @@ from hespas.work.expand import expand
 
 Prices = tuple[Estimate | None, ...]
 """What each region of a graph costs; None for one that communicates."""
-
 _OF_KERNELS = frozenset({"call", "case", "conditional", "if", "while"})
 
 

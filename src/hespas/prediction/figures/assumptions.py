@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
 
 _EXAMPLES = 3
-
-
 # "kernel loop_add_fusion: 3 accesses go where data says": whose it is, and what.
 _OF_ONE = re.compile(r"(kernel) (\S+): (?:(\d+) )?(.*)", re.DOTALL)
-
-
 # "products of bf16 outside the measured sizes (in m, k) take as long as ...".
 _SIZES = re.compile(r" \(in ([a-z_ ,]+)\)")
 

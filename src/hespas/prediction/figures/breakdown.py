@@ -28,11 +28,7 @@ from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
 
 NO_NAME_ROW = "(no name)"
-
-
 K = TypeVar("K", bound=Hashable)
-
-
 _CONTROL = frozenset({"call", "case", "composite", "if", "while"})
 
 

@@ -179,14 +179,8 @@ def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch
 
 IDLE = "idle"
 """The kind of the row of time in which nothing is under way."""
-
-
 _SUBSETS = 5
-
-
 _PERMUTE = "collective_permute"
-
-
 Axes = Sequence[tuple[str, int]]
 
 

@@ -11,8 +11,6 @@ from hespas.program.program import Fidelity
 
 SCHEMA_VERSION = 2
 """Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
-
-
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 

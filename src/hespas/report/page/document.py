@@ -266,17 +266,9 @@ def _library(name: str) -> str:
 
 WIDTH = 720
 """Of a picture without its axes, in pixels; on a page a chart is as wide as the window."""
-
-
 _SCALE = 2.0
-
-
 _VEGA_LITE = "6.4"
-
-
 _FONT = "sans-serif"
-
-
 _CLIP = re.compile(r'((?:id="|url\(#)clip)(\d+)')
 
 

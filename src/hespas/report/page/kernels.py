@@ -323,8 +323,6 @@ _TIMES = {
     "waits for all gradients": PALETTE[2],
     "waits for the last stage": PALETTE[7],
 }
-
-
 _MEMORY = {
     "weights": PALETTE[0],
     "gradients": PALETTE[1],

@@ -169,20 +169,10 @@ class _Interned:
 
 
 _SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4
-
-
 _CLEARED, _NEEDED = 1, 2
-
-
 _SEQUENCE, _PACKET = 1, 1
-
-
 _UNIT, _UNIT_BYTES = 3, 3
-
-
 _ROOT, _EXPLICIT = 0, 3
-
-
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
@@ -339,7 +329,5 @@ def _base128(number: int) -> bytes:
 
 
 _SHORT = [varint(number) for number in range(1 << 14)]
-
-
 _ORDERED = _number(_Descriptor.CHILD_ORDERING, _EXPLICIT)
 """The tracks inside of a track are in the order of their ranks."""
