@@ -58,7 +58,7 @@ def simulate_streamed(
         message = f"the job is for {len(files)} devices, {system.name} has"
         raise DeviceCountError(f"{message} {system.device_count}")
     members = {} if comm_groups is None else read_groups(comm_groups, len(files))
-    contents = [(scan_trace(files[one.devices[0]]), one.devices) for one in distinct_files(files)]
+    contents = [(scan_trace(files[own[0]]), own) for own in distinct_files(files)]
     forms = ClosedForms(_samples(contents), system)
     numbers, groups = _groups(contents, members, len(files))
     if len(contents) == 1 and not groups:

@@ -96,6 +96,10 @@ class Topology(Protocol):
         """Return what people call a link."""
         ...
 
+
+class Wires(Topology, Protocol):
+    """A topology as it is specified, whose links a cluster may override."""
+
     def link_named(self, name: str) -> int | None:
         """Return the number of a link; None if none has that name."""
         ...
@@ -113,7 +117,7 @@ class Topology(Protocol):
         ...
 
 
-def make_topology(interconnect: Interconnect) -> Topology:
+def make_topology(interconnect: Interconnect) -> Wires:
     """Return the links of a network by number."""
     match interconnect.fabric:
         case Dimensions():
@@ -588,7 +592,7 @@ class OverriddenTopology:
     `HardwareError` for a link that isn't there, and where no way is left.
     """
 
-    def __init__(self, topology: Topology, cluster: Cluster) -> None:
+    def __init__(self, topology: Wires, cluster: Cluster) -> None:
         self._topology = topology
         self._overrides: dict[int, LinkOverride] = {}
         for override in cluster.links:
@@ -670,19 +674,3 @@ class OverriddenTopology:
     def name(self, link: int) -> str:
         """Return what people call a link."""
         return self._topology.name(link)
-
-    def link_named(self, name: str) -> int | None:
-        """Return the number of a link; None if none has that name."""
-        return self._topology.link_named(name)
-
-    def latency_ns(self, link: int) -> float:
-        """Return the latency of a link as it is without the override."""
-        return self._topology.latency_ns(link)
-
-    def dimension(self, link: int) -> int | None:
-        """Return the dimension that a link lies along; None where there are none."""
-        return self._topology.dimension(link)
-
-    def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
-        """Return the links of a way without dead links; None if there is no way."""
-        return self._topology.detour(source, target, dead | self._dead)

@@ -61,18 +61,18 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     traces: list[_Trace] = []
     shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
     unknown: Counter[str] = Counter()
-    for content in distinct_files(files):
-        location = str(files[content.devices[0]])
-        parsed = list(parsed_nodes(files[content.devices[0]], is_recorded=is_recorded))
+    for devices in distinct_files(files):
+        location = str(files[devices[0]])
+        parsed = list(parsed_nodes(files[devices[0]], is_recorded=is_recorded))
         unknown.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
         nodes = [_localised(node, context) for node in parsed]
         claims = {(node.group, node.own, node.peer): node for node in nodes}
-        for device in content.devices:
+        for device in devices:
             _check(claims, device, str(files[device]), context)
         ordered = list(_without_metadata(_in_order(nodes, location)))
-        trace = _trace(ordered, tuple(content.devices))
+        trace = _trace(ordered, tuple(devices))
         traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
     if unknown:
         names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
@@ -130,13 +130,6 @@ class _Groups:
                 raise TraceError(message, location=file)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContent:
-    """Devices whose traces are equal, byte for byte."""
-
-    devices: list[int]
-
-
 def trace_files(prefix: Path) -> list[Path]:
     """Return the trace of each device; `TraceError` if one is missing."""
     pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
@@ -156,16 +149,16 @@ def trace_files(prefix: Path) -> list[Path]:
     return [file_of[device] for device in range(len(file_of))]
 
 
-def distinct_files(files: list[Path]) -> list[TraceContent]:
-    """Find the files of equal content: linked ones by their inode, others by their hash."""
-    by_inode: dict[tuple[int, int], TraceContent] = {}
-    by_hash: dict[bytes, TraceContent] = {}
+def distinct_files(files: list[Path]) -> list[list[int]]:
+    """Return the devices whose traces are equal: linked by inode, others by their hash."""
+    by_inode: dict[tuple[int, int], list[int]] = {}
+    by_hash: dict[bytes, list[int]] = {}
     for device, file in enumerate(files):
         status = file.stat()
         inode = (status.st_dev, status.st_ino)
         if inode not in by_inode:
-            by_inode[inode] = by_hash.setdefault(_digest(file), TraceContent([]))
-        by_inode[inode].devices.append(device)
+            by_inode[inode] = by_hash.setdefault(_digest(file), [])
+        by_inode[inode].append(device)
     return list(by_hash.values())
 
 
