@@ -59,7 +59,7 @@ def predict(
     (4, 27.6)
     """
     from hespas.errors import ConfigError
-    from hespas.prediction import composition, cutting
+    from hespas.prediction import composition
     from hespas.program.program import Program
     from hespas.report.answers import answer_of
 
@@ -75,7 +75,7 @@ def predict(
         overrides=overrides,
     )
     _check_model_options(chosen, is_program=program is not None)
-    if cutting.is_pipeline(chosen):
+    if chosen.is_pipeline:
         raise ConfigError(
             f"the mesh {overrides.get('mesh')} divides the model into stages",
             hint="call hespas.predict_pipeline",
@@ -105,13 +105,13 @@ def predict_pipeline(
     (2, '1f1b', 2)
     """
     from hespas.errors import ConfigError
-    from hespas.prediction import cutting, staged
+    from hespas.prediction import staged
     from hespas.report.answers import pipeline_answer_of
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
     named = {"cluster": cluster, "mesh": mesh, "model": network_model}
     chosen = _chosen(model, node=node, long_run=long_run, overrides={**overrides, **named})
-    if not cutting.is_pipeline(chosen):
+    if not chosen.is_pipeline:
         raise ConfigError(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
         )

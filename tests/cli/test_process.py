@@ -48,6 +48,31 @@ print(spent, *[name for name in {HEAVY!r} if name in sys.modules])
     assert min(times) <= 0.1
 
 
+MOST_MODULES = 200
+"""Of hespas, for a step of a program: 190 of its 480 in November 2026."""
+
+
+def test_predicting_a_program_imports_what_it_runs() -> None:
+    """No models of the zoo, pipelines, studies, charts or compilers for a program in a file."""
+    code = """
+import sys
+from hespas.cli.main import main
+sys.argv = ["hespas", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*[name for name in sys.modules if name.startswith("hespas")], file=sys.stderr)
+"""
+    arguments = ["examples/attention_block.mlir", "--as-exported", "--cluster", "4xA100_SXM_40GB"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", *arguments], capture_output=True, text=True, check=True
+    )
+    modules = done.stderr.split()
+    assert len(modules) <= MOST_MODULES
+    for other in ("models.catalogue", "prediction.staged", "study", "report.page", "lower.fused"):
+        assert f"hespas.{other}" not in modules
+
+
 def test_no_function_stands_in_the_place_of_a_folder() -> None:
     folders = sorted(each.parent.name for each in Path("src/hespas").glob("*/__init__.py"))
     code = "import hespas\nimport types\n" + "\n".join(

@@ -27,8 +27,6 @@ from hespas.prediction.workload import workload_digest
 from hespas.price.cache import Store
 from hespas.price.graph import GraphEstimate, computation_assumptions
 from hespas.price.methods import DEFAULT, method_named
-from hespas.report.regions import estimate_summary, module_stats, write_region_files
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.graph import TaskGraph
 
 if TYPE_CHECKING:
@@ -120,6 +118,8 @@ def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -
     start_s = perf_counter()
     result = price(prepared, options, store=output.store)
     if output.stage is not None:
+        from hespas.report.regions import module_stats, write_region_files  # noqa: PLC0415 - as above
+
         write_region_files(prepared.graph, prepared.modules, output.stage)
         elapsed_s = perf_counter() - start_s
         stats = module_stats(result, prepared.modules, estimation_time_s=elapsed_s)
@@ -130,11 +130,15 @@ def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -
 def write_tasks(tasks: TaskGraph, output: Output) -> None:
     """Write the traces of all devices, where files are asked for."""
     if output.stage is not None:
+        from hespas.tasks.chakra.format import write_traces  # noqa: PLC0415 - as above
+
         write_traces(tasks, output.stage)
 
 
 def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
     """Return the statistics of an estimate, and what it rests on, as JSON values."""
+    from hespas.report.regions import module_stats  # noqa: PLC0415 - as above
+
     return {
         **module_stats(result, prepared.modules, estimation_time_s=result.reuse.elapsed_s),
         "assumptions": list(computation_assumptions(prepared.graph, result)),
@@ -146,6 +150,8 @@ def summary_of(
     result: GraphEstimate, prepared: Prepared, options: PredictOptions, *, times: bool
 ) -> str:
     """Return the same for people, with ``times`` or after profiling what the estimator took."""
+    from hespas.report.regions import estimate_summary  # noqa: PLC0415 - as above
+
     assumptions = computation_assumptions(prepared.graph, result)
     is_profiled = method_named(options.estimate.method or DEFAULT.name).device_here
     return estimate_summary(result, assumptions, times=times or bool(is_profiled))

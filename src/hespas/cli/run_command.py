@@ -19,7 +19,7 @@ from hespas.cli.outputs import (
     write_tasks,
 )
 from hespas.errors import ConfigError, option
-from hespas.prediction import checks, composition, cutting, staged
+from hespas.prediction import checks, composition
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
@@ -47,7 +47,7 @@ def command(json_file: str | None, timeline: Path | None, **given: Any) -> None:
     """
     requested = flags.requested(given)
     flags.check_verbose(requested.report, json_file)
-    if cutting.is_pipeline(requested):
+    if requested.is_pipeline:
         check_targets(json_file, timeline, requested.output.directory)
         _run_pipeline(requested, json_file, timeline)
         return
@@ -82,6 +82,7 @@ def _with_files(options: PredictOptions) -> Prediction:
 def _run_pipeline(options: PredictOptions, json_file: str | None, timeline: Path | None) -> None:
     """Predict a model that is divided into stages with programs of their own."""
     # Few models are.
+    from hespas.prediction import staged  # noqa: PLC0415
     from hespas.prediction.figures.pipeline import pipeline_report  # noqa: PLC0415
 
     if options.output.directory is not None:

@@ -16,7 +16,6 @@ from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System
-from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, PIPE
 from hespas.prediction.goodput.model import failure_interval
 from hespas.prediction.machines import (
@@ -136,6 +135,8 @@ def check_experts(source: ModelSource, options: PredictOptions) -> None:
     """Refuse to hide all-to-alls under shared experts for a model without either."""
     if not options.pipeline.hides(Overlap.EXPERTS):
         return
+    from hespas.models.experts import has_shared_experts  # noqa: PLC0415 - of use to models alone
+
     stated = f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect"
     if not has_shared_experts(source.settings):
         raise ConfigError(f"{stated}: {source.name} has no shared experts", hint="drop it")

@@ -116,12 +116,6 @@ OFFLOAD = "offload"
 """The choice of ``remat`` that keeps what layers make in the host's memory."""
 
 
-def is_pipeline(options: PredictOptions) -> bool:
-    """Return whether a model is divided over several stages, each with programs of its own."""
-    mesh = options.program.model.mesh
-    return mesh is not None and mesh.size(PIPE) > 1
-
-
 def cut_of(options: PredictOptions) -> Cut:
     """Return how a model is cut.
 

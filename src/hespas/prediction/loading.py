@@ -26,7 +26,6 @@ from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
 from hespas.hardware.system import System
-from hespas.models.experts import capacity_of
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.machines import (
@@ -310,6 +309,8 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
     """
     capacity = None
     if options.experts.expert_load is not None and options.program.file is not None:
+        from hespas.models.experts import capacity_of  # noqa: PLC0415 - of use to models alone
+
         source = source_of(options, system)
         capacity = capacity_of(source.settings) if isinstance(source, ModelSource) else None
     return with_expert_load(program, options.experts.expert_load, capacity=capacity)

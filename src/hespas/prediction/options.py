@@ -30,6 +30,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import HARDWARE, Device, EstimatorKeys
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System
+from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
 from hespas.prediction.goodput.options import GoodputOptions
 from hespas.prediction.option_texts import (
@@ -516,6 +517,12 @@ class PredictOptions:
     report: ReportOptions = field(default_factory=ReportOptions)
     long_run: GoodputOptions = field(default_factory=GoodputOptions)
     energy: EnergyOptions = field(default_factory=EnergyOptions)
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether a model is divided over several stages, each with programs of its own."""
+        mesh = self.program.model.mesh
+        return mesh is not None and mesh.size(PIPE) > 1
 
 
 # The configuration file.

@@ -13,7 +13,6 @@ from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.presets import part_of
 from hespas.hardware.system import System
-from hespas.models.flops import model_flops
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
 from hespas.prediction.machines import node_of, system_of, with_node
@@ -108,6 +107,8 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     """
     step, source = options.step, _model_of(options)
     if source is not None:
+        from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
+
         known = replace(_batch_work(source.batch), model_flops=model_flops(source.settings))
     else:
         known = _read_work(program)

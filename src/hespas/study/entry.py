@@ -206,7 +206,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     options = candidate.options()
     network = replace(options.network, system=system, cluster=None)
     options = replace(options, network=network)
-    cut = cutting.cut_of(options) if cutting.is_pipeline(options) else None
+    cut = cutting.cut_of(options) if options.is_pipeline else None
     options = checks.checked(options) if cut is None else _whatever_fits(cut.options)
     source = workload.source_of(options, system) if cut is None else cut.source
     device = machines.device_of(options.estimate)

@@ -23,7 +23,7 @@ import msgspec
 from hespas.base.cache import used_files
 from hespas.base.process import stay
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
-from hespas.prediction import composition, cutting, staged
+from hespas.prediction import composition, staged
 from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.figures.step import report_without_tables, run_report
@@ -125,7 +125,7 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
     """Return the report, with tables where asked for and the step has not too many kernels."""
-    if cutting.is_pipeline(options):
+    if options.is_pipeline:
         return pipeline_report(staged.predict_pipeline(options), with_tables=in_full)
     prediction = composition.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
     if in_full and prediction.graph.kernels <= _MOST_IN_TABLES:

@@ -18,7 +18,7 @@ from hespas.models.placement import parse_place
 from hespas.prediction import fitting, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.composition import predict
-from hespas.prediction.cutting import cut_of, is_pipeline, shared_layers
+from hespas.prediction.cutting import cut_of, shared_layers
 from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import CommunicationRow, RunReport
 from hespas.prediction.fitting import StageMemory, least_memory, remedy
@@ -144,7 +144,7 @@ def test_tensor_parallel_communication_is_hidden_in_pieces() -> None:
 
 def test_one_stage_is_no_pipeline() -> None:
     one = options("pipe=1,fsdp=8")
-    assert not is_pipeline(one)
+    assert not one.is_pipeline
     alone = options("fsdp=8")
     assert predict(one).step_time_s == predict(alone).step_time_s
 

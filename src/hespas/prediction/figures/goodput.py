@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.errors import ConfigError, option
-from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.schema import GoodputReport
 from hespas.prediction.goodput.model import (
     CHECKPOINT_BYTES_PER_S,
@@ -20,6 +20,9 @@ from hespas.prediction.goodput.model import (
 from hespas.prediction.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
 from hespas.prediction.result import Prediction
 from hespas.program.types import size_bytes
+
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
 
 _DAY_S = 86400.0
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -23,7 +23,6 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.power import energy, network_w
 from hespas.hardware.system import System
-from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.explain.changes import Change, main_changes
 from hespas.prediction.figures.assumptions import assumptions_of_step
 from hespas.prediction.figures.breakdown import breakdown, kind_rows, layer_rows, phase_rows
@@ -42,6 +41,9 @@ from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate, OpEstimate
 from hespas.price.graph import draw_of
+
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:
