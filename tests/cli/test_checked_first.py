@@ -9,10 +9,8 @@ import pytest
 
 from hespas.cli import commands as cli
 from hespas.cli.commands import commands
-from hespas.compile import compiler, job
+from hespas.compile import job
 from hespas.errors import ExtraMissingError
-from hespas.sources import workload
-from hespas.xla.partition import partition
 
 MODEL = ("run", "llama3-8b", "--mesh", "fsdp=8,tp=4", "--cluster", "32xH100_80GB")
 PROGRAM = ("run", "sharded.mlir", "--cluster", "8xH100_80GB", "--model", "hespas")
@@ -25,8 +23,7 @@ def expensive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def called(command: Sequence[str], **settings: object) -> None:
         raise AssertionError(f"this takes time: {command} {settings.get('name')}")
 
-    for module in (workload, compiler, partition):
-        monkeypatch.setattr(module, "run_program", called)
+    monkeypatch.setattr("hespas.base.question.run_program", called)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Path("file").write_text("")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
 
 import msgspec
 
-from hespas import errors
-from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
+from hespas.base.process import LOG_NAME, Limits, scratch_directory
 from hespas.base.progress import Stage, stage
+from hespas.base.question import PROGRAM_FILE, ask
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
@@ -92,13 +90,14 @@ def _made(job: Job, limits: Limits, cache: CompiledCache | None) -> CompiledProg
 def run_job(job: Job, limits: Limits) -> CompiledProgram:
     """Compile in a process of its own; its directory is kept if the compiler fails."""
     with scratch_directory("compile") as home:
-        (home / messages.PROGRAM_FILE).write_bytes(job.source)
-        (home / messages.REQUEST_FILE).write_bytes(messages.encode(job.request))
+        (home / PROGRAM_FILE).write_bytes(job.source)
         if isinstance(job.target, GpuTarget):
             write_toolkit(home / TOOLKIT)
         try:
-            run_program(
-                [sys.executable, "-P", "-m", "hespas.xla.compile.worker"],
+            answer = ask(
+                "hespas.xla.compile.worker",
+                job.request,
+                messages.Compiled,
                 name=f"the compiler for {job.target.name}",
                 directory=home,
                 limits=limits,
@@ -106,7 +105,7 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
             )
         except ToolError as error:
             raise _explained(error, home / LOG_NAME, limits) from error
-        return _read(job, home, limits)
+        return _result(job, answer, home)
 
 
 def _environment(job: Job) -> dict[str, str]:
@@ -117,21 +116,6 @@ def _environment(job: Job) -> dict[str, str]:
     text = " ".join(f"--{name}={value}" for name, value in flags.items())
     # The scheduler logs what it counted of memory as information.
     return compiler_environment(text) | ({"TF_CPP_MIN_LOG_LEVEL": "0"} if is_gpu else {})
-
-
-def _read(job: Job, home: Path, limits: Limits) -> CompiledProgram:
-    log = home / LOG_NAME
-    try:
-        answer = messages.decode_answer((home / messages.ANSWER_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise ToolError("the compiler left no answer", location=str(log)) from error
-    match answer:
-        case messages.Refused():
-            raise _refusal(answer, log, limits)
-        case messages.Compiled():
-            return _result(job, answer, home)
-        case _:
-            assert_never(answer)
 
 
 def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
@@ -205,19 +189,6 @@ def _explained(error: ToolError, log: Path, limits: Limits) -> HespasError:
     if limits.memory_bytes is not None and _MEMORY.search(text):
         return _out_of_memory(log, limits.memory_bytes)
     return error
-
-
-def _refusal(refused: messages.Refused, log: Path, limits: Limits) -> HespasError:
-    """Return the error in an answer; its log is kept if the compiler itself failed."""
-    kind: type[HespasError] = getattr(errors, refused.error)
-    if kind is not ToolError:
-        shutil.rmtree(log.parent, ignore_errors=True)
-        return kind(refused.message, location=refused.location, hint=refused.hint)
-    text = log.read_text(errors="replace")
-    if limits.memory_bytes is not None and _MEMORY.search(text):
-        return _out_of_memory(log, limits.memory_bytes)
-    location = f"{refused.location}: {log}" if refused.location else str(log)
-    return ToolError(refused.message, location=location, hint=refused.hint)
 
 
 def _out_of_memory(log: Path, memory_bytes: int) -> ToolError:

@@ -7,21 +7,21 @@ out with a note; one that it has never heard of is an error.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import msgspec
 
-from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.base.process import Limits, scratch_directory
+from hespas.base.question import ask
 from hespas.base.suggest import nearest
 from hespas.compile.job import Job
 from hespas.compile.packages import TOOLKIT, compiler_environment, known_flags, write_toolkit
 from hespas.compile.recipe import RecipeFlags
 from hespas.compile.targets import GpuTarget
-from hespas.errors import ConfigError, ToolError
-from hespas.xla.compile.messages import FLAGS_FILE, TAKEN_FILE, FlagsQuestion, FlagsTaken
+from hespas.errors import ConfigError
+from hespas.xla.compile.messages import FlagsQuestion, FlagsTaken
 
 _WRITES = re.compile(r"xla_dump_\w+|\w+_(?:dir|path|file|to)")
 _COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
@@ -78,12 +78,13 @@ def _asked(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
     """Return what the compiler says about flags, which takes a second or two."""
     with scratch_directory("flags") as home:
         question = FlagsQuestion(accelerator=job.request.accelerator, flags=flags)
-        (home / FLAGS_FILE).write_bytes(msgspec.json.encode(question))
         is_gpu = isinstance(job.target, GpuTarget)
         if is_gpu:
             write_toolkit(home / TOOLKIT)
-        finished = run_program(
-            [sys.executable, "-P", "-m", "hespas.xla.compile.flags"],
+        return ask(
+            "hespas.xla.compile.flags",
+            question,
+            FlagsTaken,
             name=f"the compiler for {job.target.name}",
             directory=home,
             limits=_LIMITS,
@@ -91,10 +92,6 @@ def _asked(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
                 f"--xla_gpu_cuda_data_dir={TOOLKIT}" if is_gpu else ""
             ),
         )
-        try:
-            return msgspec.json.decode((home / TAKEN_FILE).read_bytes(), type=FlagsTaken)
-        except (OSError, msgspec.DecodeError) as error:
-            raise ToolError("the compiler left no answer", location=str(finished.log)) from error
 
 
 def _check_known(job: Job, recipe: RecipeFlags, refused: Iterable[str]) -> None:

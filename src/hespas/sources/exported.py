@@ -47,11 +47,6 @@ def partitioned(exported: Exported) -> Exported:
     )
 
 
-REQUEST_FILE = "request.json"
-ANSWER_FILE = "answer.json"
-PROGRAM_FILE = "program.mlir"
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to export: a model with settings, or where a function or an artifact stands.
 
@@ -72,15 +67,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to the program on the way; or, where an ``error`` is named, why not.
-
-    ``trace`` shows where in the user's function, or in hespas, that was.
-    """
+    """The program is exported for ``devices``; ``notes`` say what was done to it on the way."""
 
     devices: int = 1
     notes: list[str] = []
-    error: str = ""
-    message: str = ""
-    location: str = ""
-    hint: str = ""
-    trace: str = ""

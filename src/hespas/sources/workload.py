@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,26 +13,20 @@ from typing import Any, assert_never
 
 import msgspec
 
-from hespas import errors
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.process import (
-    LOG_NAME,
     Limits,
     is_staying,
-    last_words,
-    run_program,
     scratch_directory,
 )
 from hespas.base.progress import Stage, stage
+from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
-from hespas.errors import ExtraMissingError, HespasError, ProgramError, ToolError
+from hespas.errors import ExtraMissingError, ProgramError, ToolError
 from hespas.frontend.load import read_source
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part
 from hespas.sources.exported import (
-    ANSWER_FILE,
-    PROGRAM_FILE,
-    REQUEST_FILE,
     Answer,
     Exported,
     Request,
@@ -207,43 +200,20 @@ def _exported(request: Request, artifact: bytes = b"") -> Exported:
     ):
         if artifact:
             (home / PROGRAM_FILE).write_bytes(artifact)
-        (home / REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-        run_program(
-            [sys.executable, "-P", "-m", "hespas.sources.worker"],
+        answer = ask(
+            "hespas.sources.worker",
+            request,
+            Answer,
             name="the export",
             directory=home,
             limits=_LIMITS,
         )
-        answer = _answer(home)
-        if answer.error:
-            shutil.rmtree(home, ignore_errors=True)
-            raise _refusal(answer)
         return Exported(
             text=(home / PROGRAM_FILE).read_bytes(),
             name=request.name,
             devices=answer.devices,
             notes=tuple(answer.notes),
         )
-
-
-def _answer(home: Path) -> Answer:
-    log = home / LOG_NAME
-    try:
-        return msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=Answer)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ToolError(
-            f"the export left no answer: {last_words(log)}", location=str(log)
-        ) from error
-
-
-def _refusal(answer: Answer) -> HespasError:
-    kind: type[HespasError] = getattr(errors, answer.error)
-    if kind is ExtraMissingError:
-        kind = ToolError
-    refusal = kind(answer.message, location=answer.location, hint=answer.hint)
-    # What --debug shows.
-    refusal.add_note(answer.trace)
-    return refusal
 
 
 _MESH = re.compile(rb"^ *sdy\.mesh @mesh = .*$", re.MULTILINE)

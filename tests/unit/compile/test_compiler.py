@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -11,7 +12,7 @@ import pytest
 
 from compilers import JOB, RESULT
 from hespas.base.process import Limits
-from hespas.compile import compiler, packages
+from hespas.compile import packages
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program, run_job
 from hespas.compile.job import ANY_LAYOUT, Layout, job_of
@@ -25,7 +26,6 @@ from hespas.errors import (
     ToolError,
     UnsupportedError,
 )
-from hespas.xla.compile.messages import Refused, encode
 
 LIMITS = Limits(time_s=20, memory_bytes=3 * 2**30)
 Play = Callable[[str], None]
@@ -55,8 +55,8 @@ def kept_logs(directory: Path) -> list[Path]:
     [
         ("echo a check failed >&2; kill -ABRT $$", "was ended by SIGABRT: a check failed"),
         ("echo no; exit 7", "failed with code 7: no"),
-        ("exit 0", "the compiler left no answer"),
-        ("echo '{' > answer.json", "the compiler left no answer"),
+        ("exit 0", "left no answer"),
+        ("echo '{' > answer.json", "left no answer"),
         ("echo std::bad_alloc; kill -ABRT $$", r"ran out of memory \(it may address 3 GiB\)"),
         ("echo x.so: failed to map segment; exit 1", "ran out of memory.*; allow more"),
     ],
@@ -88,7 +88,7 @@ def test_nothing_stays_of_a_compilation_that_is_interrupted(
         assert list(tmp_path.iterdir()) != []
         raise interruption
 
-    monkeypatch.setattr(compiler, "run_program", interrupted)
+    monkeypatch.setattr("hespas.base.question.run_program", interrupted)
     with pytest.raises(interruption):
         run_job(JOB, LIMITS)
     assert list(tmp_path.iterdir()) == []
@@ -128,8 +128,9 @@ def test_flags_that_the_compiler_refuses_are_named(
 def test_what_the_compiler_answers_is_raised(
     play: Play, tmp_path: Path, error: type[Exception], *, is_kept: bool
 ) -> None:
-    answer = encode(Refused(error=error.__name__, message="why", location="a.mlir", hint="so"))
-    play(f"cat > answer.json <<'END'\n{answer.decode()}\nEND")
+    fields = {"error": error.__name__, "message": "why", "location": "a.mlir", "hint": "so"}
+    refused = json.dumps({**fields, "trace": ""})
+    play(f"cat > refused.json <<'END'\n{refused}\nEND")
     with pytest.raises(error, match=r"^a\.mlir: .*why; so$") as caught:
         run_job(JOB, LIMITS)
     logs = kept_logs(tmp_path)

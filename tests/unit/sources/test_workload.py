@@ -10,7 +10,6 @@ import pytest
 
 from hespas.base.cache import ContentCache
 from hespas.errors import ConfigError, ProgramError
-from hespas.sources import workload as module
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
@@ -38,7 +37,7 @@ def test_a_model_is_exported_once(kept: ContentCache, monkeypatch: pytest.Monkey
     first = read_workload(source(), kept=kept)
     assert first.content == export_model("gemm-contracting", source().texts).text
     assert "the mesh is x=4, since none is given" in first.notes
-    monkeypatch.setattr(module, "run_program", refuse)
+    monkeypatch.setattr("hespas.base.question.run_program", refuse)
     assert read_workload(source(), kept=kept) == first
     with pytest.raises(AssertionError):
         read_workload(source(), kept=None)

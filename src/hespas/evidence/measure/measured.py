@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-import msgspec
-
-from hespas import errors
 from hespas.base.fields import Group, Option, declare
 from hespas.base.files import cache_home
-from hespas.base.process import LOG_NAME, Limits, last_words, run_program, scratch_directory
+from hespas.base.process import Limits, scratch_directory
 from hespas.base.progress import Stage, stage
+from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.units import parse_quantity
-from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError, option
+from hespas.errors import ConfigError, UnsupportedError, option
 from hespas.prediction import machines
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.prediction.workload import source_of
 from hespas.sources.workload import Workload, export_cache, read_workload
-from hespas.xla.compile.messages import MemoryAnalysis, Refused
+from hespas.xla.compile.messages import MemoryAnalysis
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.run import messages
 
@@ -287,25 +283,12 @@ def _notes(answer: messages.StepAnswer) -> tuple[str, ...]:
 def _run(request: messages.StepRequest, source: bytes, limits: Limits) -> messages.StepAnswer:
     """Run steps in a process of its own; its directory is kept if that fails."""
     with scratch_directory("measure") as home:
-        (home / messages.PROGRAM_FILE).write_bytes(source)
-        (home / messages.REQUEST_FILE).write_bytes(messages.encode(request))
-        run_program(
-            [sys.executable, "-P", "-m", "hespas.xla.run.step"],
+        (home / PROGRAM_FILE).write_bytes(source)
+        return ask(
+            "hespas.xla.run.step",
+            request,
+            messages.StepAnswer,
             name="the measured program",
             directory=home,
             limits=limits,
         )
-        log = home / LOG_NAME
-        try:
-            answer = messages.decode_answer((home / messages.ANSWER_FILE).read_bytes())
-        except (OSError, msgspec.DecodeError) as error:
-            raise ToolError(
-                f"the measured program left no answer: {last_words(log)}", location=str(log)
-            ) from error
-        if isinstance(answer, Refused):
-            kind: type[HespasError] = getattr(errors, answer.error)
-            if kind is ToolError:
-                raise ToolError(answer.message, location=str(log), hint=answer.hint)
-            shutil.rmtree(home, ignore_errors=True)
-            raise kind(answer.message, location=answer.location, hint=answer.hint)
-        return answer

@@ -8,7 +8,6 @@ its cache.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,15 +18,13 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.cache import ContentCache
-from hespas.base.process import Limits, run_program, scratch_directory
+from hespas.base.process import Limits, scratch_directory
+from hespas.base.question import ask
 from hespas.errors import ToolError
 from hespas.evidence.validate.measurements import Row
 from hespas.prediction.options import Fidelity
 from hespas.simulate.models import Model
 from hespas.sources.maxtext import PYTHON_VARIABLE
-
-REQUEST_FILE = "row.json"
-ANSWER_FILE = "answer.json"
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,8 +205,7 @@ def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
         memory_limit_bytes=how.memory_limit_bytes,
     )
     with scratch_directory("row") as home:
-        (home / REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-        answer = _answered(home, how)
+        answer = _answered(request, home, how)
     if any(sign in answer.refused for sign in _TOO_LONG):
         said = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
         return msgspec.structs.replace(answer, refused=said)
@@ -226,15 +222,16 @@ def _absolute(name: str) -> str:
     return f"{kind}{colon}{path.resolve()}" if path.exists() else name
 
 
-def _answered(home: Path, how: HowToPredict) -> RowAnswer:
+def _answered(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer:
     try:
-        run_program(
-            [sys.executable, "-P", "-m", "hespas.evidence.validate.worker"],
+        return ask(
+            "hespas.evidence.validate.worker",
+            request,
+            RowAnswer,
             name="the prediction",
             directory=home,
             limits=Limits(time_s=how.cpu_limit_s * _WALL_OF_CPU),
         )
-        return msgspec.json.decode((home / ANSWER_FILE).read_bytes(), type=RowAnswer)
     except ToolError as error:
         return RowAnswer(refused=error.message)
 

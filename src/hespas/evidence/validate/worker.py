@@ -1,7 +1,6 @@
 """Predict one row: a process of its own, so that its limits and its memory are the row's alone.
 
-Started as ``python -m hespas.evidence.validate.worker`` in a directory that holds the request; the
-answer is left there (`hespas.evidence.validate.every` names the files).
+It answers a question (`hespas.base.question`).
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.process import within_inherited
+from hespas.base.question import serve
 from hespas.compile.options import CompileOptions
 from hespas.compile.recipe import RecipeFlags
 from hespas.errors import HespasError, spelled
-from hespas.evidence.validate.every import ANSWER_FILE, REQUEST_FILE, RowAnswer, RowRequest
+from hespas.evidence.validate.every import RowAnswer, RowRequest
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import models
 from hespas.models.model import parse_mesh
@@ -48,9 +48,8 @@ _THREADS = 2
 _DEFAULT_STACK_BYTES = 2**23
 
 
-def main() -> None:
-    """Read the request in the working directory, predict, and write the answer."""
-    request = msgspec.json.decode(Path(REQUEST_FILE).read_bytes(), type=RowRequest)
+def _accounted(request: RowRequest, _: Path) -> RowAnswer:
+    """Return the answer with the time and memory that it took, also where it is a refusal."""
     use_cpu()
     try:
         _limit(request)
@@ -58,12 +57,11 @@ def main() -> None:
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
     spent = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    done = msgspec.structs.replace(
+    return msgspec.structs.replace(
         answer,
         cpu_s=sum(each.ru_utime + each.ru_stime for each in spent),
         memory_bytes=_KIB * max(each.ru_maxrss for each in spent),
     )
-    Path(ANSWER_FILE).write_bytes(msgspec.json.encode(done))
 
 
 def _limit(request: RowRequest) -> None:
@@ -220,4 +218,4 @@ def _answer(prediction: Prediction) -> RowAnswer:
 
 
 if __name__ == "__main__":
-    main()
+    serve(RowRequest, _accounted)

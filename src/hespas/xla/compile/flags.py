@@ -1,8 +1,7 @@
 """Which flags of XLA a compiler without a device takes: a process of its own.
 
-Started as ``python -m hespas.xla.compile.flags`` in a directory that holds the question
-(``flags.json``); the answer is left there as ``taken.json``. A compiler says what it takes only
-when it compiles, so that it is given a program of one addition.
+It answers a question (`hespas.base.question`). A compiler says what it takes only when it compiles,
+so that it is given a program of one addition.
 """
 
 # JAX's own types are only partly known.
@@ -15,11 +14,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-import msgspec
-
+from hespas.base.question import serve
 from hespas.xla.compile.messages import (
-    FLAGS_FILE,
-    TAKEN_FILE,
     Accelerator,
     FlagsQuestion,
     FlagsTaken,
@@ -39,14 +35,7 @@ _PROGRAM = b"""module @probe {
 """
 
 
-def main() -> None:
-    """Read the question in the working directory, and write the answer."""
-    question = msgspec.json.decode(Path(FLAGS_FILE).read_bytes(), type=FlagsQuestion)
-    answer = taken(question)
-    Path(TAKEN_FILE).write_bytes(msgspec.json.encode(answer))
-
-
-def taken(question: FlagsQuestion) -> FlagsTaken:
+def taken(question: FlagsQuestion, _: Path) -> FlagsTaken:
     """Ask the compiler for all flags at once, and for each where it refuses."""
     accelerator = _smallest(question.accelerator)
     compiler = _Compiler(accelerator)
@@ -111,4 +100,4 @@ def _spelled(value: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    serve(FlagsQuestion, taken)

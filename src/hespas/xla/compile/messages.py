@@ -1,4 +1,4 @@
-"""The request to the compiling process and its answer, as JSON files."""
+"""The question to the compiling process and its answer (`hespas.base.question`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-REQUEST_FILE = "request.json"
-PROGRAM_FILE = "program.mlir"
-ANSWER_FILE = "answer.json"
 PROTO_FILE = "module.hlo.pb"
 TEXT_FILE = "module.hlo"
 DUMP_DIRECTORY = "dump"
-FLAGS_FILE = "flags.json"
-TAKEN_FILE = "taken.json"
 
 
 class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
@@ -115,7 +110,7 @@ class MemoryAnalysis:
         return held + self.temporary_bytes + self.generated_code_bytes
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     """The program compiled; the module is in the same directory."""
 
     replicas: int
@@ -123,35 +118,3 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True, tag="compiled"):
     topology: str
     memory: MemoryAnalysis
     notes: tuple[str, ...]
-
-
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The program did not compile; ``error`` names a class of `hespas.errors`."""
-
-    error: str
-    message: str
-    location: str
-    hint: str
-
-
-Answer = Compiled | Refused
-
-
-def encode(value: CompileRequest | Answer) -> bytes:
-    """Return a request or an answer as JSON."""
-    return msgspec.json.encode(value)
-
-
-def decode_request(source: bytes) -> CompileRequest:
-    """Read a request; `msgspec.DecodeError` where it is none."""
-    return msgspec.json.decode(source, type=CompileRequest)
-
-
-def decode_answer(source: bytes) -> Answer:
-    """Read an answer; `msgspec.DecodeError` where it is none.
-
-    >>> refused = Refused(error="ToolError", message="no", location="", hint="")
-    >>> decode_answer(encode(refused)) == refused
-    True
-    """
-    return msgspec.json.decode(source, type=Compiled | Refused)

@@ -1,7 +1,6 @@
 """Compile one program for an accelerator that isn't there: a process of its own.
 
-Started as ``python -m hespas.xla.compile.worker`` in a directory that holds the request and the
-program (`hespas.xla.compile.messages` names the files); the answer and the module are left there.
+It answers a question (`hespas.base.question`), and leaves the module in its directory too.
 The compilers use gigabytes and can abort, so they do not run in the process that asks.
 """
 
@@ -19,6 +18,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from hespas.base.question import PROGRAM_FILE, serve
 from hespas.errors import (
     ConfigError,
     HardwareError,
@@ -50,24 +50,8 @@ _MEMORY = "RESOURCE_EXHAUSTED"
 _DEVICE_MEMORY = re.compile(r"Ran out of memory .*\bhbm\b.*", re.IGNORECASE)
 
 
-def main() -> None:
-    """Read the request in the working directory, compile, and write the answer."""
-    home = Path.cwd()
-    request = messages.decode_request((home / messages.REQUEST_FILE).read_bytes())
-    try:
-        answer: messages.Answer = _compiled(request, home)
-    except HespasError as error:
-        answer = messages.Refused(
-            error=type(error).__name__,
-            message=error.marked_message,
-            location=error.location,
-            hint=error.marked_hint,
-        )
-    (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
-
-
 def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled:
-    source = (home / messages.PROGRAM_FILE).read_bytes()
+    source = (home / PROGRAM_FILE).read_bytes()
     prepared = prepare(
         source,
         name=request.name,
@@ -244,4 +228,4 @@ def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
 
 
 if __name__ == "__main__":
-    main()
+    serve(messages.CompileRequest, _compiled)

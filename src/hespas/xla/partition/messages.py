@@ -1,4 +1,4 @@
-"""The request to the partitioner's process and its answer, as files in its directory."""
+"""The question to the partitioner's process (`hespas.base.question`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from enum import StrEnum
 
 import msgspec
 
-PROGRAM_FILE = "program.mlir"
-REQUEST_FILE = "request.json"
-ANSWER_FILE = "answer.json"
 PARTITIONED_FILE = "partitioned.mlir"
 MOST_OF_ONE_PROCESS = 2048
 """The most devices of a client of XLA's that needs no other process, as it believes."""
@@ -32,7 +29,4 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """``refused`` says why the program was not partitioned; it is empty on success."""
-
-    refused: str = ""
-    hint: str = ""
+    """The program is partitioned, and stands in `PARTITIONED_FILE`."""

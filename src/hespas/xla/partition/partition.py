@@ -7,7 +7,6 @@ is needed.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -18,17 +17,11 @@ import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.figures import MOST_DEVICES
-from hespas.base.process import (
-    LOG_NAME,
-    Limits,
-    is_staying,
-    last_words,
-    run_program,
-    scratch_directory,
-)
+from hespas.base.process import Limits, is_staying, scratch_directory
 from hespas.base.progress import Stage, stage
+from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
-from hespas.errors import ProgramError, ToolError
+from hespas.errors import ProgramError
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
@@ -174,10 +167,11 @@ def _run_worker(
         # XLA is the heavy part.
         return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
     with scratch_directory("partition") as directory:
-        (directory / messages.PROGRAM_FILE).write_bytes(source)
-        (directory / messages.REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-        run_program(
-            [sys.executable, "-m", "hespas.xla.partition.worker"],
+        (directory / PROGRAM_FILE).write_bytes(source)
+        ask(
+            "hespas.xla.partition.worker",
+            request,
+            messages.PartitionAnswer,
             name="the partitioner",
             directory=directory,
             limits=limits,
@@ -186,17 +180,4 @@ def _run_worker(
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual_devices}",
             },
         )
-        log = directory / LOG_NAME
-        try:
-            answer = msgspec.json.decode(
-                (directory / messages.ANSWER_FILE).read_bytes(), type=messages.PartitionAnswer
-            )
-        except (OSError, msgspec.DecodeError) as error:
-            raise ToolError(
-                f"the partitioner left no answer: {last_words(log)}", location=str(log)
-            ) from error
-        if answer.refused:
-            raise ProgramError(
-                answer.refused, location=request.name, hint=answer.hint or f"see {log}"
-            )
         return (directory / messages.PARTITIONED_FILE).read_bytes()

@@ -19,8 +19,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import msgspec
-
+from hespas.base.question import PROGRAM_FILE, serve
 from hespas.errors import ProgramError
 from hespas.xla.mlir.module import bytecode_of, device_text, holds_locations, parse_mlir
 from hespas.xla.partition import messages
@@ -43,19 +42,10 @@ _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
 """What placements are called while the CPU compiler simplifies: it drops those that it knows."""
 
 
-def main() -> None:
-    """Read the request in the working directory, partition, and write the program."""
-    home = Path.cwd()
-    request = msgspec.json.decode(
-        (home / messages.REQUEST_FILE).read_bytes(), type=messages.PartitionRequest
-    )
-    source = (home / messages.PROGRAM_FILE).read_bytes()
-    try:
-        (home / messages.PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
-        answer = messages.PartitionAnswer()
-    except ProgramError as error:
-        answer = messages.PartitionAnswer(refused=error.marked_message, hint=error.marked_hint)
-    (home / messages.ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
+def _answered(request: messages.PartitionRequest, home: Path) -> messages.PartitionAnswer:
+    source = (home / PROGRAM_FILE).read_bytes()
+    (home / messages.PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
+    return messages.PartitionAnswer()
 
 
 def partitioned_here(source: bytes, request: messages.PartitionRequest) -> bytes:
@@ -169,7 +159,8 @@ class _Compiler:
             if not _CAPTURED:
                 sys.stderr.write(f"{error}\n")
                 first = str(error).strip().partition("\n")[0]
-                raise ProgramError(f"XLA's partitioner refuses it: {first}") from error
+                refused = f"XLA's partitioner refuses it: {first}"
+                raise ProgramError(refused, location=self._request.name) from error
         finally:
             _IS_CAPTURING.clear()
         return _CAPTURED[0]
@@ -341,4 +332,4 @@ def _stablehlo(module: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    serve(messages.PartitionRequest, _answered)

@@ -1,4 +1,4 @@
-"""The request to the process that times whole steps, and its answer, as JSON files."""
+"""The question to the process that times steps, and its answer (`hespas.base.question`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hespas.xla.compile.messages import MemoryAnalysis, Refused
-
-REQUEST_FILE = "request.json"
-PROGRAM_FILE = "program.mlir"
-ANSWER_FILE = "answer.json"
+from hespas.xla.compile.messages import MemoryAnalysis
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +36,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     processes: Processes | None = None
 
 
-class StepAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
+class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The durations of the timed steps, in order, and where they were measured.
 
     ``memory`` is the compiler's analysis of one device; ``free_bytes`` what was free on one before
@@ -59,26 +55,3 @@ class StepAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     made_inputs: int
     versions: Mapping[str, str]
     notes: tuple[str, ...]
-
-
-Answer = StepAnswer | Refused
-
-
-def encode(value: StepRequest | Answer) -> bytes:
-    """Return a request or an answer as JSON."""
-    return msgspec.json.encode(value)
-
-
-def decode_request(source: bytes) -> StepRequest:
-    """Read a request; `msgspec.DecodeError` where it is none."""
-    return msgspec.json.decode(source, type=StepRequest)
-
-
-def decode_answer(source: bytes) -> Answer:
-    """Read an answer; `msgspec.DecodeError` where it is none.
-
-    >>> refused = Refused(error="ToolError", message="no", location="", hint="")
-    >>> decode_answer(encode(refused)) == refused
-    True
-    """
-    return msgspec.json.decode(source, type=StepAnswer | Refused)

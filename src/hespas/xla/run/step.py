@@ -1,8 +1,7 @@
 """Run whole steps of a program on the devices that are there: a process of its own.
 
-Started as ``python -m hespas.xla.run.step`` in a directory that holds the request and the program
-(`hespas.xla.run.messages` names the files); the answer is left there. JAX takes its platform and
-its processes when it starts, and a step that hangs can only be ended with its process.
+It answers a question (`hespas.base.question`). JAX takes its platform and its processes when it
+starts, and a step that hangs can only be ended with its process.
 """
 
 # JAX's own types are only partly known.
@@ -20,9 +19,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hespas.base.question import PROGRAM_FILE, serve
 from hespas.base.units import format_bytes_binary
 from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
-from hespas.xla.compile.messages import MemoryAnalysis, Refused
+from hespas.xla.compile.messages import MemoryAnalysis
 from hespas.xla.compile.prepare import Prepared, prepare
 from hespas.xla.compile.worker import compile_options, memory_analysis, status_error
 from hespas.xla.hlo.schema import message_class
@@ -80,28 +80,19 @@ class _Loaded:
 
 
 def main() -> None:
-    """Read the request in the working directory, run the program, and write the answer."""
-    home = Path.cwd()
-    request = messages.decode_request((home / messages.REQUEST_FILE).read_bytes())
-    try:
-        answer: messages.Answer = _timed(request, (home / messages.PROGRAM_FILE).read_bytes())
-    except HespasError as error:
-        answer = Refused(
-            error=type(error).__name__,
-            message=error.marked_message,
-            location=error.location,
-            hint=error.marked_hint,
-        )
-    (home / messages.ANSWER_FILE).write_bytes(messages.encode(answer))
-    if request.processes is not None:
+    """Answer the question in the working directory."""
+    serve(messages.StepRequest, _timed)
+    distributed = import_module("jax").distributed
+    if distributed.is_initialized():
         # The others end with the first one, unless all wait for the last.
-        import_module("jax").distributed.shutdown()
+        distributed.shutdown()
     sys.stderr.flush()
     # What devices still do would be waited for at exit.
     os._exit(0)
 
 
-def _timed(request: messages.StepRequest, source: bytes) -> messages.StepAnswer:
+def _timed(request: messages.StepRequest, home: Path) -> messages.StepAnswer:
+    source = (home / PROGRAM_FILE).read_bytes()
     prepared = _prepared(request, source, partitions_as_replicas=False)
     count = prepared.replicas * prepared.partitions
     devices = _devices(request, count)

@@ -79,7 +79,7 @@ def test_published_times_are_not_in_the_key(play: Play, tmp_path: Path) -> None:
 
 
 def test_a_row_that_fails_does_not_stop_the_others(play: Play, tmp_path: Path) -> None:
-    play(f"grep -q b.mlir row.json && exit 3\necho '{ANSWER}' > answer.json")
+    play(f"grep -q b.mlir request.json && exit 3\necho '{ANSWER}' > answer.json")
     rows = [replace(ROW, workload="b.mlir"), ROW, replace(ROW, missing="no recipe")]
     failed, done, missing = predicted(rows, row_cache(tmp_path / "cache"))
     assert failed.answer is None
@@ -92,7 +92,7 @@ def test_a_row_that_fails_does_not_stop_the_others(play: Play, tmp_path: Path) -
 def test_what_is_not_compiled_is_fused_and_says_why(play: Play, tmp_path: Path) -> None:
     fused = ANSWER.replace("compiled", "fused")
     play(
-        f"grep -q compiled row.json || {{ echo '{fused}' > answer.json; exit; }}\n"
+        f"grep -q compiled request.json || {{ echo '{fused}' > answer.json; exit; }}\n"
         """echo '{"refused": "the compiler for H100 was ended by SIGXCPU: x"}' > answer.json"""
     )
     cached = row_cache(tmp_path / "cache")
@@ -120,9 +120,9 @@ def test_a_process_that_takes_too_long_is_ended(play: Play, tmp_path: Path) -> N
 
 def test_the_cheapest_is_first(play: Play, tmp_path: Path) -> None:
     play(
-        f"grep -o '[ab].mlir' row.json >> {tmp_path}/order\n"
-        f"grep -q b.mlir row.json && echo '{ANSWER.replace('5.0', '1.0')}' > answer.json\n"
-        f"grep -q a.mlir row.json && echo '{ANSWER}' > answer.json\nexit 0"
+        f"grep -o '[ab].mlir' request.json >> {tmp_path}/order\n"
+        f"grep -q b.mlir request.json && echo '{ANSWER.replace('5.0', '1.0')}' > answer.json\n"
+        f"grep -q a.mlir request.json && echo '{ANSWER}' > answer.json\nexit 0"
     )
     cached = row_cache(tmp_path / "cache")
     rows = [ROW, replace(ROW, workload="b.mlir")]

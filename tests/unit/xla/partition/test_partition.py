@@ -169,7 +169,7 @@ def test_what_was_partitioned_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(command: Sequence[str], **settings: object) -> None:
         raise AssertionError(command)
 
-    monkeypatch.setattr("hespas.xla.partition.partition.run_program", refuse)
+    monkeypatch.setattr("hespas.base.question.run_program", refuse)
     assert partition_module(module, GSPMD.encode(), kept=kept) == first
     with pytest.raises(AssertionError):
         partition_module(module, GSPMD.encode())

@@ -1,0 +1,111 @@
+"""A question to a module of hespas that runs in a process of its own, and its answer.
+
+Compilers and JAX use gigabytes, can abort and take their settings when they start, so that they do
+not run in the process that asks. The question is ``request.json`` in the process's directory, the
+answer ``answer.json``, or ``refused.json`` where it ends with an error of `hespas.errors`; modules
+say which other files they read and write there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hespas import errors
+from hespas.base.process import LOG_NAME, Limits, last_words, run_program
+from hespas.errors import ExtraMissingError, HespasError, ToolError
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+PROGRAM_FILE = "program.mlir"
+"""The program that a question is about, and in some answers the one that was made."""
+
+_REQUEST_FILE = "request.json"
+_ANSWER_FILE = "answer.json"
+_REFUSED_FILE = "refused.json"
+
+
+class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """An error; ``error`` names its class in `hespas.errors`, ``trace`` is where it arose."""
+
+    error: str
+    message: str
+    location: str | None
+    hint: str
+    trace: str
+
+
+def ask(
+    module: str,
+    request: msgspec.Struct,
+    answer: type[Answer],
+    *,
+    name: str,
+    directory: Path,
+    limits: Limits,
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run a module that answers (`serve`) in ``directory``, and return its answer.
+
+    ``name`` stands in messages. Raises the error that the module ended with, and `ToolError`,
+    naming the log, for a process that fails or leaves no answer. ``directory`` is removed with an
+    error that says as much as the log.
+    """
+    (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
+    run_program(
+        [sys.executable, "-P", "-m", module],
+        name=name,
+        directory=directory,
+        limits=limits,
+        environment=environment,
+    )
+    log = directory / LOG_NAME
+    refused = directory / _REFUSED_FILE
+    try:
+        if not refused.exists():
+            return msgspec.json.decode((directory / _ANSWER_FILE).read_bytes(), type=answer)
+        refusal = msgspec.json.decode(refused.read_bytes(), type=_Refusal)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ToolError(f"{name} left no answer: {last_words(log)}", location=str(log)) from error
+    raise _error(refusal, log)
+
+
+def _error(refusal: _Refusal, log: Path) -> HespasError:
+    kind: type[HespasError] = getattr(errors, refusal.error)
+    location = refusal.location or ""
+    if kind is ToolError:
+        location = f"{location}: {log}" if location else str(log)
+    else:
+        shutil.rmtree(log.parent, ignore_errors=True)
+    if kind is ExtraMissingError:
+        kind = ToolError
+    error = kind(refusal.message, location=location, hint=refusal.hint)
+    # What --debug shows.
+    error.add_note(refusal.trace)
+    return error
+
+
+def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> None:
+    """Answer the question in the working directory; ``answered`` is given the directory too."""
+    home = Path.cwd()
+    question = msgspec.json.decode((home / _REQUEST_FILE).read_bytes(), type=request)
+    try:
+        answer = answered(question, home)
+    except HespasError as error:
+        refusal = _Refusal(
+            error=type(error).__name__,
+            message=error.marked_message,
+            location=error.location,
+            hint=error.marked_hint,
+            trace="".join(traceback.format_exception(error)),
+        )
+        (home / _REFUSED_FILE).write_bytes(msgspec.json.encode(refusal))
+    else:
+        (home / _ANSWER_FILE).write_bytes(msgspec.json.encode(answer))

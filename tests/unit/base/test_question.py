@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hespas.base.process import Limits
+from hespas.base.question import ask
+from hespas.errors import ProgramError, ToolError
+
+ANSWERER = """
+import msgspec
+from hespas import errors
+from hespas.base.question import serve
+
+class Question(msgspec.Struct):
+    number: int
+
+class Doubled(msgspec.Struct):
+    number: int
+
+def answered(question, home):
+    if question.number < 0:
+        raise errors.ProgramError("it is negative", location="a.mlir", hint="give another")
+    if question.number == 0:
+        raise errors.ToolError("it broke")
+    if question.number == 1:
+        raise SystemExit(0)
+    return Doubled(number=2 * question.number)
+
+if __name__ == "__main__":
+    serve(Question, answered)
+"""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+
+
+class Doubled(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "answerer.py").write_text(ANSWERER)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path / "modules"), *sys.path]))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def asked(number: int, home: Path) -> Doubled:
+    return ask(
+        "answerer",
+        Question(number=number),
+        Doubled,
+        name="the doubler",
+        directory=home,
+        limits=Limits(time_s=60),
+    )
+
+
+def test_a_question_is_answered(home: Path) -> None:
+    assert asked(4, home) == Doubled(number=8)
+
+
+def test_errors_of_the_module_are_raised_here(home: Path) -> None:
+    with pytest.raises(ProgramError, match=r"^a\.mlir: it is negative; give another") as caught:
+        asked(-1, home)
+    assert "answered" in caught.value.__notes__[0]
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(("number", "why"), [(0, "it broke"), (1, "left no answer")])
+def test_a_process_that_breaks_keeps_its_log(home: Path, number: int, why: str) -> None:
+    with pytest.raises(ToolError, match=why) as caught:
+        asked(number, home)
+    assert str(home / "log.txt") in str(caught.value)
+    assert (home / "log.txt").exists()
