@@ -412,7 +412,7 @@ class _Walk:
 
     def scatter(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a scatter: its result lies as what it writes over, zeros as its users want them."""
-        if len(op.results) > 1:
+        if op.results[1:]:
             self.standing(op, operands)
             return
         start, *others = operands
