@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from msgspec.structs import asdict
 
-from hespas.program.attrs import Attrs, CaseAttrs, WhileAttrs
+from hespas.program.attrs import Attrs, BitcastAttrs, CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.types import Type
 
@@ -183,8 +183,17 @@ class Printer:
 
 
 def _fields(attrs: Attrs) -> tuple[tuple[str, str], ...]:
-    """Return the typed attributes of an operation that has no text of them."""
-    return tuple([(name, str(value)) for name, value in asdict(attrs).items()])
+    """Return the typed attributes of an operation that has no text of them, as strings.
+
+    Those of loops and branches stand in comments, those of a bitcast in its types.
+    """
+    if isinstance(attrs, BitcastAttrs | CaseAttrs | WhileAttrs):
+        return ()
+    return tuple([(name, f'"{_escaped(str(each))}"') for name, each in asdict(attrs).items()])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\5C").replace('"', "\\22")
 
 
 def _note(attrs: Attrs) -> str:

@@ -5,11 +5,12 @@ from collections.abc import Hashable
 import pytest
 
 from hespas.frontend.overrides import LoadOptions
-from hespas.program.attrs import NO_ATTRS
+from hespas.program.attrs import NO_ATTRS, CaseAttrs, DimensionsAttrs
 from hespas.program.program import Block, Op, Program, Value
 from hespas.program.text import (
     attributes_text,
     fingerprint,
+    function_text,
     module_text,
     quoted_symbol,
     structure_key,
@@ -194,3 +195,28 @@ def test_arguments_of_a_body_that_is_used_twice_are_reported_apart() -> None:
 
     assert key(bodies[0]) == key(bodies[0])
     assert key(bodies[0]) != key(bodies[1])
+
+
+def test_typed_attributes_without_text_are_strings_but_for_loops_and_branches() -> None:
+    predicate, value = Value(type=tensor_type("i1")), Value(type=tensor_type("f32", 2))
+    made = Value(type=value.type)
+    end = Op(dialect="stablehlo", kind="return", operands=(value,), results=(), attrs=NO_ATTRS)
+    branch = Block(arguments=(), operations=(end,))
+    choice = Op(
+        dialect="stablehlo",
+        kind="if",
+        operands=(predicate,),
+        results=(made,),
+        attrs=CaseAttrs(weights=None),
+        regions=(branch, branch),
+    )
+    turned = Op(
+        dialect="stablehlo",
+        kind="reverse",
+        operands=(made,),
+        results=(Value(type=value.type),),
+        attrs=DimensionsAttrs(dimensions=(0,)),
+    )
+    text = function_text("main", (predicate, value), (choice, turned), turned.results)
+    assert '{dimensions = "(0,)"}' in text
+    assert "weights" not in text
