@@ -1,1 +1,6 @@
-"""Predictions against measurements: steps measured here, published steps, and calibration."""
+"""Predictions against measurements.
+
+`measure` runs steps on the devices of this machine and times them, `validate` predicts steps that
+others published, and `calibrate` turns measurements of a cluster into a preset. Each returns values
+with the measured and the predicted figures; `hespas.report` and the commands show them.
+"""
