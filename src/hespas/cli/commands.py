@@ -57,8 +57,14 @@ _COMMANDS = {
 }
 
 
+_OF_STUDIES = ("sweep", "search")
+"""Commands of ``study_command``, by the names of their functions."""
+
+
 def command_named(name: str) -> click.Command:
     """Import a command and return it."""
+    if name in _OF_STUDIES:
+        return getattr(importlib.import_module("hespas.cli.study_command"), name)
     command: click.Command = importlib.import_module(f"hespas.cli.{name}_command").command
     return command
 

@@ -1,4 +1,4 @@
-"""``hespas study``: compare many configurations, resume, and look at what came of it."""
+"""``hespas study``, ``sweep`` and ``search``: compare many configurations, and find the best."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hespas.cli import flags
 from hespas.cli.help import Command, Commands
 from hespas.cli.outputs import check_targets, write_json
 from hespas.cli.progress import time_text
+from hespas.cli.study_flags import search_from, searched, study_from
 from hespas.errors import ConfigError
 from hespas.study.executor import ExecutorOptions
 from hespas.study.rows import (
@@ -326,3 +327,48 @@ def compare_command(directory: Path, first: str, second: str) -> None:
     found = table_of(directory)
     rows: Sequence[Row] = [row_named(found, name) for name in (first, second)]
     click.echo(compared_text(rows[0], rows[1]))
+
+
+@flags.command(
+    "sweep",
+    short_help="Predict a step on several clusters: how it scales.",
+    example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB -o DIR",
+)
+@click.argument("model")
+@searched
+@output_option
+@running
+def sweep(model: str, output: Path, json_file: str | None, **given: Any) -> int:
+    """Predict a step of MODEL for every combination of what is listed with commas.
+
+    All are predicted to the end: compiled, where a compiler is.
+    """
+    return run_and_show(study_from(model, given), output, json_file, given)
+
+
+@flags.command(
+    "search",
+    short_help="Find the best mesh for a model on a cluster.",
+    example="hespas search llama3-70b --cluster 256xH100_80GB -o DIR",
+)
+@click.argument("model")
+@searched
+@flags.plain(
+    "--compile",
+    "compiled",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many of the best are compiled (default: 8).",
+)
+@output_option
+@running
+def search(
+    model: str, output: Path, json_file: str | None, compiled: int | None, **given: Any
+) -> int:
+    """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
+
+    Unless they are given, all meshes of the model's axes are searched (pipe and context only where
+    --mesh names them), what the backward pass computes again, and how many sequences are computed
+    at a time.
+    """
+    return run_and_show(search_from(model, given, compiled=compiled), output, json_file, given)
