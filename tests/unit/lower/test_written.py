@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hespas.frontend.load import load_source
-from hespas.lower.written import MOST_PLACES, read_often
+from hespas.lower.written import MOST_PLACES, _Walk, read_often  # pyright: ignore[reportPrivateUsage]
 from hespas.program.program import Op
 from programs import main_function
 
@@ -43,3 +43,12 @@ def test_a_kernel_reads_at_no_more_places_than_sixteen() -> None:
 
 def test_what_is_small_is_computed_again() -> None:
     assert written(9, largest=12) == []
+
+
+def test_trees_of_small_sums_take_few_steps() -> None:
+    walk = _Walk(
+        operations=(ops := sums_of_pairs(13, largest=13)), loops=set(range(len(ops))), free=set()
+    )
+    for at, op in enumerate(ops):
+        walk.op(at, op)
+    assert max(len(places) for each in walk.places for places in each.values()) <= 64
