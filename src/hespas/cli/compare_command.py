@@ -50,7 +50,7 @@ def command(
     check_targets(json_file, None)
     limit = None if fail_above is None else _share(fail_above)
     names = (str(first), str(second))
-    a, b = (read_report(path, may_lack=True) for path in (first, second))
+    a, b = (read_report(path) for path in (first, second))
     comparison = compared(a, b, names=names)
     if limit is not None:
         comparison = with_limit(comparison, limit)

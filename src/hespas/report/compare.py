@@ -16,7 +16,7 @@ import msgspec
 from hespas.base.decode import read_json
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
-from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport
+from hespas.prediction.figures.schema import SCHEMA_VERSION, RunReport
 from hespas.report.text import table_lines
 
 _REST = "not in the table"
@@ -24,21 +24,6 @@ _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
 """Half a picosecond, below which two times are the same."""
-_ABSENT: Mapping[str, object] = {
-    **dict.fromkeys(("program", "node", "method", "samples"), ""),
-    "fidelity": "exported",
-    **dict.fromkeys(("devices", "communication_s", "host_transfer_s", "straggler_s"), 0),
-    **dict.fromkeys(("exposed_host_transfer_s", "flops", "memory_traffic_bytes"), 0),
-    **dict.fromkeys(("peak_memory_bytes", "host_memory_bytes", "host_transfer_bytes"), 0),
-    **dict.fromkeys(("system", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s"), None),
-    **dict.fromkeys(("mfu", "hardware_utilisation", "flops_utilisation"), None),
-    **dict.fromkeys(("memory_utilisation", "energy_j", "energy", "memory_capacity_bytes"), None),
-    **dict.fromkeys(("kinds", "phases", "layers", "communication", "explain"), ()),
-    **dict.fromkeys(("assumptions", "assumption_groups", "warnings"), ()),
-    "bound": dict.fromkeys(BoundShares.__struct_fields__, 0.0),
-    **{name: {} for name in ("per_op", "options", "versions")},
-}
-"""What stands for keys that a result lacks."""
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +86,10 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
     return msgspec.structs.replace(comparison, fail_above=limit, fails=fails)
 
 
-def read_report(path: Path, *, may_lack: bool = False) -> RunReport:
+def read_report(path: Path) -> RunReport:
     """Read the result that ``hespas run --json`` wrote, or run.json of a directory.
 
-    Keys that it ``may_lack`` are empty then. Raises `ConfigError` for another file or schema
-    version.
+    Raises `ConfigError` for another file or schema version, and for one that lacks a key.
     """
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -131,16 +115,11 @@ def read_report(path: Path, *, may_lack: bool = False) -> RunReport:
             hint=_RUN_AGAIN,
         )
     try:
-        return report_of(given) if may_lack else msgspec.convert(given, RunReport)
+        return msgspec.convert(given, RunReport)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
         ) from None
-
-
-def report_of(data: Mapping[str, object]) -> RunReport:
-    """Return a result from some of its keys; tables that it lacks are empty."""
-    return msgspec.convert({**_ABSENT, **data}, RunReport)
 
 
 def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Comparison:
