@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import hespas
-from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.schema import BoundShares, RunReport
 from hespas.prediction.goodput.options import GoodputOptions
 
 
@@ -43,3 +43,20 @@ def pipeline_json() -> dict[str, Any]:
 def pipeline_step(**changed: Any) -> RunReport:
     """Return it as a value, with what is changed."""
     return msgspec.convert({**pipeline_json(), **changed}, RunReport)
+
+
+EMPTY_RESULT: dict[str, Any] = {
+    **dict.fromkeys(("program", "node", "method", "samples"), ""),
+    "fidelity": "exported",
+    **dict.fromkeys(("devices", "communication_s", "host_transfer_s", "straggler_s"), 0),
+    **dict.fromkeys(("exposed_host_transfer_s", "flops", "memory_traffic_bytes"), 0),
+    **dict.fromkeys(("peak_memory_bytes", "host_memory_bytes", "host_transfer_bytes"), 0),
+    **dict.fromkeys(("system", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s"), None),
+    **dict.fromkeys(("mfu", "hardware_utilisation", "flops_utilisation"), None),
+    **dict.fromkeys(("memory_utilisation", "energy_j", "energy", "memory_capacity_bytes"), None),
+    **dict.fromkeys(("kinds", "phases", "layers", "communication", "explain"), ()),
+    **dict.fromkeys(("assumptions", "assumption_groups", "warnings"), ()),
+    "bound": dict.fromkeys(BoundShares.__struct_fields__, 0.0),
+    **{name: {} for name in ("per_op", "options", "versions")},
+}
+"""A result of ``hespas run --json`` without its times and its schema version."""

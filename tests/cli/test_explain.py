@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from hespas.prediction.figures.schema import SCHEMA_VERSION
+from step_reports import EMPTY_RESULT
 
 Call = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,10 +54,8 @@ def test_a_step_that_is_longer_by_more_than_the_limit_has_its_own_code(
     files: list[str] = []
     for name, step_s in (("a", 1.0), ("b", second)):
         file = tmp_path / f"{name}.json"
-        parts = {"compute_s": step_s, "exposed_communication_s": 0.0}
-        file.write_text(
-            json.dumps({"schema_version": SCHEMA_VERSION, "step_time_s": step_s, **parts})
-        )
+        times = {"step_time_s": step_s, "compute_s": step_s, "exposed_communication_s": 0.0}
+        file.write_text(json.dumps({**EMPTY_RESULT, "schema_version": SCHEMA_VERSION, **times}))
         files.append(str(file))
     done = call("hespas", "compare", *files, "--fail-above", limit)
     assert done.returncode == code, done.stderr

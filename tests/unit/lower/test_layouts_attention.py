@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import pytest
 
 import hespas
-from hespas.price.estimate import LAUNCH
 
 
 def heads(count: int) -> jax.ShapeDtypeStruct:
@@ -57,30 +56,3 @@ def test_attention_takes_about_as_long_as_compiled(
     moved = predicted.estimates.total.total.bytes_moved
     assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.06)
     assert moved == pytest.approx(compiled_bytes, rel=0.1)
-
-
-# Compiled, the kernel of the softmax writes its result transposed while a block of threads holds so
-# many rows that it writes a sector at a time; longer rows are transposed by a kernel of their own.
-@pytest.mark.parametrize(
-    ("tokens", "kind", "kernels"),
-    [
-        (256, jnp.bfloat16, 7),
-        (576, jnp.bfloat16, 7),
-        (1024, jnp.bfloat16, 7),
-        (2048, jnp.bfloat16, 8),
-        (2048, jnp.float32, 7),
-        (4096, jnp.float32, 8),
-    ],
-)
-def test_a_softmax_is_transposed_by_its_own_kernel_where_a_tile_has_enough_rows(
-    tokens: int, kind: Any, kernels: int, tmp_path: Path
-) -> None:
-    def whole(queries: Any, keys: Any, values: Any) -> Any:
-        return jax.nn.dot_product_attention(queries, keys, values)
-
-    file = tmp_path / "attention.mlir"
-    given = (jax.ShapeDtypeStruct((2, tokens, 8, 64), kind),) * 3
-    file.write_text(jax.jit(whole).trace(*given).lower().as_text())
-    total = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused").estimates.total
-    counts = [each.count for name, each in total.per_op.items() if name != LAUNCH]
-    assert sum(counts) == kernels

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.prediction.figures.schema import SCHEMA_VERSION, BoundShares, RunReport
+from hespas.prediction.figures.schema import SCHEMA_VERSION, RunReport
 from hespas.report.compare import (
     Comparison,
     TimeRow,
@@ -20,21 +20,8 @@ from hespas.report.compare import (
     comparison_text,
     read_report,
 )
+from step_reports import EMPTY_RESULT
 
-ABSENT: dict[str, Any] = {
-    **dict.fromkeys(("program", "node", "method", "samples"), ""),
-    "fidelity": "exported",
-    **dict.fromkeys(("devices", "communication_s", "host_transfer_s", "straggler_s"), 0),
-    **dict.fromkeys(("exposed_host_transfer_s", "flops", "memory_traffic_bytes"), 0),
-    **dict.fromkeys(("peak_memory_bytes", "host_memory_bytes", "host_transfer_bytes"), 0),
-    **dict.fromkeys(("system", "tokens_per_s", "tokens_per_s_per_device", "samples_per_s"), None),
-    **dict.fromkeys(("mfu", "hardware_utilisation", "flops_utilisation"), None),
-    **dict.fromkeys(("memory_utilisation", "energy_j", "energy", "memory_capacity_bytes"), None),
-    **dict.fromkeys(("kinds", "phases", "layers", "communication", "explain"), ()),
-    **dict.fromkeys(("assumptions", "assumption_groups", "warnings"), ()),
-    "bound": dict.fromkeys(BoundShares.__struct_fields__, 0.0),
-    **{name: {} for name in ("per_op", "options", "versions")},
-}
 _TIMES = st.floats(min_value=0, max_value=1e3)
 
 
@@ -69,7 +56,7 @@ def result(
     compute_s: float = 1.0, exposed_s: float = 0.0, straggler_s: float = 0.0, **more: Any
 ) -> RunReport:
     return msgspec.convert(
-        ABSENT
+        EMPTY_RESULT
         | {
             "schema_version": SCHEMA_VERSION,
             "step_time_s": compute_s + exposed_s + straggler_s,
@@ -199,7 +186,7 @@ def written(tmp_path: Path, value: object) -> Path:
     return file
 
 
-PLAIN = ABSENT | {
+PLAIN = EMPTY_RESULT | {
     "schema_version": SCHEMA_VERSION,
     "step_time_s": 1.0,
     "compute_s": 1.0,

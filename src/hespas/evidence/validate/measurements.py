@@ -127,7 +127,7 @@ def check_header(
     missing = [name for name in needed if name not in names]
     unknown = [name for name in names if name not in columns]
     if missing or unknown:
-        fault = f"has a column {unknown[0]!r}" if unknown else f"has no column {missing[0]!r}"
+        fault = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
         raise MeasurementError(
             f"the table {fault}", location=location, hint=f"its columns are {', '.join(columns)}"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hespas.xla.compile import flags
@@ -28,4 +30,4 @@ def test_refusals_are_told_apart_and_other_failures_are_none(
         accelerator=TpuSlice(generation="v6e", topology="4x4"),
         flags={"xla_good": "1", "xla_none": "1", "xla_bad": "x", "xla_odd": "1"},
     )
-    assert flags.taken(question) == FlagsTaken(unknown=("xla_none",), bad=("xla_bad",))
+    assert flags.taken(question, Path()) == FlagsTaken(unknown=("xla_none",), bad=("xla_bad",))
