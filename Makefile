@@ -28,9 +28,9 @@ test-compilers: $(COMPILERS)/installed
 	HESPAS_COMPILERS=required $(COMPILERS)/bin/python -m pytest -q -n auto --maxprocesses 4 \
 		--dist loadfile tests/unit/compile tests/unit/xla/compile tests/cli/test_compile.py \
 		tests/cli/test_compiled.py tests/cli/test_validate.py tests/validation/test_blocks.py \
-		tests/unit/report/test_layers_compiled.py tests/unit/study/test_bounds.py \
-		tests/unit/report/test_communication_axes.py \
-		tests/unit/study/test_caches.py
+		tests/unit/prediction/figures/test_breakdown_compiled.py \
+		tests/unit/prediction/figures/test_communication_axes.py \
+		tests/unit/study/test_entry.py tests/unit/study/test_kept_caches.py
 
 $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)
