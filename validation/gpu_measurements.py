@@ -622,25 +622,20 @@ def _xla_rows(
     with jax.set_mesh(mesh):
         compiled = step.function.lower(*step.arguments).compile()
         state, *others = jax.tree.map_with_path(filled, step.arguments)
-        is_training = not name.endswith(("decode", "prefill"))
-
-        def run(state: Any) -> Any:
-            results = compiled(state, *others)
-            return results[0] if is_training else state
-
         # Steps of inference take the memory of their cache: each run gets arguments of its own.
-        if not is_training:
+        if name.endswith(("decode", "prefill")):
             del state, others
-            yield from _decode_rows(compiled, step, filled, names)
+            yield from _inference_rows(compiled, step, filled, names)
             return
+
         for _ in range(WARM_UP):
-            state = run(state)
+            state = compiled(state, *others)[0]
         jax.block_until_ready(state)
         durations = []
         with sampler.sampling() as samples:
             for _ in range(STEPS):
                 begin = time.perf_counter()
-                state = run(state)
+                state = compiled(state, *others)[0]
                 jax.block_until_ready(state)
                 durations.append(time.perf_counter() - begin)
         yield _row(names, "step", 1, statistics.median(durations))
@@ -649,12 +644,12 @@ def _xla_rows(
         with tempfile.TemporaryDirectory() as directory:
             with jax.profiler.trace(directory, create_perfetto_trace=True):
                 for _ in range(4):
-                    state = run(state)
+                    state = compiled(state, *others)[0]
                 jax.block_until_ready(state)
             yield from _traced(Path(directory), 4, names)
 
 
-def _decode_rows(
+def _inference_rows(
     compiled: Any, step: Any, filled: Callable[[Any], Any], names: dict[str, object]
 ) -> Iterator[dict[str, object]]:
     import jax

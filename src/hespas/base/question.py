@@ -37,7 +37,7 @@ class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     message: str
-    location: str | None
+    location: str
     hint: str
     trace: str
 
@@ -79,7 +79,7 @@ def ask(
 
 def _error(refusal: _Refusal, log: Path) -> HespasError:
     kind: type[HespasError] = getattr(errors, refusal.error)
-    location = refusal.location or ""
+    location = refusal.location
     if kind is ToolError:
         location = f"{location}: {log}" if location else str(log)
     else:

@@ -27,7 +27,7 @@ from hespas.program.uses import Uses
 
 MOST_PLACES, FEWEST_BYTES = 16, 1 << 16
 _COUNTED_PLACES = 4 * MOST_PLACES
-"""More places than so many are not told apart."""
+"""The most places of a value that are kept apart."""
 
 _FEWEST_COLUMNS, _MANY_BLOCKS = 32, 32
 _ROWS_OF_BLOCK = 64

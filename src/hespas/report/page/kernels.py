@@ -362,7 +362,7 @@ def _stage_parts(
 ) -> Iterator[Cards | Notes | Chart | Table]:
     yield Cards(figures=tuple(_figures(pipeline)))
     unit = time_unit(report.step_time_s)
-    told = [
+    sentences = [
         f"stage {row.stage} computes {format_time(row.compute_s)}, "
         f"waits {format_time(row.waiting_s + row.end_s)}"
         for row in pipeline.stages
@@ -370,7 +370,7 @@ def _stage_parts(
     times = _bars(pipeline, stage_times, unit, format_time)
     yield layered_chart(
         f"What a device of each stage does over the step, in {unit.name}",
-        "; ".join(told).capitalize() + ".",
+        "; ".join(sentences).capitalize() + ".",
         times,
         height=30 * len(pipeline.stages),
         layer=[_layer(pipeline, across("amount", unit, stack="zero"), _TIMES, "time")],
