@@ -16,7 +16,7 @@ from hespas.simulate.flow.algorithms import Pricer
 from hespas.simulate.flow.network import run_flow
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.symmetry import Classes, find_classes
-from hespas.simulate.flow.topology import OverriddenTopology, Topology, make_topology
+from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.flow.transfers import PIECES
 from hespas.simulate.jobs import with_durations
 from hespas.simulate.models import SPECIFIED
@@ -85,12 +85,9 @@ def planned_flow(
     _check_job(job)
     if isinstance(system, System):
         _check_options(system)
-    topology: Topology = make_topology(interconnect)
     is_irregular = cluster is not None and bool(cluster.links)
-    plain = None
-    if cluster is not None and cluster.links:
-        plain = Pricer(interconnect, topology)
-        topology = OverriddenTopology(topology, cluster)
+    topology = make_topology(interconnect, cluster)
+    plain = Pricer(interconnect, make_topology(interconnect)) if is_irregular else None
     planner = Planner(Pricer(interconnect, topology, plain), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
@@ -124,7 +121,7 @@ def check_network(system: System, cluster: Cluster | None) -> None:
     """Raise `SimulationError` for options of a system, and links that differ, outside the model."""
     _check_options(system)
     if cluster is not None and cluster.links:
-        OverriddenTopology(make_topology(interconnect_of(system)), cluster)
+        make_topology(interconnect_of(system), cluster)
 
 
 def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:

@@ -5,12 +5,12 @@ import pytest
 from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.machine_links import Edge, Graph
-from hespas.simulate.flow.topology import Wires, make_topology
+from hespas.simulate.flow.topology import Topology, make_topology
 
 WIRE = LinkParameters(bandwidth_bytes_per_s=2e9, latency_s=1e-6)
 
 
-def dimensions(*shapes: tuple[Shape, int]) -> Wires:
+def dimensions(*shapes: tuple[Shape, int]) -> Topology:
     found = [
         Dimension(
             shape=shape,
@@ -24,7 +24,7 @@ def dimensions(*shapes: tuple[Shape, int]) -> Wires:
     return make_topology(Interconnect(name="n", fabric=Dimensions(dimensions=tuple(found))))
 
 
-def way(topology: Wires, source: int, target: int) -> list[str]:
+def way(topology: Topology, source: int, target: int) -> list[str]:
     links: list[int] = topology.routes([source], [target]).link.tolist()
     return [topology.name(link) for link in links]
 

@@ -12,7 +12,7 @@ from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.flow.topology import OverriddenTopology, make_topology
+from hespas.simulate.flow.topology import make_topology
 from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 LINK = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
@@ -31,7 +31,7 @@ def dead(*names: str) -> Cluster:
 
 
 def way(of: Interconnect, cluster: Cluster, source: int, target: int) -> list[str]:
-    topology = OverriddenTopology(make_topology(of), cluster)
+    topology = make_topology(of, cluster)
     routes = topology.routes([source], [target])
     assert routes.latency_ns[0] == pytest.approx(1000 * len(routes.link))
     return [topology.name(int(link)) for link in routes.link]
