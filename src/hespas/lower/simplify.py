@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hespas.program.attrs import CompareAttrs, ConstantAttrs, DimensionsAttrs, SliceAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, size_of, values_read
-from hespas.program.rewrite import live, plain_op
+from hespas.program.rewrite import live, plain_op, renamed_op
 from hespas.program.text import structure_key
 from hespas.program.types import NumberKind, TensorType, Type
 
@@ -112,9 +112,8 @@ class _Walk:
 
     def op(self, op: Op) -> None:
         """Add an operation, or record what stands for its results."""
-        operands = self.local(op.operands)
-        if operands != op.operands:
-            op = replace(op, operands=operands)
+        read = op.operands if op.traits.category is Category.CONTROL else values_read(op)
+        op = renamed_op(op, dict(zip(read, self.local(read), strict=True)))
         op = self._folded(_without_reduction(op))
         same = self._identity(op)
         if same is not None:

@@ -284,8 +284,7 @@ def all_ops(program: Program) -> Iterator[Op]:
 def values_read(op: Op) -> Sequence[Value]:
     """Return an operation's operands, then the outer values that its regions read.
 
-    Only loops, branches and operations without a record read values around them; the bodies of
-    others, as of reductions and fusions, read their own arguments.
+    Fusions, collectives and asynchronous operations read nothing but their own arguments.
     """
     if not op.regions or not op.traits.reads_around:
         return op.operands

@@ -5,6 +5,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.lower.collectives import JOINED_SUMS, SCATTERED_SUMS
 from hespas.lower.simplify import Simplifier
+from hespas.program.program import values_read
 from programs import VECTOR, all_reduce, main_function, on_devices, vector_main
 from rewriting import rewritten
 
@@ -167,3 +168,21 @@ def test_a_loop_carries_what_is_no_constant() -> None:
     block = Simplifier().block(program.main.body)
     (loop,) = [op for op in block.operations if op.kind == "while"]
     assert len(loop.operands) == 3
+
+
+def test_comparators_read_the_constants_that_remain() -> None:
+    body = f"""%zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %same = stablehlo.constant dense<0.0> : tensor<f32>
+    %wide = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> {VECTOR}
+    %b = stablehlo.add %a, %wide : {VECTOR}
+    %r = "stablehlo.sort"(%b) <{{dimension = 0 : i64, is_stable = true}}> ({{
+    ^bb0(%one: tensor<f32>, %other: tensor<f32>):
+      %key = stablehlo.maximum %one, %same : tensor<f32>
+      %before = stablehlo.compare LT, %key, %other : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %before : tensor<i1>
+    }}) : ({VECTOR}) -> {VECTOR}"""
+    program = load_source(vector_main(body).encode(), name="test.mlir")
+    block = Simplifier().block(program.main.body)
+    constant, *_, sort, _ = block.operations
+    assert [op.kind for op in block.operations].count("constant") == 1
+    assert constant.results[0] in values_read(sort)

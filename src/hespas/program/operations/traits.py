@@ -121,7 +121,7 @@ class Traits:
     @property
     def reads_around(self) -> bool:
         """Whether its regions may read values of the block around it."""
-        return self.category in (Category.CONTROL, Category.UNKNOWN)
+        return self.category not in (Category.FUSION, Category.ASYNCHRONOUS, Category.COLLECTIVE)
 
     @property
     def is_fusible(self) -> bool:
