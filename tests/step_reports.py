@@ -9,7 +9,7 @@ import msgspec
 
 import hespas
 from hespas.prediction.figures.schema import BoundShares, RunReport
-from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.goodput import GoodputOptions
 
 
 @cache

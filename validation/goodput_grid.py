@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 
-from hespas.prediction.goodput.model import FAILURES as RATES
-from hespas.prediction.goodput.model import LongRun, best_interval_s, goodput_of
-from hespas.prediction.goodput.simulation import simulated
+from goodput_run import simulated
+from hespas.prediction.goodput import FAILURES as RATES
+from hespas.prediction.goodput import LongRun, best_interval_s, goodput_of
 
 FAILURES = 60_000
 INTERVALS = (40_000, 3_000_000)

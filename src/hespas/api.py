@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hespas.evidence.measure.measured import Measurement
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.prediction.goodput.options import GoodputOptions
+    from hespas.prediction.goodput import GoodputOptions
     from hespas.prediction.options import PredictOptions
     from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
     from hespas.program.program import Program

@@ -23,7 +23,7 @@ from hespas.errors import (
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device, load_system
-from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.options import PredictOptions, ReportOptions
 from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
 from hespas.price.cache import DiskStore, MemoryStore

@@ -13,7 +13,7 @@ from hespas.prediction import checks, composition, machines
 from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.step import explain_rows
-from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.options import (
     EnergyOptions,
     OutputOptions,

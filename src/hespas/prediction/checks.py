@@ -17,7 +17,7 @@ from hespas.hardware.interconnect import Dimensions, interconnect_of
 from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System
 from hespas.models.part import EXPERT, PIPE
-from hespas.prediction.goodput.model import failure_interval
+from hespas.prediction.goodput import failure_interval
 from hespas.prediction.machines import (
     check_caches,
     check_device_options,

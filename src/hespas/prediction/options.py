@@ -32,7 +32,7 @@ from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System
 from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
-from hespas.prediction.goodput.options import GoodputOptions
+from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.option_texts import (
     parse_branch_weights,
     parse_cluster,

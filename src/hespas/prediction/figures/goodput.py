@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.errors import ConfigError, option
 from hespas.prediction.figures.schema import GoodputReport
-from hespas.prediction.goodput.model import (
+from hespas.prediction.goodput import (
     CHECKPOINT_BYTES_PER_S,
     CHECKPOINT_SOURCE,
+    DEFAULT_REPAIR_S,
+    DEFAULT_START_S,
+    GoodputOptions,
     LongRun,
     best_interval_s,
     failure_interval,
     goodput_of,
 )
-from hespas.prediction.goodput.options import DEFAULT_REPAIR_S, DEFAULT_START_S, GoodputOptions
 from hespas.prediction.result import Prediction
 from hespas.program.types import size_bytes
 

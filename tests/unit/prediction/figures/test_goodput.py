@@ -12,14 +12,15 @@ from hespas.models.catalogue import model_named
 from hespas.prediction.figures.goodput import goodput_report
 from hespas.prediction.figures.schema import GoodputReport
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.goodput.model import (
+from hespas.prediction.goodput import (
     CHECKPOINT_BYTES_PER_S,
+    DEFAULT_START_S,
     FAILURES,
+    GoodputOptions,
     LongRun,
     best_interval_s,
     goodput_of,
 )
-from hespas.prediction.goodput.options import DEFAULT_START_S, GoodputOptions
 from hespas.report.run import goodput_lines
 from step_reports import pipeline_step
 

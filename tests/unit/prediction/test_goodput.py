@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.prediction.goodput.model import Goodput, LongRun, best_interval_s, goodput_of
+from hespas.prediction.goodput import Goodput, LongRun, best_interval_s, goodput_of
 
 RUN = LongRun(failure_interval_s=10_000, start_s=300, load_s=60, save_s=60, interval_s=1_100)
 TIMES = st.floats(1.0, 1e5)

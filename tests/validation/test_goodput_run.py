@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from hespas.prediction.goodput.model import LongRun, goodput_of
-from hespas.prediction.goodput.simulation import simulated
+from goodput_run import simulated
+from hespas.prediction.goodput import LongRun, goodput_of
 
 RUNS = {
     "a large cluster": LongRun(

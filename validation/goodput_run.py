@@ -1,4 +1,4 @@
-"""A long run played through, failure by failure: the judge of the closed forms in `model`."""
+"""A long run played through, failure by failure: the judge of the closed forms of `hespas.prediction.goodput`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from hespas.prediction.goodput.model import Goodput, LongRun
+from hespas.prediction.goodput import Goodput, LongRun
 
 _DAY_S = 86400.0
 
