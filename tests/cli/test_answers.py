@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hespas.cli import run_command
+from hespas.cli import predict_commands
 from hespas.split import flatten
 from programs import all_reduce, on_devices, vector_main
 
@@ -254,7 +254,7 @@ def test_what_is_too_large_to_be_walked_is_answered_by_some_rounds_of_its_loops(
     batch = ("--sequence", "512", "--global-batch", "128", "--micro-batch", "1")
     words = ("run", *step, *batch, "--fidelity", "fused")
     whole = answer(call("hespas", *words, "--json", "-"))
-    for module in (run_command, flatten):
+    for module in (predict_commands, flatten):
         monkeypatch.setattr(module, "MOST_OPERATIONS", 2000)
     found = answer(call("hespas", *words, "--json", "-"))
     assert found["step_time_s"] == whole["step_time_s"]

@@ -308,7 +308,7 @@ def test_a_fault_of_ours_is_one_line_too(call: Call, monkeypatch: pytest.MonkeyP
     def fail(*given: object, **named: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("hespas.cli.run_command.flags.requested", fail)
+    monkeypatch.setattr("hespas.cli.flags.requested", fail)
     done = call("hespas", "run", program(ADD), *NODE)
     assert done.returncode == 2
     assert done.stderr == (

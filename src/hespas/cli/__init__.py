@@ -1,9 +1,8 @@
-"""The command line: a command is a file, ``NAME_command.py``, imported when it is called.
+"""The command line: files of commands, imported when one of theirs is called.
 
-Those of studies, ``sweep`` and ``search`` too, are in ``study_command``.
-
-`main` starts the process and `commands` runs a command and turns its errors into one line. `flags`
-makes flags from the fields of options dataclasses, and `hespas.prediction.options.PredictOptions`
-from what was given; `outputs` writes files. Commands compose no stages: they call
-`hespas.prediction`. Only what starts the process imports this folder.
+`main` starts the process and `commands` finds a command, runs it and turns its errors into one
+line. `answers` makes a command of a function that returns its text and JSON. `flags` makes flags
+from the fields of options dataclasses, and `hespas.prediction.options.PredictOptions` from what was
+given; `outputs` writes files. Commands compose no stages: they call `hespas.prediction`. Only what
+starts the process imports this folder.
 """

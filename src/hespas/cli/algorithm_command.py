@@ -12,7 +12,7 @@ from hespas.base.files import check_file, write_file
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.answers import Answer, answering, check_targets
 from hespas.errors import AlgorithmError, ConfigError
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
-@flags.command(
-    "algorithm",
-    short_help="Verify, show and convert a collective algorithm.",
-    example="hespas algorithm ring --ranks 8",
-)
+@answering("algorithm", example="hespas algorithm ring --ranks 8", checks_target=True)
 @click.argument("source")
 @flags.plain(
     "--ranks", type=click.IntRange(min=2), metavar="N", help="How many ranks: made for, or checked."
@@ -52,9 +48,7 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     help="Write Chakra graphs, DIR/NAME.RANK.et, as ASTRA-sim reads them.",
 )
 @flags.plain("--xml", type=flags.FILE, metavar="FILE", help="Write MSCCL's XML.")
-@flags.json_option
-@flags.common
-def command(
+def algorithm(
     *,
     source: str,
     ranks: int | None,
@@ -63,9 +57,7 @@ def command(
     chakra: Path | None,
     xml: Path | None,
     json_file: str | None,
-    log_level: str | None,
-    log_path: Path | None,
-) -> None:
+) -> Answer | int:
     """Verify that SOURCE computes its collective, and show what it does.
 
     SOURCE is a file of MSCCL's XML, the prefix of Chakra graphs (PREFIX.0.et, ...), or the name
@@ -74,7 +66,6 @@ def command(
     """
     from hespas.report.stages import algorithm_json, algorithm_text  # noqa: PLC0415 (numpy comes with it)
 
-    flags.start_logging(log_level, log_path)
     check_targets(json_file, None)
     if xml is not None:
         check_file(xml)
@@ -86,7 +77,7 @@ def command(
         if chakra or xml or json_file:
             message = "the graphs don't say which chunks they move, so nothing can be written"
             raise AlgorithmError(message, location=source)
-        return
+        return 0
     program = verified.program
     if chakra is not None:
         from hespas.collectives.chakra_graphs import write_graphs  # noqa: PLC0415 (as above)
@@ -99,10 +90,10 @@ def command(
         from hespas.collectives.msccl_xml import program_xml  # noqa: PLC0415 (as above)
 
         write_file(xml, program_xml(program).encode())
-    if json_file is not None:
-        write_json(json_file, algorithm_json(verified, size_bytes=size_bytes))
-    if json_file != "-":
-        click.echo(algorithm_text(verified, size_bytes=size_bytes))
+    return Answer(
+        text=lambda: algorithm_text(verified, size_bytes=size_bytes),
+        json=lambda: algorithm_json(verified, size_bytes=size_bytes),
+    )
 
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:

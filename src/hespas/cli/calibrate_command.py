@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.calibrate.factors import Group, fit_factors
 from hespas.evidence.calibrate.gemm_csv import gemm_groups
@@ -34,10 +32,10 @@ from hespas.prediction.composition import load_alone
 from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
 
 
-@flags.command(
+@answering(
     "calibrate",
-    short_help="Make a preset from measurements of one's own cluster.",
     example="hespas calibrate --node H100_80GB --gemm gemm.csv -o my_h100",
+    has_log=False,
 )
 @flags.plain(
     "--node",
@@ -92,9 +90,7 @@ from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
     metavar="DIR",
     help="The directory of the new preset.",
 )
-@flags.json_option
-@flags.debug
-def command(
+def calibrate(
     *,
     node: str,
     link: str | None,
@@ -106,8 +102,7 @@ def command(
     kernels: Path | None,
     steps: Path | None,
     output: Path,
-    json_file: str | None,
-) -> None:
+) -> Answer:
     """Fit the presets to measurements, report how well they fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
@@ -119,7 +114,6 @@ def command(
         raise ConfigError("--profile and --program belong together", hint="give both")
     if kernels is not None and profile is None:
         raise ConfigError("--kernels has no effect without --profile", hint="drop it")
-    check_targets(json_file, None)
     home = None if system is None or not nccl_files else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
     device = load_device(node)
@@ -152,11 +146,11 @@ def command(
         bases=[Path(text) for text in (node, link, system) if text is not None],
     )
     written = write_calibration(calibration, output)
-    if json_file is not None:
-        write_json(json_file, report_json(calibration))
-    if json_file != "-":
-        click.echo(report_text(calibration))
-        click.echo(f"Written: {', '.join(str(file) for file in written)}")
+    names = ", ".join(str(file) for file in written)
+    return Answer(
+        text=lambda: f"{report_text(calibration)}\nWritten: {names}",
+        json=lambda: report_json(calibration),
+    )
 
 
 def _check_effects(

@@ -55,17 +55,23 @@ _COMMANDS = {
         "calibrate": "Make a preset from measurements of one's own cluster.",
     },
 }
-
-
-_OF_STUDIES = ("sweep", "search")
-"""Commands of ``study_command``, by the names of their functions."""
+_MODULES = {
+    "predict_commands": ("run", "explain", "memory", "kernels"),
+    "result_commands": ("compare", "report", "schema", "hardware"),
+    "study_command": ("study", "sweep", "search"),
+    "program_commands": ("export", "partition", "compile"),
+    "stage_commands": ("split", "estimate", "trace", "analyze"),
+}
+"""Where the functions of commands are; others have a file of their name."""
 
 
 def command_named(name: str) -> click.Command:
     """Import a command and return it."""
-    if name in _OF_STUDIES:
-        return getattr(importlib.import_module("hespas.cli.study_command"), name)
-    command: click.Command = importlib.import_module(f"hespas.cli.{name}_command").command
+    shared = (module for module, names in _MODULES.items() if name in names)
+    module = importlib.import_module(f"hespas.cli.{next(shared, f'{name}_command')}")
+    # The name of a builtin has an underscore behind it.
+    command: click.Command = vars(module).get(name) or vars(module)[f"{name}_"]
+    command.short_help = next(named[name] for named in _COMMANDS.values() if name in named)
     return command
 
 

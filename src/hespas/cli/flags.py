@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from hespas.base.fields import Group, Layer, Option, build, check_effects, joined, options_in
-from hespas.cli.help import Command, Flag
+from hespas.cli.help import Flag
 from hespas.cli.progress import show_progress
 from hespas.errors import ConfigError, OutputError, option, spelled
 
@@ -58,13 +58,6 @@ def flag(name: str) -> str:
     '--trip-count'
     """
     return f"--{name.replace('_', '-')}"
-
-
-def command(
-    name: str, *, short_help: str = "", example: str = ""
-) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command, whose help shows an example, and its options in groups."""
-    return click.command(name, cls=Command, short_help=short_help or None, example=example)
 
 
 def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:
@@ -158,11 +151,10 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
 
     ``given`` is what click gives the command, the argument ``workload`` among it, which is a
     program or, where no ``config_file`` is, a configuration. Raises `ConfigError` for options that
-    contradict each other or have no effect in the command. Starts logging.
+    contradict each other or have no effect in the command.
     """
     from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
 
-    start_logging(given.get("log_level"), given.get("log_path"))
     argument: Path | None = given.get("workload")
     if argument is not None and config_file is None and argument.suffix == ".json":
         config_file, argument = argument, None

@@ -11,7 +11,7 @@ import click
 from hespas.base.fields import Group
 from hespas.base.files import check_file
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.answers import Answer, answering, check_targets, write_json
 from hespas.errors import ConfigError, OutputError, option
 from hespas.evidence.measure.measured import MeasureOptions, measure_step
 from hespas.evidence.measure.report import (
@@ -54,10 +54,10 @@ _OF_PREDICTIONS = (
 """Options that have no effect on what is measured, and don't say what it is predicted for."""
 
 
-@flags.command(
+@answering(
     "measure",
-    short_help="Run a step on the devices that are there, and time it.",
     example="hespas measure llama3-100m --cluster 4xA100_SXM_40GB",
+    checks_target=True,
 )
 @flags.workload_argument
 @flags.derived(MeasureOptions)
@@ -73,9 +73,7 @@ _OF_PREDICTIONS = (
     group=Group.OUTPUT,
     help="Add the step to a table for hespas validate.",
 )
-@flags.json_option
-@flags.common
-def command(json_file: str | None, csv_file: Path | None, **given: Any) -> None:
+def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answer:
     """Run a step of WORKLOAD on the devices of this machine, or of several, and time it.
 
     WORKLOAD is what hespas run takes, but for compiled programs. It is compiled for the GPUs or
@@ -102,10 +100,10 @@ def command(json_file: str | None, csv_file: Path | None, **given: Any) -> None:
     if json_file != "-":
         click.echo(measurement_text(measured))
     compared = compare(options, measured) if is_predicted else None
-    if json_file is not None:
-        write_json(json_file, measured_json(measured, compared))
-    if json_file != "-" and compared is not None:
-        click.echo(f"\n{comparison_text(compared)}")
+    return Answer(
+        text=lambda: "" if compared is None else f"\n{comparison_text(compared)}",
+        json=lambda: measured_json(measured, compared),
+    )
 
 
 def _refuse_predicting(given: Mapping[str, Any]) -> None:

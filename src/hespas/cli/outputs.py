@@ -1,4 +1,4 @@
-"""What every command writes: JSON, and a timeline."""
+"""What commands of stages write: files of an output directory, and timelines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import click
-
 from hespas.base.files import (
     OutputMark,
-    check_file,
     json_bytes,
     staged_directory,
-    write_file,
 )
-from hespas.errors import OutputError
 from hespas.prediction.composition import Prepared, price
 from hespas.prediction.machines import store_of
 from hespas.prediction.options import PredictOptions
@@ -36,18 +31,6 @@ if TYPE_CHECKING:
     from hespas.simulate.timeline import Timeline
 
 log = logging.getLogger("hespas")
-
-
-def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
-    """Raise `OutputError` for files that can't be written: before the work, not after it."""
-    named = [] if json_file in (None, "-") else [Path(json_file)]
-    targets = named if timeline is None else [*named, timeline]
-    for target in targets:
-        check_file(target, made_later=output)
-    if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():
-        raise OutputError(
-            "is named for both --json and --timeline", location=str(timeline), hint="name two files"
-        )
 
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
@@ -81,15 +64,6 @@ def _write_chart(chart: Chart, file: Path) -> None:
     write_chart(chart, file)
     for note in chart.notes:
         log.warning("%s: %s", file, note)
-
-
-def write_json(target: str, value: object) -> None:
-    """Write JSON to a file, or to standard output for "-"."""
-    content = json_bytes(value)
-    if target == "-":
-        click.echo(content.decode(), nl=False)
-    else:
-        write_file(Path(target), content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,12 +108,13 @@ def show_progress(*, log_is_shown: bool) -> None:
     """
     for old in [each for each in LOG.handlers if isinstance(each, ProgressLine)]:
         LOG.removeHandler(old)
-    stream = None if log_is_shown or not _is_terminal(sys.stderr) else sys.stderr
+    stream = None if log_is_shown or not is_terminal(sys.stderr) else sys.stderr
     LOG.addHandler(ProgressLine(stream=stream, durations=default_durations()))
     LOG.setLevel(logging.INFO if stream is None else logging.DEBUG)
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether lines of a stream can be written over."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):  # closed, or replaced by something else

@@ -20,7 +20,8 @@ from hespas.base.fields import Group
 from hespas.base.process import scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json, write_timeline
+from hespas.cli.answers import Answer, answering, check_targets
+from hespas.cli.outputs import write_timeline
 from hespas.errors import ConfigError, TraceError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.system import System
@@ -154,11 +155,7 @@ class _Backend:
             yield scratch
 
 
-@flags.command(
-    "simulate",
-    short_help="Run Chakra traces on a system.",
-    example="hespas simulate traces --system H100_80GB_8GPU",
-)
+@answering("simulate", example="hespas simulate traces --system H100_80GB_8GPU", checks_target=True)
 @click.argument("prefix", type=flags.FILE)
 @flags.plain(
     "--comm-groups",
@@ -203,10 +200,8 @@ class _Backend:
     needs="--json",
     help="Add the start and end of every node.",
 )
-@flags.json_option
 @flags.timeline_option
-@flags.common
-def command(
+def simulate(
     *,
     prefix: Path,
     comm_groups: Path | None,
@@ -222,15 +217,12 @@ def command(
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
-    log_level: str | None,
-    log_path: Path | None,
     **given: Any,
-) -> None:
+) -> Answer:
     """Simulate the traces PREFIX.0.et, PREFIX.1.et, ... on a system.
 
     PREFIX may also be the directory that hespas trace wrote.
     """
-    flags.start_logging(log_level, log_path)
     if nodes and json_file is None:
         raise click.UsageError("--nodes has no effect without --json")
     engine = _Backend(
@@ -261,8 +253,7 @@ def command(
             "--rendezvous-protocol": rendezvous_protocol,
             "--injection-scale": injection_scale is not None,
         }
-        _show(_streamed(traces, comm_groups, system, options, set_flags), json_file)
-        return
+        return _answer(_streamed(traces, comm_groups, system, options, set_flags))
     is_recorded = engine.is_own and is_replay(system)
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
@@ -280,12 +271,8 @@ def command(
             )
             other = engine.astra_sim(settings)
         with stage(Stage.SIMULATE, f"on {system.name} by {backend}"):
-            answer = engine.run(other, job, system)
-        if json_file is not None:
-            write_json(json_file, answer.as_json())
-        if json_file != "-":
-            click.echo(external_text(answer))
-        return
+            found = engine.run(other, job, system)
+        return Answer(text=lambda: external_text(found), json=found.as_json)
     choice = ModelChoice(
         model=options.model or Model.ASTRA_SIM,
         network=options.network,
@@ -303,7 +290,7 @@ def command(
         result = replace(result, assumptions=noted)
     if timeline is not None:
         write_timeline(result, timeline)
-    _show(result, json_file, with_nodes=nodes)
+    return _answer(result, with_nodes=nodes)
 
 
 def _other_model(system: str) -> str:
@@ -314,11 +301,10 @@ def _other_model(system: str) -> str:
     )
 
 
-def _show(result: Timeline, json_file: str | None, *, with_nodes: bool = False) -> None:
-    if json_file is not None:
-        write_json(json_file, result.as_json(with_nodes=with_nodes))
-    if json_file != "-":
-        click.echo(simulation_text(result))
+def _answer(result: Timeline, *, with_nodes: bool = False) -> Answer:
+    return Answer(
+        text=lambda: simulation_text(result), json=lambda: result.as_json(with_nodes=with_nodes)
+    )
 
 
 def _streamed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ import click
 
 from hespas.base.files import check_file
 from hespas.cli import flags
-from hespas.cli.help import Command, Commands
-from hespas.cli.outputs import check_targets, write_json
-from hespas.cli.progress import time_text
+from hespas.cli.answers import Answer, answering
+from hespas.cli.help import Commands
+from hespas.cli.progress import is_terminal, time_text
 from hespas.cli.study_flags import search_from, searched, study_from
 from hespas.errors import ConfigError
 from hespas.study.executor import ExecutorOptions
@@ -49,7 +48,7 @@ class StudyProgress:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._is_terminal = _is_terminal(stream)
+        self._is_terminal = is_terminal(stream)
         self._start_s = monotonic()
         self._said_s = self._start_s
         self._at_start: int | None = None
@@ -146,13 +145,6 @@ def _bound(reason: str) -> str:
     )
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):
-        return False
-
-
 _INTERRUPTED_CODE = 130
 _LISTED = {
     "Commands": {
@@ -176,15 +168,15 @@ class _Studies(Commands):
         return list(_LISTED["Commands"])
 
 
-@click.group("study", cls=_Studies, short_help="Compare many configurations, and find the best.")
-def command() -> None:
+@click.group("study", cls=_Studies)
+def study() -> None:
     """Compare many configurations of a step, and find the best.
 
     A study is a YAML file: a list is searched, a scalar is pinned.
     """
 
 
-output_option = flags.both(
+_output_option = flags.both(
     "output",
     "-o",
     type=flags.FILE,
@@ -193,37 +185,32 @@ output_option = flags.both(
     help="Where the study's results live; where there are some, the study goes on.",
 )
 _directory = click.argument("directory", type=flags.FILE)
-running = flags.combined(flags.derived(ExecutorOptions), flags.json_option, flags.common)
 
 
-@command.command("run", cls=Command, example="hespas study run STUDY.yaml -o DIR")
-@click.argument("study", type=flags.FILE)
-@output_option
-@running
-def run_command(study: Path, output: Path, json_file: str | None, **given: Any) -> int:
+@answering("run", example="hespas study run STUDY.yaml -o DIR")
+@click.argument("file", type=flags.FILE, metavar="STUDY")
+@_output_option
+@flags.derived(ExecutorOptions)
+def run(file: Path, output: Path, **given: Any) -> Answer | int:
     """Run the study of a YAML file, or go on with it.
 
     Every candidate is bounded from its sizes, predicted by a model of the compiler, and the best
     are compiled where a compiler is. Nothing that was done is done again.
     """
-    return run_and_show(read_study(study), output, json_file, given)
+    return _ran(read_study(file), output, given)
 
 
-@command.command("resume", cls=Command, example="hespas study resume DIR")
+@answering("resume", example="hespas study resume DIR")
 @_directory
-@running
-def resume_command(directory: Path, json_file: str | None, **given: Any) -> int:
+@flags.derived(ExecutorOptions)
+def resume(directory: Path, **given: Any) -> Answer | int:
     """Go on with the study in DIRECTORY, from where it was stopped."""
-    return run_and_show(study_in(directory), directory, json_file, given)
+    return _ran(study_in(directory), directory, given)
 
 
-def run_and_show(
-    study: Study, directory: Path, json_file: str | None, given: Mapping[str, Any]
-) -> int:
-    """Run a study and write its table; return the exit code."""
-    flags.start_logging(given.get("log_level"), given.get("log_path"))
+def _ran(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | int:
+    """Run a study and return its table, or the exit code of one that was interrupted."""
     options = flags.built(ExecutorOptions, given)
-    check_targets(json_file, None)
     with StudyProgress(sys.stderr) as progress:
         try:
             found = studied(study, directory, executor=options, listener=progress)
@@ -235,15 +222,14 @@ def run_and_show(
                 err=True,
             )
             return _INTERRUPTED_CODE
-    _show(found, json_file, most=20)
-    return 0
+    return _answer(found, most=20)
 
 
-def _show(found: Studied, json_file: str | None, *, most: int) -> None:
-    if json_file is not None:
-        write_json(json_file, table_json(found.rows))
-    if json_file == "-":
-        return
+def _answer(found: Studied, *, most: int) -> Answer:
+    return Answer(text=lambda: _text(found, most), json=lambda: table_json(found.rows))
+
+
+def _text(found: Studied, most: int) -> str:
     head = [found.study.title, pinned_text(found.rows), f"Goal: {found.study.goal.text}"]
     if found.study.where.text:
         head.append(f"Where: {found.study.where.text}")
@@ -251,51 +237,46 @@ def _show(found: Studied, json_file: str | None, *, most: int) -> None:
     ranked = ranking(found.rows, found.study.goal)
     if ranked is not None:
         head.append(f"Ranking: {ranking_text(ranked)}")
-    click.echo("\n".join(line for line in head if line))
-    click.echo("")
-    click.echo(table_text(found.rows, found.study.goal, most=most))
+    table = table_text(found.rows, found.study.goal, most=most)
+    return "\n".join([*(line for line in head if line), "", table])
 
 
-@command.command("status", cls=Command, example="hespas study status DIR")
+@answering("status", example="hespas study status DIR", has_json=False, has_log=False)
 @_directory
-@flags.debug
-def status_command(directory: Path) -> None:
+def status(directory: Path) -> Answer:
     """Show how far the study in DIRECTORY is."""
-    study = study_in(directory)
+    goal = study_in(directory).goal
     with reading(directory) as store:
         rows, counts = store.rows(), store.counts()
     waiting = sum(row.status is Status.WAITING for row in rows)
     state = "running" if is_running(directory) else "finished"
     if state == "finished" and waiting:
         state = f"stopped; go on with: hespas study resume {directory}"
-    click.echo(f"{state}: {len(rows)} candidates, {counts_text(rows)}")
-    click.echo(f"{counts.evaluations} predictions in {counts.cpu_s:.1f} s of CPU time")
-    click.echo(f"Goal: {study.goal.text}")
+    lines = [
+        f"{state}: {len(rows)} candidates, {counts_text(rows)}",
+        f"{counts.evaluations} predictions in {counts.cpu_s:.1f} s of CPU time",
+        f"Goal: {goal.text}",
+    ]
+    return Answer(text=lambda: "\n".join(lines))
 
 
-@command.command("best", cls=Command, example="hespas study best DIR")
+@answering("best", example="hespas study best DIR", has_log=False)
 @_directory
-@flags.json_option
-@flags.debug
-def best_command(directory: Path, json_file: str | None) -> None:
+def best(directory: Path) -> Answer:
     """Show the best candidate of the study in DIRECTORY."""
     found = table_of(directory)
-    best = found.best
-    if best is None:
+    row = found.best
+    if row is None:
         raise ConfigError(
             f"no candidate is done: {counts_text(found.rows) or 'none yet'}",
             location=str(directory),
             hint="see hespas study table",
         )
-    if json_file is not None:
-        write_json(json_file, best.to_dict())
-    if json_file != "-":
-        click.echo(table_text([best], found.study.goal))
+    return Answer(text=lambda: table_text([row], found.study.goal), json=row.to_dict)
 
 
-@command.command("table", cls=Command, example="hespas study table DIR --csv table.csv")
+@answering("table", example="hespas study table DIR --csv table.csv", has_log=False)
 @_directory
-@flags.json_option
 @flags.plain(
     "--export",
     type=flags.FILE,
@@ -303,54 +284,45 @@ def best_command(directory: Path, json_file: str | None) -> None:
     help="Write the table to FILE.csv, FILE.jsonl or FILE.parquet.",
 )
 @flags.plain("--rows", type=click.IntRange(min=1), metavar="N", help="Show N rows (default: all).")
-@flags.debug
-def table_command(
-    directory: Path, json_file: str | None, export: Path | None, rows: int | None
-) -> None:
+def table(directory: Path, export: Path | None, rows: int | None) -> Answer:
     """Show all candidates of the study in DIRECTORY, in the order of its goal."""
-    check_targets(json_file, None)
     if export is not None:
         check_file(export)
     found = table_of(directory)
     if export is not None:
         write_table(found.rows, export)
-    _show(found, json_file, most=rows or max(1, len(found.rows)))
+    return _answer(found, most=rows or max(1, len(found.rows)))
 
 
-@command.command("compare", cls=Command, example="hespas study compare DIR 1 2")
+@answering("compare", example="hespas study compare DIR 1 2", has_json=False, has_log=False)
 @_directory
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@flags.debug
-def compare_command(directory: Path, first: str, second: str) -> None:
+def compare(directory: Path, first: str, second: str) -> Answer:
     """Show what differs between rows A and B of the table of the study in DIRECTORY."""
     found = table_of(directory)
-    rows: Sequence[Row] = [row_named(found, name) for name in (first, second)]
-    click.echo(compared_text(rows[0], rows[1]))
+    one, other = (row_named(found, name) for name in (first, second))
+    return Answer(text=lambda: compared_text(one, other))
 
 
-@flags.command(
-    "sweep",
-    short_help="Predict a step on several clusters: how it scales.",
-    example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB -o DIR",
-)
+for _each in (run, resume, status, best, table, compare):
+    study.add_command(_each)
+
+
+@answering("sweep", example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB -o DIR")
 @click.argument("model")
 @searched
-@output_option
-@running
-def sweep(model: str, output: Path, json_file: str | None, **given: Any) -> int:
+@_output_option
+@flags.derived(ExecutorOptions)
+def sweep(model: str, output: Path, **given: Any) -> Answer | int:
     """Predict a step of MODEL for every combination of what is listed with commas.
 
     All are predicted to the end: compiled, where a compiler is.
     """
-    return run_and_show(study_from(model, given), output, json_file, given)
+    return _ran(study_from(model, given), output, given)
 
 
-@flags.command(
-    "search",
-    short_help="Find the best mesh for a model on a cluster.",
-    example="hespas search llama3-70b --cluster 256xH100_80GB -o DIR",
-)
+@answering("search", example="hespas search llama3-70b --cluster 256xH100_80GB -o DIR")
 @click.argument("model")
 @searched
 @flags.plain(
@@ -360,15 +332,13 @@ def sweep(model: str, output: Path, json_file: str | None, **given: Any) -> int:
     metavar="N",
     help="How many of the best are compiled (default: 8).",
 )
-@output_option
-@running
-def search(
-    model: str, output: Path, json_file: str | None, compiled: int | None, **given: Any
-) -> int:
+@_output_option
+@flags.derived(ExecutorOptions)
+def search(model: str, output: Path, compiled: int | None, **given: Any) -> Answer | int:
     """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
 
     Unless they are given, all meshes of the model's axes are searched (pipe and context only where
     --mesh names them), what the backward pass computes again, and how many sequences are computed
     at a time.
     """
-    return run_and_show(search_from(model, given, compiled=compiled), output, json_file, given)
+    return _ran(search_from(model, given, compiled=compiled), output, given)

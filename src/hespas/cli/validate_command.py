@@ -13,7 +13,7 @@ from hespas.base.files import cache_home
 from hespas.base.progress import Stage, stage
 from hespas.base.units import parse_quantity
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
 from hespas.evidence.validate.measurements import (
@@ -33,11 +33,7 @@ from hespas.xla.cpu import use_cpu
 _METHOD = "measured"
 
 
-@flags.command(
-    "validate",
-    short_help="Compare predictions with measured steps.",
-    example="hespas validate --workload llama3-100m",
-)
+@answering("validate", example="hespas validate --workload llama3-100m")
 @click.argument("measurements", type=flags.FILE, required=False)
 @flags.plain(
     "--workload", multiple=True, metavar="NAME", help="Only this workload; may be given again."
@@ -77,9 +73,7 @@ _METHOD = "measured"
 @flags.plain(
     "--cache-dir", type=flags.FILE, metavar="DIR", help="Where compiled programs are cached."
 )
-@flags.json_option
-@flags.common
-def command(
+def validate(
     *,
     measurements: Path | None,
     workload: tuple[str, ...],
@@ -87,9 +81,8 @@ def command(
     every: bool,
     group: tuple[str, ...],
     time_limit: str | None,
-    json_file: str | None,
     **given: Any,
-) -> None:
+) -> Answer:
     """Predict steps that were measured, and report how far off the predictions are.
 
     MEASUREMENTS is a CSV table with the columns workload (a model of hespas export, or a program's
@@ -103,18 +96,12 @@ def command(
     With --all, steps of training recipes are predicted too, each in a process of its own. What was
     predicted before is not predicted again, so that a run that was ended goes on.
     """
-    flags.start_logging(given["log_level"], given["log_path"])
-    check_targets(json_file, None)
     if every:
         _check_no_effect({"--workload": workload, "--system": system}, "--all", "choose by --group")
         how = _how(given, time_limit)
         rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         predicted = _predict_every(rows, how)
-        if json_file is not None:
-            write_json(json_file, every_json(predicted))
-        if json_file != "-":
-            click.echo(every_text(predicted))
-        return
+        return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
     _check_needs_all({"--group": group, "--time-limit": time_limit})
     use_cpu()
     table = measurements or PUBLISHED
@@ -133,10 +120,10 @@ def command(
                 recompute(step, sources, method=method, model=model, location=location)
             )
             advance(1)
-    if json_file is not None:
-        write_json(json_file, validation_json(recomputed, method))
-    if json_file != "-":
-        click.echo(validation_text(recomputed, method))
+    return Answer(
+        text=lambda: validation_text(recomputed, method),
+        json=lambda: validation_json(recomputed, method),
+    )
 
 
 def _check_no_effect(given: Mapping[str, object], on: str, hint: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hespas.prediction import composition
-from hespas.prediction.explain import pricing
+from hespas.prediction.explain import changes
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
     AS_GIVEN,
@@ -75,7 +75,7 @@ def test_the_answer_is_the_same_with_prices_that_are_kept(
     assert answer(predicted(tmp_path, cache)) == made
     # Memory, arithmetic and launches.
     assert len(list(cache.glob("*.prices"))) == 3
-    monkeypatch.setattr(pricing, "priced_again", _none_again)
+    monkeypatch.setattr(changes, "priced_again", _none_again)
     assert answer(predicted(tmp_path, cache)) == made
 
 

@@ -1,15 +1,16 @@
-"""``hespas compile``: StableHLO to the optimised, scheduled HLO of a target."""
+"""``hespas export``, ``partition`` and ``compile``: programs, made and changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import replace
+import msgspec
 
 from hespas.base.cache import ContentCache
 from hespas.base.fields import Group, Option, declare
@@ -17,7 +18,7 @@ from hespas.base.files import cache_home, check_file, write_file
 from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary, parse_quantity
 from hespas.cli import flags
-from hespas.cli.outputs import check_targets, write_json
+from hespas.cli.answers import Answer, answering, check_targets
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import DEFAULT_LIMITS, compile_program
@@ -25,13 +26,188 @@ from hespas.compile.job import Layout
 from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
-from hespas.frontend.load import load_source
+from hespas.frontend.load import load_source, read_source
 from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
+from hespas.hardware.sized import find_system
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
-from hespas.sources.options import ModelOptions
-from hespas.sources.source import find_source
-from hespas.sources.workload import export_cache, read_workload
+from hespas.sources.exported import partitioned
+from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep, check_slices
+from hespas.sources.options import MaxTextOptions, ModelOptions
+from hespas.sources.source import DumpSource, FunctionSource, ModelSource, Source, find_source
+from hespas.sources.workload import export_cache, export_source, read_workload
+from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.hlo.module import stablehlo_of_hlo
+from hespas.xla.partition.partition import partition as divided
+
+_MAXTEXT = "maxtext"
+
+
+@answering("export", example="hespas export llama3-1b --mesh fsdp=8 -o step.mlir", has_json=False)
+@click.argument("source", required=False)
+@click.argument("settings", nargs=-1, metavar="[[CONFIG.yml] KEY=VALUE ...]")
+@flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
+@flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
+@flags.derived(ModelOptions)
+@flags.plain(
+    "--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for one's own function."
+)
+@flags.plain("--module", metavar="NAME", help="Part of a module's name, for a dump of several.")
+@flags.derived(MaxTextOptions)
+@flags.plain("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
+def export(
+    *,
+    source: str | None,
+    settings: tuple[str, ...],
+    output: Path | None,
+    list_models: bool,
+    unpartitioned: bool,
+    devices: int | None,
+    module: str | None,
+    **given: Any,
+) -> Answer:
+    """Write SOURCE as the StableHLO of one device, or of all with --unpartitioned.
+
+    SOURCE is a model of the zoo (--list), package.module:function, a file that jax.export
+    serialised, or a directory that XLA dumped into. Or it is maxtext, with MaxText's own
+    configuration and settings: for --target and --devices, or for --cluster.
+    """
+    if list_models:
+        return Answer(text=_models_text)
+    if source is None:
+        raise ConfigError("no source is given", hint="name a model; --list lists them")
+    target = _writable(output)
+    found = _found(source, settings, {**given, "devices": devices})
+    found = _of_its_kind(found, devices=devices, module=module)
+    made = export_source(found)
+    text = made.text
+    if not unpartitioned and not isinstance(found, MaxTextStep):
+        made = partitioned(made)
+        text = _with_whole(made.text, text, source)
+    write_file(target, text)
+    settled = found.notes if isinstance(found, ModelSource) else ()
+    notes = [f"  {note}" for note in (*settled, *made.notes)]
+    return Answer(
+        text=lambda: "\n".join([f"{target}: {source} for {made.devices} devices", *notes])
+    )
+
+
+def _writable(output: Path | None) -> Path:
+    """Return the file to write; `OutputError` where none is named, or it can't be written."""
+    if output is None:
+        raise OutputError("no output is given", hint="name a file with -o")
+    check_file(output)
+    return output
+
+
+def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
+    """Return the program of a device with the mesh and the order of devices of its source."""
+    whole = whole_of_source(source, name=name)
+    return with_device_order(with_mesh(program, whole.mesh), whole.device_order)
+
+
+def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
+    maxtext = flags.built(MaxTextOptions, given)
+    model = flags.built(ModelOptions, given)
+    if source == _MAXTEXT:
+        return _maxtext(settings, maxtext, model, devices=given["devices"])
+    if settings:
+        raise ConfigError(
+            f"{' '.join(settings[:2])} stands behind {source}",
+            hint=f"drop it; settings of MaxText stand behind {_MAXTEXT}",
+        )
+    for name in ("cluster", "target", "topology", "python"):
+        if given[name] is not None:
+            raise ConfigError(f"{option(name)} is for MaxText", hint="drop it")
+    return find_source(source, model)
+
+
+def _of_its_kind(found: Source, *, devices: int | None, module: str | None) -> Source:
+    """Return a source with the options of its kind; `ConfigError` for those of others."""
+    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep):
+        raise ConfigError(
+            "--devices is for a function, package.module:function, and for MaxText", hint="drop it"
+        )
+    if module is not None and not isinstance(found, DumpSource):
+        raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
+    match found:
+        case FunctionSource():
+            return replace(found, devices=devices)
+        case DumpSource():
+            return replace(found, module=module)
+        case _:
+            return found
+
+
+def _maxtext(
+    settings: tuple[str, ...],
+    options: MaxTextOptions,
+    model: ModelOptions,
+    *,
+    devices: int | None,
+) -> MaxTextStep:
+    if model.names:
+        raise ConfigError(
+            f"{', '.join(map(option, model.names))} is for models of the zoo",
+            hint="write MaxText's own settings, as in ici_fsdp_parallelism=8",
+        )
+    config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
+    system = None if options.cluster is None else find_system(options.cluster)
+    if system is not None:
+        if system.part is None or devices not in (None, system.device_count):
+            raise ConfigError(
+                f"{option('cluster')} {options.cluster} has {system.device_count} devices",
+                hint=f"give {option('target')} and {option('devices')}, or the cluster alone",
+            )
+        target, devices = system.part, system.device_count
+    elif options.target is None or devices is None:
+        raise ConfigError(
+            "a step of MaxText is made for a cluster",
+            hint=f"give {option('cluster')}, as in 32xH100_80GB, or {option('target')} and "
+            f"{option('devices')}",
+        )
+    else:
+        target = options.target
+    step = MaxTextStep(
+        config=config,
+        settings=tuple(rest),
+        target=find_target(target),
+        devices=devices,
+        topology=options.topology,
+        python=options.python,
+    )
+    if system is not None:
+        check_slices(step, system)
+    return step
+
+
+def _models_text() -> str:
+    lines: list[str] = []
+    for model in import_module("hespas.models.catalogue").models().values():
+        listed = (f"{name}={value}" for name, value in model.options().items())
+        lines += [f"{model.name}: {model.summary}", f"  {' '.join(listed)}"]
+    return "\n".join(lines)
+
+
+@answering("partition", example="hespas partition sharded.mlir -o step.mlir", has_json=False)
+@click.argument("program", type=flags.FILE)
+@flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
+def partition(program: Path, output: Path | None) -> Answer:
+    """Write PROGRAM, which shardings annotate, as one device runs it, with its collectives.
+
+    PROGRAM is StableHLO annotated by Shardy or GSPMD, or HLO from before partitioning.
+    """
+    target = _writable(output)
+    source = read_source(program)
+    if is_hlo(source):
+        source = stablehlo_of_hlo(source, name=str(program))
+    made = divided(source, name=str(program))
+    write_file(target, _with_whole(made.text, source, str(program)))
+    return Answer(
+        text=lambda: (
+            f"{target}: the program of one of {made.devices} devices, by {made.partitioner}"
+        )
+    )
 
 
 def _parse_time_limit(text: str) -> float:
@@ -107,10 +283,8 @@ class _Request:
         return export_cache(self.cache_dir or cache_home() / "exported")
 
 
-@flags.command(
-    "compile",
-    short_help="Optimise and schedule a program as a target's compiler does.",
-    example="hespas compile step.mlir --target H100_SXM -o step.hlo",
+@answering(
+    "compile", example="hespas compile step.mlir --target H100_SXM -o step.hlo", checks_target=True
 )
 @click.argument("program", type=flags.FILE)
 @flags.plain("--target", required=True, metavar="TARGET", help="What to compile for.")
@@ -119,19 +293,15 @@ class _Request:
 )
 @flags.plain("--kernels", type=flags.FILE, metavar="FILE", help="The kernels of a GPU, as JSON.")
 @flags.derived(_Request)
-@flags.json_option
-@flags.common
-def command(
+def compile_(
     *,
     program: Path,
     target: str,
     output: Path | None,
     kernels: Path | None,
     json_file: str | None,
-    log_level: str | None,
-    log_path: Path | None,
     **given: Any,
-) -> None:
+) -> Answer:
     """Compile PROGRAM for a target that isn't there.
 
     PROGRAM is StableHLO before or after partitioning, a model (hespas export --list), or one's own
@@ -140,7 +310,6 @@ def command(
     TARGET is a GPU or TPU (H100_SXM, TPUv5e), the node preset of one, or a file with XLA's
     description of a GPU. Needs hespas[gpu] or hespas[tpu].
     """
-    flags.start_logging(log_level, log_path)
     request = flags.built(_Request, given)
     source = find_source(
         str(program), request.model, devices=request.devices, target=target, loops=True
@@ -162,14 +331,9 @@ def command(
         _write_kernels(compiled, kernels)
     if output is not None:
         is_proto = output.suffix == ".pb"
-        whole = whole_of_source(workload.content, name=workload.name)
         content = compiled.hlo_proto if is_proto else compiled.hlo_text.encode()
-        kept = with_device_order(with_mesh(content, whole.mesh), whole.device_order)
-        write_file(output, kept)
-    if json_file is not None:
-        write_json(json_file, compiled_json(compiled))
-    if json_file != "-":
-        click.echo(compiled_text(compiled))
+        write_file(output, _with_whole(content, workload.content, workload.name))
+    return Answer(text=lambda: compiled_text(compiled), json=lambda: compiled_json(compiled))
 
 
 def _check_files(
@@ -190,7 +354,7 @@ def _write_kernels(compiled: CompiledProgram, file: Path) -> None:
     if compiled.kernels is None:
         raise UnsupportedError("; ".join(compiled.notes), location=compiled.name)
     program = load_source(compiled.hlo_proto, name=compiled.name)
-    kernels = replace(compiled.kernels, program=instructions_digest(program))
+    kernels = msgspec.structs.replace(compiled.kernels, program=instructions_digest(program))
     write_file(file, encode_kernels(kernels))
 
 

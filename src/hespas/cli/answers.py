@@ -1,0 +1,92 @@
+"""What a command answers, and how it is written: JSON to a file or standard output, and text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hespas.base.files import check_file, json_bytes, write_file
+from hespas.cli import flags
+from hespas.cli.help import Command
+from hespas.errors import OutputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The text and the JSON of an answer, each made when it is wanted, and the exit code."""
+
+    text: Callable[[], str]
+    json: Callable[[], object] = lambda: None
+    code: int = 0
+
+
+def answering(
+    name: str,
+    *,
+    example: str = "",
+    has_json: bool = True,
+    has_log: bool = True,
+    checks_target: bool = False,
+) -> Callable[[Callable[..., Answer | int]], Command]:
+    """Make a command of a function, with the options that all commands share.
+
+    The function returns an `Answer`, or an exit code where it wrote all itself. A file for JSON
+    that can't be written is refused before the work; one that ``checks_target`` gets the
+    ``json_file`` and refuses it itself.
+    """
+
+    def decorate(function: Callable[..., Answer | int]) -> Command:
+        def command(
+            json_file: str | None = None,
+            log_level: str | None = None,
+            log_path: Path | None = None,
+            **given: Any,
+        ) -> int:
+            flags.start_logging(log_level, log_path)
+            if checks_target:
+                given["json_file"] = json_file
+            else:
+                check_targets(json_file, None)
+            answer = function(**given)
+            if isinstance(answer, int):
+                return answer
+            if json_file is not None:
+                write_json(json_file, answer.json())
+            if json_file != "-" and (text := answer.text()):
+                click.echo(text)
+            return answer.code
+
+        command.__doc__ = function.__doc__
+        command.__name__ = name
+        added = [flags.json_option] if has_json else []
+        flags.combined(*added, flags.common if has_log else flags.debug)(command)
+        # click lists parameters from the last one on.
+        command.__dict__["__click_params__"] += getattr(function, "__click_params__", [])
+        return click.command(name, cls=Command, example=example)(command)
+
+    return decorate
+
+
+def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
+    """Raise `OutputError` for files that can't be written: before the work, not after it."""
+    named = [] if json_file in (None, "-") else [Path(json_file)]
+    targets = named if timeline is None else [*named, timeline]
+    for target in targets:
+        check_file(target, made_later=output)
+    if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():
+        raise OutputError(
+            "is named for both --json and --timeline", location=str(timeline), hint="name two files"
+        )
+
+
+def write_json(target: str, value: object) -> None:
+    """Write JSON to a file, or to standard output for "-"."""
+    content = json_bytes(value)
+    if target == "-":
+        click.echo(content.decode(), nl=False)
+    else:
+        write_file(Path(target), content)
