@@ -1,4 +1,4 @@
-"""A long run played through, failure by failure: the judge of the closed forms of `hespas.prediction.goodput`."""
+"""A long run played through, failure by failure: the judge of the closed forms."""
 
 from __future__ import annotations
 
