@@ -1,28 +1,50 @@
 """Fields of options dataclasses: what flags, configuration keys, help texts and checks derive from.
 
-An option is declared once, as a field of a frozen dataclass:
+An option is declared once, as a field of a frozen dataclass. It says what it applies to: where that
+is not there, `refuse_unused` refuses it.
 
+>>> MILK = Use(" on black coffee", "drop it, or add milk")
 >>> @dataclass(frozen=True, kw_only=True)
-... class Painting:
-...     layers: int = declare(Option(help="How many coats.", key="coats"), default=1)
->>> [(each.name, each.key, each.help_text) for each in options_in(Painting)]
-[('layers', 'coats', 'How many coats (default: 1).')]
->>> build(Painting, {"layers": 2})
-Painting(layers=2)
+... class Coffee:
+...     cups: int = declare(help="How many cups.", key="cup_count", least=1, default=1)
+...     froth: bool = declare(help="Froth the milk.", applies_to=(MILK,), default=False)
+>>> [(each.name, each.key, each.help_text) for each in options_in(Coffee)][0]
+('cups', 'cup_count', 'How many cups (default: 1).')
+>>> build(Coffee, {"cups": 2})
+Coffee(cups=2, froth=False)
+>>> refuse_unused(Coffee(froth=True), {MILK: ""})
+Traceback (most recent call last):
+    ...
+hespas.errors.ConfigError: froth has no effect on black coffee; drop it, or add milk
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from msgspec import Meta
+
+from hespas.base.figures import USUAL_UNITS, Text
 from hespas.base.suggest import choice, suggestion
+from hespas.base.units import parse_quantity, parse_rate
 from hespas.errors import ConfigError
 from hespas.errors import option as mark
 
@@ -54,7 +76,20 @@ class Group(Enum):
 
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _METADATA = "option"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """What options apply to; an option has no effect where none of it is there.
+
+    ``lack`` completes the sentence "OPTION has no effect", with ``{}`` for what is known only then;
+    ``remedy`` is the hint.
+    """
+
+    lack: str
+    remedy: str = "drop it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,27 +98,31 @@ class Option:
 
     ``name`` is the main flag without dashes, and what `hespas.errors.option` marks in errors; by
     default it is the field's name. ``aliases`` are further flags. ``key`` is the key of the
-    configuration file, with dots between nested keys; ``form`` is the type that the file may hold
-    there, by default the field's. ``parse`` turns the text of a flag into a value; without it the
-    field's type does. ``needs`` names the option without which this one has no effect; of the
-    options with the same ``one_of`` at most one may be given. A ``repeats`` option may be given
-    several times, a ``negatable`` switch has a ``--no-`` form, or one that ``negated`` names; an
-    option without ``has_flag`` is for the API and the configuration alone. ``default_text``
-    describes a default that is not a plain value. An option that ``is_hidden`` is left
-    out of the help.
+    configuration file, with dots between nested keys. ``parse`` turns the text of a flag into a
+    value, or it is a number in ``unit``; without both the field's type decides. A number is
+    ``least`` or more, and with a unit alone more than 0. ``applies_to`` are all that must be there
+    for the option to have an effect, after those of its dataclass (``APPLIES_TO``); ``needs`` names
+    the option without which it has none; of the options with the same ``one_of`` at most one may be
+    given. A ``repeats`` option may be given several times, a ``negatable`` switch has a ``--no-``
+    form, or one that ``negated`` names; an option without ``has_flag`` is for the API and the
+    configuration alone. ``default_text`` describes a default that is not a plain value. An option
+    that ``is_hidden`` is left out of the help.
 
-    ``default`` and ``kinds``, the types that the field may hold, are read from the field.
+    ``default`` is a value, or a function that makes a fresh one. ``kinds``, the types that the
+    field may hold, and ``form``, what the configuration may hold, are read from the field.
     """
 
     help: str
     name: str = ""
     aliases: tuple[str, ...] = ()
     key: str = ""
-    form: object = None
     parse: Callable[[Any], object] | None = None
+    unit: str | None = None
+    least: int | None = None
     choices: tuple[str, ...] = ()
     metavar: str | None = None
     default_text: str = ""
+    applies_to: tuple[Use, ...] = ()
     needs: str = ""
     one_of: str = ""
     repeats: bool = False
@@ -94,13 +133,14 @@ class Option:
     is_hidden: bool = False
     default: object = None
     kinds: tuple[type, ...] = ()
+    form: object = None
 
     @property
     def help_text(self) -> str:
         """The help with the default."""
         shown = self.default.value if isinstance(self.default, Enum) else self.default
         text = self.help.rstrip(".")
-        if self.default_text or not (shown is None or isinstance(shown, bool | Mapping)):
+        if self.default_text or not (shown is None or isinstance(shown, bool) or callable(shown)):
             text += f" (default: {self.default_text or shown})"
         return f"{text}."
 
@@ -111,6 +151,11 @@ class Option:
         """
         if self.parse is not None and isinstance(raw, str | tuple):
             return self.parse(raw)
+        if self.unit is not None and isinstance(raw, str):
+            read = parse_rate if self.unit in USUAL_UNITS else parse_quantity
+            number = read(raw, self.unit, location=mark(self.name))
+            self.check(number, shown=repr(raw))
+            return number
         enum = next((kind for kind in self.kinds if issubclass(kind, Enum)), None)
         if enum is not None and isinstance(raw, str):
             return choice(raw, enum, what=mark(self.name))
@@ -118,56 +163,104 @@ class Option:
             return Path(raw)
         return raw
 
+    def check(self, value: object, *, shown: str = "") -> None:
+        """Raise `ConfigError` for a number out of bounds; ``shown`` is its text."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        if self.least is not None:
+            is_right, hint = self.least <= value < inf, f"give {self.least} or more"
+        else:
+            is_right, hint = self.unit is None or 0 < value < inf, "give more than 0"
+        if not is_right:
+            raise ConfigError(f"{mark(self.name)} is {shown or format(value, 'g')}", hint=hint)
 
-def declare(option: Option, *, default: Any = None) -> Any:
-    """Return the dataclass field of an option; a callable ``default`` makes a fresh value."""
-    metadata = {_METADATA: option}
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+
+def _declaring(option: Callable[_P, Option]) -> Callable[_P, Any]:
+    def field_of(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        declared = option(*args, **kwargs)
+        metadata = {_METADATA: declared}
+        if callable(declared.default):
+            return dataclasses.field(default_factory=declared.default, metadata=metadata)
+        return dataclasses.field(default=declared.default, metadata=metadata)
+
+    return field_of
 
 
-def option_of(field: dataclasses.Field[Any]) -> Option | None:
-    """Return the option that a field declares, as it is written there; None for other fields."""
-    declared = field.metadata.get(_METADATA)
-    return declared if isinstance(declared, Option) else None
+declare = _declaring(Option)
+"""Return the dataclass field of an option, which is described as an `Option` is."""
 
 
 @cache
 def options_in(section: type) -> tuple[Option, ...]:
     """Return the options of a dataclass and of the dataclasses nested in it, in order."""
-    return tuple(_options_in(section))
+    return tuple(_options_by_field(section).values())
 
 
-def _options_in(section: type) -> Iterator[Option]:
-    types = get_type_hints(section)
-    group: Group | None = getattr(section, "GROUP", None)
+@cache
+def _options_by_field(section: type) -> Mapping[str, Option]:
+    """Return the options of a dataclass and of those nested in it, by the names of their fields."""
+    types, own = _types_of(section), _own_options(section)
+    options: dict[str, Option] = {}
     for field in dataclasses.fields(section):
-        declared = field.metadata.get(_METADATA)
-        if isinstance(declared, Option):
-            completed = _completed(declared, field, types[field.name])
-            yield replace(completed, group=completed.group or group)
+        if field.name in own:
+            options[field.name] = own[field.name]
         elif is_dataclass(types[field.name]):
-            yield from options_in(types[field.name])
+            options |= _options_by_field(cast("type", types[field.name]))
+    return options
 
 
-def _completed(declared: Option, field: dataclasses.Field[Any], form: object) -> Option:
-    """Return the option with what its field says."""
+@cache
+def _types_of(section: type) -> Mapping[str, Any]:
+    return get_type_hints(section)
+
+
+@cache
+def _own_options(section: type) -> Mapping[str, Option]:
+    """Return the options of a dataclass, without those nested in it, by the names of its fields."""
+    types = _types_of(section)
+    return {
+        field.name: _completed(field.metadata[_METADATA], field.name, types[field.name], section)
+        for field in dataclasses.fields(section)
+        if _METADATA in field.metadata
+    }
+
+
+def _completed(declared: Option, name: str, form: object, section: Any) -> Option:
+    """Return the option with what its field and its dataclass say."""
     union = get_args(form) if get_origin(form) in (Union, UnionType) else (form,)
     members = [member for member in union if member is not NoneType]
     origins = [get_origin(member) or member for member in members]
     kinds = tuple(origin for origin in origins if isinstance(origin, type))
-    default = None if field.default is dataclasses.MISSING else field.default
     enum = next((kind for kind in kinds if issubclass(kind, Enum)), None)
     values = () if enum is None else tuple(str(each.value) for each in enum)
+    of_file: object = Text if Path in kinds else members[0]
+    if declared.least is not None and int in kinds:
+        of_file = Annotated[int, Meta(ge=declared.least)]
     return replace(
         declared,
-        name=declared.name or field.name,
-        form=members[0] if declared.form is None else declared.form,
+        name=declared.name or name,
+        form=of_file,
         choices=declared.choices or values,
-        default=default,
         kinds=kinds,
+        group=declared.group or getattr(section, "GROUP", None),
+        applies_to=(*getattr(section, "APPLIES_TO", ()), *declared.applies_to),
     )
+
+
+def given_options(values: object) -> Iterator[tuple[Option, object]]:
+    """Yield the options of a dataclass that don't have their default, and their values.
+
+    Those of dataclasses nested in it are among them.
+    """
+    own = _own_options(type(values))
+    for field in dataclasses.fields(cast("Any", values)):
+        value = getattr(values, field.name)
+        if field.name in own:
+            default = own[field.name].default
+            if value != (default() if callable(default) else default):
+                yield own[field.name], value
+        elif is_dataclass(value):
+            yield from given_options(value)
 
 
 def changed(values: object) -> tuple[str, ...]:
@@ -175,24 +268,40 @@ def changed(values: object) -> tuple[str, ...]:
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Painting:
-    ...     layers: int = declare(Option(help="How many coats."), default=1)
-    ...     colour: str = declare(Option(help="Which colour."), default="white")
+    ...     layers: int = declare(help="How many coats.", default=1)
+    ...     colour: str = declare(help="Which colour.", default="white")
     >>> changed(Painting(layers=2))
     ('layers',)
     """
-    kind = type(values)
-    default, fields = kind(), dataclasses.fields(cast("Any", kind))
-    return tuple(
-        field.metadata[_METADATA].name or field.name
-        for field in fields
-        if _METADATA in field.metadata
-        and getattr(values, field.name) != getattr(default, field.name)
-    )
+    return tuple(option.name for option, _ in given_options(values))
 
 
-@cache
-def _types_of(section: type) -> dict[str, object]:
-    return get_type_hints(section)
+def check_options(values: object) -> None:
+    """Raise `ConfigError` for a number out of bounds, and for options that exclude each other.
+
+    Dataclasses call it when they are made.
+    """
+    given = list(given_options(values))
+    for option, value in given:
+        option.check(value)
+    _check_exclusive([option for option, _ in given])
+
+
+def refuse_unused(values: object, absent: Mapping[Use, str], *, location: str = "") -> None:
+    """Raise `ConfigError` for a given option that applies to what is ``absent``.
+
+    ``absent`` has the details that the texts of its uses leave open, empty for none.
+    """
+    for option, _ in given_options(values):
+        for use in option.applies_to:
+            if use in absent:
+                raise no_effect(option.name, use, absent[use], location=location)
+
+
+def no_effect(name: str, use: Use, detail: str = "", *, location: str = "") -> ConfigError:
+    """Return the error for an option that applies to what is not there."""
+    message = f"{mark(name)} has no effect{use.lack.format(detail)}"
+    return ConfigError(message, location=location, hint=use.remedy)
 
 
 def build(section: type[_T], values: Mapping[str, object]) -> _T:
@@ -200,12 +309,11 @@ def build(section: type[_T], values: Mapping[str, object]) -> _T:
 
     Raises what the dataclasses raise for values that contradict each other.
     """
-    types = _types_of(section)
+    types, own = _types_of(section), _own_options(section)
     arguments: dict[str, object] = {}
     for field in dataclasses.fields(cast("Any", section)):
-        declared = field.metadata.get(_METADATA)
-        if isinstance(declared, Option):
-            name = declared.name or field.name
+        if field.name in own:
+            name = own[field.name].name
             if name in values:
                 arguments[field.name] = values[name]
         elif is_dataclass(types[field.name]):
@@ -222,30 +330,16 @@ def overridden(values: _T, overrides: Mapping[str, object]) -> _T:
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Painting:
-    ...     layers: int = declare(Option(help="How many coats."), default=1)
+    ...     layers: int = declare(help="How many coats.", default=1)
     >>> overridden(Painting(), {"layers": 3})
     Painting(layers=3)
     """
     given = {name: value for name, value in overrides.items() if value is not None}
-    known = _fields_of(type(values))
+    known = _options_by_field(type(values))
     for name in given:
         if name not in known:
             raise ConfigError(f"there is no option {name}", hint=suggestion(name, list(known)))
     return _overridden(values, {name: _typed(known[name], raw) for name, raw in given.items()})
-
-
-@cache
-def _fields_of(section: type) -> dict[str, Option]:
-    """Return the options of a dataclass and those nested in it, by the names of their fields."""
-    types = _types_of(section)
-    found: dict[str, Option] = {}
-    for field in dataclasses.fields(section):
-        declared = option_of(field)
-        if declared is not None:
-            found[field.name] = _completed(declared, field, types[field.name])
-        elif is_dataclass(types[field.name]):
-            found |= _fields_of(cast("type", types[field.name]))
-    return found
 
 
 def _typed(option: Option, raw: object) -> object:
@@ -262,9 +356,10 @@ def _typed(option: Option, raw: object) -> object:
 
 def _overridden(values: _T, overrides: Mapping[str, object]) -> _T:
     changes: dict[str, object] = {}
+    own = _own_options(type(values))
     for field in dataclasses.fields(cast("Any", values)):
         old = getattr(values, field.name)
-        if option_of(field) is not None:
+        if field.name in own:
             if field.name in overrides:
                 changes[field.name] = overrides[field.name]
         elif is_dataclass(old):
@@ -306,19 +401,23 @@ def check_effects(layers: Sequence[Layer], options: Sequence[Option]) -> None:
     # Options that exclude each other stand in for each other.
     present = {groups.get(name, name) for name in given}
     for layer in layers:
-        first_of: dict[str, str] = {}
-        for each in options:
-            if each.name not in layer.values:
-                continue
+        of_layer = [each for each in options if each.name in layer.values]
+        for each in of_layer:
             if each.needs and groups.get(each.needs, each.needs) not in present:
                 raise ConfigError(
                     f"{mark(each.name)} has no effect without {mark(each.needs)}",
                     location=layer.location,
                     hint=f"give {mark(each.needs)}",
                 )
-            if each.one_of and first_of.setdefault(each.one_of, each.name) != each.name:
-                raise ConfigError(
-                    f"{mark(each.name)} has no effect with {mark(first_of[each.one_of])}",
-                    location=layer.location,
-                    hint="drop one",
-                )
+        _check_exclusive(of_layer, location=layer.location)
+
+
+def _check_exclusive(given: Iterable[Option], *, location: str = "") -> None:
+    first_of: dict[str, str] = {}
+    for each in given:
+        if each.one_of and first_of.setdefault(each.one_of, each.name) != each.name:
+            raise ConfigError(
+                f"{mark(each.name)} has no effect with {mark(first_of[each.one_of])}",
+                location=location,
+                hint="drop one",
+            )

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from math import isfinite
 
+from hespas.base.figures import LEAST_BARE_RATE, USUAL_UNITS
 from hespas.errors import ConfigError
 
 PS_PER_NS = 1000
@@ -85,6 +86,35 @@ def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
     if not isfinite(value):
         raise ConfigError(f"{text!r} is too large", location=location, hint="give a finite number")
     return value
+
+
+def parse_rate(text: str, unit: str, *, location: str) -> float:
+    """Return a device's rate above 0, in FLOP/s or B/s.
+
+    A bare number that no accelerator is so slow as to reach was meant in another unit:
+    `ConfigError` for one, unless it has its unit.
+
+    >>> parse_rate("3350GB/s", "B/s", location="memory_bandwidth")
+    3350000000000.0
+    >>> parse_rate("90MFLOPS", "FLOP/s", location="peak_flops")
+    90000000.0
+    >>> parse_rate("3350", "B/s", location="memory_bandwidth")
+    Traceback (most recent call last):
+        ...
+    hespas.errors.ConfigError: memory_bandwidth: 3350 without a unit is 3350 B/s; \
+give 3350GB/s, or 3350B/s if it is meant
+    """
+    rate = parse_quantity(text, unit, location=location)
+    if rate <= 0:
+        raise ConfigError(f"{location} is {text!r}", hint=f"give a positive number of {unit}")
+    bare = text.strip()
+    if rate < LEAST_BARE_RATE and not bare[-1].isalpha():
+        raise ConfigError(
+            f"{bare} without a unit is {bare} {unit}",
+            location=location,
+            hint=f"give {bare}{USUAL_UNITS[unit]}, or {bare}{unit} if it is meant",
+        )
+    return rate
 
 
 def _example(unit: str) -> str:

@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from hespas.base.cache import ContentCache
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, declare
 from hespas.base.files import cache_home, check_file, write_file
 from hespas.base.process import Limits
-from hespas.base.units import format_bytes_binary, parse_quantity
+from hespas.base.units import format_bytes_binary
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
 from hespas.compile.cache import CompiledCache, default_directory
@@ -210,62 +210,46 @@ def partition(program: Path, output: Path | None) -> Answer:
     )
 
 
-def _parse_time_limit(text: str) -> float:
-    limit_s = parse_quantity(text, "s", location=option("time_limit"))
-    if limit_s <= 0:
-        raise ConfigError("the time limit is not positive", location=option("time_limit"))
-    return limit_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     """How to compile: the devices, the compiler's options, its limits, and the cache."""
 
-    devices: int | None = declare(
-        Option(help="How many devices, if not said.", aliases=("num_npus",))
-    )
+    devices: int | None = declare(help="How many devices, if not said.", aliases=("num_npus",))
     devices_per_host: int | None = declare(
-        Option(help="GPUs of a host.", default_text="8; 4 for GB200 and GB300")
+        help="GPUs of a host.", default_text="8; 4 for GB200 and GB300"
     )
     topology: str | None = declare(
-        Option(help="Chips of a TPU slice, as in 4x4.", default_text="by the devices")
+        help="Chips of a TPU slice, as in 4x4.", default_text="by the devices"
     )
     options: CompileOptions = field(default_factory=CompileOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     time_limit_s: float = declare(
-        Option(
-            help="How long it may take.",
-            name="time_limit",
-            parse=_parse_time_limit,
-            metavar="TIME",
-            group=Group.CACHES,
-            default_text="3600s",
-        ),
+        help="How long it may take.",
+        name="time_limit",
+        unit="s",
+        metavar="TIME",
+        group=Group.CACHES,
+        default_text="3600s",
         default=DEFAULT_LIMITS.time_s,
     )
     memory_limit_bytes: int | None = declare(
-        Option(
-            help="How much it may address.",
-            name="memory_limit",
-            parse=partial(parse_size, name="memory_limit"),
-            metavar="SIZE",
-            group=Group.CACHES,
-            default_text="32GiB",
-        ),
+        help="How much it may address.",
+        name="memory_limit",
+        parse=partial(parse_size, name="memory_limit"),
+        metavar="SIZE",
+        group=Group.CACHES,
+        default_text="32GiB",
         default=DEFAULT_LIMITS.memory_bytes,
     )
     disable_cache: bool = declare(
-        Option(help="Compile, and keep nothing.", one_of="cache", group=Group.CACHES),
-        default=False,
+        help="Compile, and keep nothing.", one_of="cache", group=Group.CACHES, default=False
     )
     cache_dir: Path | None = declare(
-        Option(
-            help="Where compiled programs are cached.",
-            default_text="~/.cache",
-            metavar="DIR",
-            one_of="cache",
-            group=Group.CACHES,
-        )
+        help="Where compiled programs are cached.",
+        default_text="~/.cache",
+        metavar="DIR",
+        one_of="cache",
+        group=Group.CACHES,
     )
 
     @property

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, declare
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
@@ -94,13 +94,11 @@ def _combine(collective: str, *, default_text: str) -> Any:
     """Return the field of the size up to which collectives of a kind are combined."""
     name = f"{collective}_combine"
     return declare(
-        Option(
-            help=f"Combine {collective.replace('_', '-')}s up to this size.",
-            name=name,
-            parse=partial(parse_size, name=name),
-            metavar="SIZE",
-            default_text=default_text,
-        )
+        help=f"Combine {collective.replace('_', '-')}s up to this size.",
+        name=name,
+        parse=partial(parse_size, name=name),
+        metavar="SIZE",
+        default_text=default_text,
     )
 
 
@@ -116,60 +114,50 @@ class CompileOptions:
     GROUP: ClassVar[Group] = Group.COMPILATION
 
     disabled_passes: tuple[str, ...] | None = declare(
-        Option(
-            help="Passes of XLA to leave out.",
-            name="disable_passes",
-            aliases=("-d",),
-            parse=parse_passes,
-            metavar="PASS,..",
-            default_text="rematerialization, on GPUs",
-        )
+        help="Passes of XLA to leave out.",
+        name="disable_passes",
+        aliases=("-d",),
+        parse=parse_passes,
+        metavar="PASS,..",
+        default_text="rematerialization, on GPUs",
     )
     matmuls: Matmuls | None = declare(
-        Option(help="What multiplies matrices on a GPU.", default_text="cublas")
+        help="What multiplies matrices on a GPU.", default_text="cublas"
     )
     latency_hiding_scheduler: bool | None = declare(
-        Option(
-            help="Put work between a collective's start and its end (default: on).", negatable=True
-        )
+        help="Put work between a collective's start and its end (default: on).", negatable=True
     )
     pipelined_collectives: bool | None = declare(
-        Option(help="Move collectives across iterations of loops (default: on).", negatable=True)
+        help="Move collectives across iterations of loops (default: on).", negatable=True
     )
     double_buffered_loops: bool | None = declare(
-        Option(help="Unroll loops by two (default: on).", negatable=True)
+        help="Unroll loops by two (default: on).", negatable=True
     )
     all_reduce_combine_bytes: int | None = _combine("all_reduce", default_text="128MiB")
     all_gather_combine_bytes: int | None = _combine("all_gather", default_text="128MiB")
     reduce_scatter_combine_bytes: int | None = _combine("reduce_scatter", default_text="64MiB")
     memory_limit_slop_factor: int | str | None = declare(
-        Option(
-            help="Per cent that XLA's scheduler may fill, for work beside collectives, of what "
-            "arguments leave of 80 % of a GPU's memory; auto fills the GPU where that is too "
-            "little and the step still fits.",
-            parse=parse_slop_factor,
-            metavar="N|auto",
-            default_text=f"{SLOP_FACTOR}",
-        )
+        help="Per cent that XLA's scheduler may fill, for work beside collectives, of what "
+        "arguments leave of 80 % of a GPU's memory; auto fills the GPU where that is too "
+        "little and the step still fits.",
+        parse=parse_slop_factor,
+        metavar="N|auto",
+        default_text=f"{SLOP_FACTOR}",
     )
     flags: Mapping[str, str] = declare(
-        Option(
-            help="Another flag of XLA's own.",
-            name="xla_flag",
-            parse=parse_flags,
-            metavar="NAME=VALUE",
-            repeats=True,
-        ),
+        help="Another flag of XLA's own.",
+        name="xla_flag",
+        parse=parse_flags,
+        metavar="NAME=VALUE",
+        repeats=True,
         default=dict,
     )
     recipe: RecipeFlags | None = declare(
-        Option(
-            help="Flags of XLA as a recipe sets XLA_FLAGS or LIBTPU_INIT_ARGS; those that the "
-            "compiler doesn't take without a device are left out, and listed.",
-            name="xla_flags_file",
-            parse=read_recipe,
-            metavar="FILE",
-        )
+        help="Flags of XLA as a recipe sets XLA_FLAGS or LIBTPU_INIT_ARGS; those that the "
+        "compiler doesn't take without a device are left out, and listed.",
+        name="xla_flags_file",
+        parse=read_recipe,
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:

@@ -9,9 +9,9 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, cast
 
-from hespas.base.figures import LEAST_BARE_RATE, MOST_DIGITS, USUAL_UNITS
+from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
-from hespas.base.units import parse_quantity
+from hespas.base.units import parse_quantity, parse_rate
 from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.system import LinkBandwidth
@@ -79,36 +79,6 @@ def _number(text: str) -> float:
     return value if isfinite(value) else -1.0
 
 
-def parse_rate(text: str, *, unit: str, name: str, what: str = "") -> float:
-    """Read a rate of a device above 0, in FLOP/s or B/s; ``name`` is the option's.
-
-    A bare number that no accelerator is so slow as to reach was meant in another unit:
-    `ConfigError` for one, unless it has its unit.
-
-    >>> parse_rate("3350GB/s", unit="B/s", name="memory_bandwidth")
-    3350000000000.0
-    >>> parse_rate("90MFLOPS", unit="FLOP/s", name="peak_flops")
-    90000000.0
-    >>> parse_rate("3350", unit="B/s", name="memory_bandwidth")
-    Traceback (most recent call last):
-        ...
-    hespas.errors.ConfigError: memory_bandwidth: 3350 without a unit is 3350 B/s; \
-give 3350GB/s, or 3350B/s if it is meant
-    """
-    location = f"{option(name)} {what}" if what else option(name)
-    rate = parse_quantity(text, unit, location=location)
-    if rate <= 0:
-        raise ConfigError(f"{location} is {text!r}", hint=f"give a positive number of {unit}")
-    bare = text.strip()
-    if rate < LEAST_BARE_RATE and not bare[-1].isalpha():
-        raise ConfigError(
-            f"{bare} without a unit is {bare} {unit}",
-            location=location,
-            hint=f"give {bare}{USUAL_UNITS[unit]}, or {bare}{unit} if it is meant",
-        )
-    return rate
-
-
 _LARGEST_FACTOR = 1e6
 _LINK_FORM = "write DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimension is 0"
 
@@ -129,7 +99,7 @@ def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
         dimension = int(at)
         _refuse_twice(name, str(dimension), changes)
         if rate[:1] not in {"x", "X"}:
-            rate_s = parse_rate(rate, unit="B/s", name=name, what=str(dimension))
+            rate_s = parse_rate(rate, "B/s", location=f"{option(name)} {dimension}")
             changed = LinkBandwidth(dimension=dimension, bytes_per_s=rate_s)
         else:
             factor = _number(rate[1:])
@@ -159,7 +129,7 @@ def parse_rates(text: str) -> dict[str, float]:
                 hint=suggestion(kind, PRODUCT_TYPES),
             )
         _refuse_twice(name, kind, rates)
-        rates[kind] = parse_rate(rate, unit="FLOP/s", name=name, what=kind)
+        rates[kind] = parse_rate(rate, "FLOP/s", location=f"{option(name)} {kind}")
     return rates
 
 
@@ -182,30 +152,6 @@ def _json_pairs(text: str) -> list[tuple[str, str]]:
     return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in pairs]
 
 
-def parse_launch_overhead(text: str) -> float:
-    """Read a time in seconds, 0 or more.
-
-    >>> parse_launch_overhead("3us")
-    3e-06
-    """
-    overhead_s = parse_quantity(text, "s", location=option("launch_overhead"))
-    if overhead_s < 0:
-        raise ConfigError(f"{option('launch_overhead')} is {text!r}", hint="give 0 or more")
-    return overhead_s
-
-
-def parse_model_flops(text: str) -> float:
-    """Read the FLOPs of a step, more than 0.
-
-    >>> parse_model_flops("18PFLOP")
-    1.8e+16
-    """
-    flops = parse_quantity(text, "FLOP", location=option("model_flops"))
-    if flops <= 0:
-        raise ConfigError(f"{option('model_flops')} is {text!r}", hint="give more than 0")
-    return flops
-
-
 _FEWEST_PARAMETERS = 1000
 """A smaller number was meant in millions or billions."""
 
@@ -225,18 +171,6 @@ def parse_parameters(text: str) -> float:
             hint="give the number of parameters, as in 8.03B or 124M",
         )
     return parameters
-
-
-def parse_pue(text: str) -> float:
-    """Read a ratio that is 1 or more.
-
-    >>> parse_pue("1.15")
-    1.15
-    """
-    ratio = _number(text)
-    if ratio < 1:
-        raise ConfigError(f"{option('pue')} is {text!r}", hint="give 1 or more")
-    return ratio
 
 
 def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:

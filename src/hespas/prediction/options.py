@@ -14,18 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, partial
-from math import isfinite
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import msgspec
 
 from hespas.base.decode import decode, read_json
-from hespas.base.fields import Group, Layer, Option, declare, options_in
-from hespas.base.figures import Count, Text
+from hespas.base.fields import Group, Layer, check_options, declare, options_in
 from hespas.compile.options import CompileOptions
-from hespas.errors import ConfigError, option
+from hespas.errors import option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import HARDWARE, Device, EstimatorKeys
 from hespas.hardware.presets import found_path
@@ -37,12 +35,8 @@ from hespas.prediction.option_texts import (
     parse_branch_weights,
     parse_cluster,
     parse_custom_calls,
-    parse_launch_overhead,
     parse_link_bandwidths,
-    parse_model_flops,
     parse_parameters,
-    parse_pue,
-    parse_rate,
     parse_rates,
     parse_trip_counts,
 )
@@ -69,42 +63,32 @@ class ProgramOptions:
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
     file: Path | None = declare(
-        Option(
-            help="The program, where the argument is a configuration: a file or a model's name.",
-            name="mlir_file",
-            key="mlir_file",
-            form=Text,
-        )
+        help="The program, where the argument is a configuration: a file or a model's name.",
+        name="mlir_file",
+        key="mlir_file",
     )
     devices: int | None = declare(
-        Option(
-            help="How many devices, for a program that doesn't say.",
-            aliases=("num_npus",),
-            key="perf_estimator.hardware.num_npus",
-        )
+        help="How many devices, for a program that doesn't say.",
+        aliases=("num_npus",),
+        key="perf_estimator.hardware.num_npus",
     )
     trip_counts: Mapping[str, int] = declare(
-        Option(
-            help="How often loops run whose count can't be read; LINE, or its name in HLO, picks "
-            "one.",
-            name="trip_count",
-            parse=parse_trip_counts,
-            metavar="[LINE=]N",
-            repeats=True,
-        ),
+        help="How often loops run whose count can't be read; LINE, or its name in HLO, picks one.",
+        name="trip_count",
+        parse=parse_trip_counts,
+        metavar="[LINE=]N",
+        repeats=True,
         default=dict,
     )
     branch_weights: Mapping[str, tuple[float, ...]] = declare(
-        Option(
-            help="How often each branch is taken.",
-            parse=parse_branch_weights,
-            metavar="[LINE=]W,W..",
-            repeats=True,
-        ),
+        help="How often each branch is taken.",
+        parse=parse_branch_weights,
+        metavar="[LINE=]W,W..",
+        repeats=True,
         default=dict,
     )
     kernels: Path | None = declare(
-        Option(help="The kernels of a compiled program, as hespas compile --kernels writes them.")
+        help="The kernels of a compiled program, as hespas compile --kernels writes them."
     )
     model: ModelOptions = field(default_factory=ModelOptions)
 
@@ -134,34 +118,26 @@ class CompileChoice:
     GROUP: ClassVar[Group] = Group.COMPILATION
 
     fidelity: Fidelity | None = declare(
-        Option(
-            help="What is priced: the kernels of the node's compiler, those of a model of it, "
-            "those of libraries such as Transformer Engine, or each operation by itself.",
-            key="fidelity",
-            one_of="fidelity",
-            default_text="auto, the first of them that can be had",
-        ),
+        help="What is priced: the kernels of the node's compiler, those of a model of it, "
+        "those of libraries such as Transformer Engine, or each operation by itself.",
+        key="fidelity",
+        one_of="fidelity",
+        default_text="auto, the first of them that can be had",
         default=Fidelity.AUTO,
     )
     as_exported: bool = declare(
-        Option(
-            help="Price each operation by itself, as the program was exported.",
-            one_of="fidelity",
-            group=Group.MAIN,
-        ),
+        help="Price each operation by itself, as the program was exported.",
+        one_of="fidelity",
+        group=Group.MAIN,
         default=False,
     )
     optimise: bool = declare(
-        Option(help="The same as --fidelity compiled.", one_of="fidelity", is_hidden=True),
-        default=False,
+        help="The same as --fidelity compiled.", one_of="fidelity", is_hidden=True, default=False
     )
     options: CompileOptions = field(default_factory=CompileOptions)
 
     def __post_init__(self) -> None:
-        short = [option(name) for name in ("as_exported", "optimise") if getattr(self, name)]
-        if len(short) > 1 or (short and self.fidelity is not Fidelity.AUTO):
-            other = short[1] if len(short) > 1 else option("fidelity")
-            raise ConfigError(f"{short[0]} has no effect with {other}", hint="drop one")
+        check_options(self)
 
     @property
     def asked(self) -> Fidelity | None:
@@ -195,119 +171,92 @@ class EstimateOptions:
     GROUP: ClassVar[Group] = Group.ESTIMATION
 
     node: Device | Path | str | None = declare(
-        Option(
-            help="The device: a preset's name (see hespas hardware), or a configuration's path.",
-            metavar="NODE",
-            default_text="that of the cluster",
-            group=Group.MAIN,
-        )
+        help="The device: a preset's name (see hespas hardware), or a configuration's path.",
+        metavar="NODE",
+        default_text="that of the cluster",
+        group=Group.MAIN,
     )
     method: str | None = declare(
-        Option(
-            help=f"Estimation method: {', '.join(METHODS)}.",
-            key="perf_estimator.method",
-            metavar="METHOD",
-            default_text=default_text(),
-        )
+        help=f"Estimation method: {', '.join(METHODS)}.",
+        key="perf_estimator.method",
+        metavar="METHOD",
+        default_text=default_text(),
     )
     hardware: object | None = declare(
-        Option(
-            help="The configuration of the method.", key="perf_estimator.hardware", has_flag=False
-        )
+        help="The configuration of the method.", key="perf_estimator.hardware", has_flag=False
     )
-    configuration: Path | None = declare(
-        Option(help="The file of the configuration.", has_flag=False)
-    )
+    configuration: Path | None = declare(help="The file of the configuration.", has_flag=False)
     peak_flops: float | None = declare(
-        Option(
-            help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
-            parse=partial(parse_rate, unit="FLOP/s", name="peak_flops"),
-            metavar="RATE",
-        )
+        help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
+        unit="FLOP/s",
+        metavar="RATE",
     )
     memory_bandwidth: float | None = declare(
-        Option(
-            help="Memory bandwidth, as in 1555GB/s.",
-            parse=partial(parse_rate, unit="B/s", name="memory_bandwidth"),
-            metavar="RATE",
-        )
+        help="Memory bandwidth, as in 1555GB/s.",
+        unit="B/s",
+        metavar="RATE",
     )
     host_bandwidth: float | None = declare(
-        Option(
-            help="Bandwidth between device and host, in each direction, as in 64GB/s.",
-            parse=partial(parse_rate, unit="B/s", name="host_bandwidth"),
-            metavar="RATE",
-            default_text="that of the node",
-        )
+        help="Bandwidth between device and host, in each direction, as in 64GB/s.",
+        unit="B/s",
+        metavar="RATE",
+        default_text="that of the node",
     )
     per_datatype_flops: Mapping[str, float] | None = declare(
-        Option(help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,..")
+        help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,.."
     )
     launch_overhead_s: float | None = declare(
-        Option(
-            help="What a kernel of a compiled program takes beside its work, as in 3us.",
-            name="launch_overhead",
-            parse=parse_launch_overhead,
-            metavar="TIME",
-        )
+        help="What a kernel of a compiled program takes beside its work, as in 3us.",
+        name="launch_overhead",
+        unit="s",
+        least=0,
+        metavar="TIME",
     )
     custom_calls: Mapping[str, CustomCallCost] = declare(
-        Option(
-            help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
-            name="custom_call",
-            parse=parse_custom_calls,
-            metavar="TARGET=COST",
-            repeats=True,
-        ),
+        help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
+        name="custom_call",
+        parse=parse_custom_calls,
+        metavar="TARGET=COST",
+        repeats=True,
         default=dict,
     )
     roofline: RooflineOptions | None = declare(
-        Option(help="What to do about types without a rate.", has_flag=False)
+        help="What to do about types without a rate.", has_flag=False
     )
     power: PowerOptions = field(default_factory=PowerOptions)
     disable_cache: bool = declare(
-        Option(
-            help="Estimate every region by itself.",
-            key="disable_cache",
-            one_of="cache",
-            group=Group.CACHES,
-        ),
+        help="Estimate every region by itself.",
+        key="disable_cache",
+        one_of="cache",
+        group=Group.CACHES,
         default=False,
     )
     in_memory_only_cache: bool = declare(
-        Option(
-            help="Keep no estimates on disk.",
-            key="perf_estimator.hardware.in_memory_only_cache",
-            one_of="cache",
-            group=Group.CACHES,
-        ),
+        help="Keep no estimates on disk.",
+        key="perf_estimator.hardware.in_memory_only_cache",
+        one_of="cache",
+        group=Group.CACHES,
         default=False,
     )
     cache_dir: Path | None = declare(
-        Option(
-            help="Where estimates are cached.",
-            key="cache_dir",
-            form=Text,
-            one_of="cache",
-            default_text="OUTPUT/cache",
-            metavar="DIR",
-            group=Group.CACHES,
-        )
+        help="Where estimates are cached.",
+        key="cache_dir",
+        one_of="cache",
+        default_text="OUTPUT/cache",
+        metavar="DIR",
+        group=Group.CACHES,
     )
     threads: int = declare(
-        Option(
-            help="Estimators that run at a time.",
-            aliases=("num_threads",),
-            key="num_threads",
-            form=Count,
-            group=Group.CACHES,
-        ),
+        help="Estimators that run at a time.",
+        aliases=("num_threads",),
+        least=1,
+        key="num_threads",
+        group=Group.CACHES,
         default=1,
     )
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ConfigError(f"{option('threads')} is {self.threads}", hint="give 1 or more")
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,39 +266,28 @@ class StepOptions:
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
     tokens: int | None = declare(
-        Option(help="Tokens of a step on all devices, for tokens/s of a program.", form=Count)
+        help="Tokens of a step on all devices, for tokens/s of a program.", least=1
     )
     samples: int | None = declare(
-        Option(help="Images, or other samples, of a step on all devices.", form=Count)
+        help="Images, or other samples, of a step on all devices.", least=1
     )
     model_flops: float | None = declare(
-        Option(
-            help="FLOPs that the model needs for a step on all devices, as in 18PFLOP, for the "
-            "model FLOPs utilisation (MFU) of a program.",
-            parse=parse_model_flops,
-            metavar="FLOP",
-            one_of="model_flops",
-        )
+        help="FLOPs that the model needs for a step on all devices, as in 18PFLOP, for the "
+        "model FLOPs utilisation (MFU) of a program.",
+        unit="FLOP",
+        metavar="FLOP",
+        one_of="model_flops",
     )
     parameters: float | None = declare(
-        Option(
-            help="Parameters that each token of a training step meets, as in 8.03B, for the MFU of "
-            "a program: 6 FLOPs for each and each token.",
-            parse=parse_parameters,
-            metavar="N",
-            one_of="model_flops",
-        )
+        help="Parameters that each token of a training step meets, as in 8.03B, for the MFU of "
+        "a program: 6 FLOPs for each and each token.",
+        parse=parse_parameters,
+        metavar="N",
+        one_of="model_flops",
     )
 
     def __post_init__(self) -> None:
-        for name, value in (("tokens", self.tokens), ("samples", self.samples)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{option(name)} is {value}", hint="give 1 or more")
-        if self.model_flops is not None and self.parameters is not None:
-            raise ConfigError(
-                f"{option('parameters')} has no effect with {option('model_flops')}",
-                hint="drop one",
-            )
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,74 +297,58 @@ class NetworkOptions:
     GROUP: ClassVar[Group] = Group.NETWORK
 
     cluster: System | str | None = declare(
-        Option(
-            help="The cluster: COUNTxPART, as in 32xH100_80GB, or a system preset's name.",
-            metavar="CLUSTER",
-            group=Group.MAIN,
-            one_of="system",
-        )
+        help="The cluster: COUNTxPART, as in 32xH100_80GB, or a system preset's name.",
+        metavar="CLUSTER",
+        group=Group.MAIN,
+        one_of="system",
     )
     system: System | Path | str | None = declare(
-        Option(
-            help="The cluster as a system preset's name (see hespas hardware), or a directory.",
-            metavar="SYSTEM",
-            one_of="system",
-        )
+        help="The cluster as a system preset's name (see hespas hardware), or a directory.",
+        metavar="SYSTEM",
+        one_of="system",
     )
     network: ContentionModel | None = declare(
-        Option(
-            help="How transfers share links in ASTRA-sim's model.",
-            default_text="congestion-unaware",
-            needs="cluster",
-        )
+        help="How transfers share links in ASTRA-sim's model.",
+        default_text="congestion-unaware",
+        needs="cluster",
     )
     model: Model | None = declare(
-        Option(
-            help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
-            "and links that are shared.",
-            default_text="hespas for systems with measured links, astra-sim for others and traces",
-            needs="cluster",
-        )
+        help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
+        "and links that are shared.",
+        default_text="hespas for systems with measured links, astra-sim for others and traces",
+        needs="cluster",
     )
     algorithm: str | None = declare(
-        Option(
-            help="How collectives run in hespas' own model: as the system specifies, by the "
-            "fastest algorithm (auto), or all by one where it can run them: "
-            f"{', '.join(CHOICES)}.",
-            parse=parse_choice,
-            metavar="ALGORITHM",
-            default_text="specified",
-            needs="cluster",
-        )
+        help="How collectives run in hespas' own model: as the system specifies, by the "
+        "fastest algorithm (auto), or all by one where it can run them: "
+        f"{', '.join(CHOICES)}.",
+        parse=parse_choice,
+        metavar="ALGORITHM",
+        default_text="specified",
+        needs="cluster",
     )
     place: Place | None = declare(
-        Option(
-            help="On which dimensions of the network the axes of the mesh lie, the nearest is 0, "
-            "as in tp=0,fsdp=0+1,pipe=1.",
-            parse=parse_place,
-            metavar="AXIS=N,..",
-            needs="cluster",
-            default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
-        )
+        help="On which dimensions of the network the axes of the mesh lie, the nearest is 0, "
+        "as in tp=0,fsdp=0+1,pipe=1.",
+        parse=parse_place,
+        metavar="AXIS=N,..",
+        needs="cluster",
+        default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
     )
     link_bandwidth: tuple[LinkBandwidth, ...] = declare(
-        Option(
-            help="Bandwidth of the links along a dimension of the network, the nearest is 0: their "
-            "own times a factor, as in 1=x0.5, or that of one link, as in 1=25GB/s.",
-            parse=parse_link_bandwidths,
-            metavar="DIM=RATE",
-            repeats=True,
-            needs="cluster",
-        ),
+        help="Bandwidth of the links along a dimension of the network, the nearest is 0: their "
+        "own times a factor, as in 1=x0.5, or that of one link, as in 1=25GB/s.",
+        parse=parse_link_bandwidths,
+        metavar="DIM=RATE",
+        repeats=True,
+        needs="cluster",
         default=(),
     )
     imperfect: Cluster | None = declare(
-        Option(
-            help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
-            parse=parse_cluster,
-            metavar="FILE",
-            needs="cluster",
-        )
+        help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
+        parse=parse_cluster,
+        metavar="FILE",
+        needs="cluster",
     )
 
 
@@ -437,18 +359,15 @@ class OutputOptions:
     GROUP: ClassVar[Group] = Group.OUTPUT
 
     directory: Path | None = declare(
-        Option(
-            help="Write the files of the run to this directory: regions, prices, traces.",
-            name="output",
-            aliases=("output_dir", "-o"),
-            key="output_dir",
-            form=Text,
-            metavar="DIR",
-            group=Group.MAIN,
-        )
+        help="Write the files of the run to this directory: regions, prices, traces.",
+        name="output",
+        aliases=("output_dir", "-o"),
+        key="output_dir",
+        metavar="DIR",
+        group=Group.MAIN,
     )
     clean: bool = declare(
-        Option(help="Replace another workload's files.", key="clean", needs="output"), default=False
+        help="Replace another workload's files.", key="clean", needs="output", default=False
     )
 
 
@@ -459,20 +378,17 @@ class ReportOptions:
     GROUP: ClassVar[Group] = Group.OUTPUT
 
     depth: int = declare(
-        Option(help="How deep the table by module goes: 2 for layers/attention.", form=Count),
-        default=2,
+        help="How deep the table by module goes: 2 for layers/attention.", least=1, default=2
     )
     each_layer: bool = declare(
-        Option(help="Tell layers apart that differ in their number alone."), default=False
+        help="Tell layers apart that differ in their number alone.", default=False
     )
     verbose: bool = declare(
-        Option(help="Show all assumptions, not only those that decide most of the step."),
-        default=False,
+        help="Show all assumptions, not only those that decide most of the step.", default=False
     )
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ConfigError(f"{option('depth')} is {self.depth}", hint="give 1 or more")
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,18 +398,16 @@ class EnergyOptions:
     GROUP: ClassVar[Group] = Group.OUTPUT
 
     pue: float = declare(
-        Option(
-            help="Power usage effectiveness: energy of the site over that of its machines.",
-            key="pue",
-            parse=parse_pue,
-            metavar="RATIO",
-        ),
+        help="Power usage effectiveness: energy of the site over that of its machines.",
+        key="pue",
+        unit="",
+        least=1,
+        metavar="RATIO",
         default=1.0,
     )
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.pue) and self.pue >= 1):
-            raise ConfigError(f"{option('pue')} is {self.pue:g}", hint="give 1 or more")
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import sha256
-from math import isfinite
 from threading import Event
 from time import perf_counter
 from typing import ClassVar, Protocol, runtime_checkable
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, check_options, declare
 from hespas.base.process import end_programs_on
-from hespas.base.units import format_quantity, parse_quantity
+from hespas.base.units import format_quantity
 from hespas.base.version import __version__
 from hespas.errors import ConfigError, CostError, HardwareError, option
 from hespas.hardware.device import Device, table_of
@@ -310,18 +309,6 @@ class Clocks(Enum):
     MEASURED = "measured"
 
 
-def parse_power_limit(text: str) -> float:
-    """Read a power above 0, in W.
-
-    >>> parse_power_limit("550W"), parse_power_limit("0.55 kW")
-    (550.0, 550.0)
-    """
-    limit_w = parse_quantity(text, "W", location=option("power_limit_w"))
-    if limit_w <= 0:
-        raise ConfigError(f"{option('power_limit_w')} is {text!r}", hint="give a positive number")
-    return limit_w
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerOptions:
     """The power that a device may draw, and whether its clock follows from that.
@@ -332,32 +319,22 @@ class PowerOptions:
     GROUP: ClassVar[Group] = Group.ESTIMATION
 
     power_limit_w: float | None = declare(
-        Option(
-            help="The mean power that a device may draw, as in 550W, which its clock follows.",
-            aliases=("power_limit",),
-            key="perf_estimator.hardware.power_limit_w",
-            parse=parse_power_limit,
-            metavar="POWER",
-            default_text="its thermal design power",
-        )
+        help="The mean power that a device may draw, as in 550W, which its clock follows.",
+        aliases=("power_limit",),
+        key="perf_estimator.hardware.power_limit_w",
+        unit="W",
+        metavar="POWER",
+        default_text="its thermal design power",
     )
     clocks: Clocks = declare(
-        Option(
-            help="The clock of kernels: what the power limit allows under the whole step, or that "
-            "of the short loops that tables were measured in.",
-        ),
+        help="The clock of kernels: what the power limit allows under the whole step, or that "
+        "of the short loops that tables were measured in.",
         default=Clocks.SUSTAINED,
     )
 
     def __post_init__(self) -> None:
-        limit_w = self.power_limit_w
-        if limit_w is None:
-            return
-        if not (isfinite(limit_w) and limit_w > 0):
-            raise ConfigError(
-                f"{option('power_limit_w')} is {limit_w:g}", hint="give a positive number"
-            )
-        if self.clocks is Clocks.MEASURED:
+        check_options(self)
+        if self.power_limit_w is not None and self.clocks is Clocks.MEASURED:
             raise ConfigError(
                 f"{option('power_limit_w')} has no effect with {option('clocks')} "
                 f"{self.clocks.value}",

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import msgspec
 
 from hespas.base.decode import read_json, read_text
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, declare
 from hespas.base.figures import whole_number
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
@@ -109,12 +109,10 @@ class ExpertOptions:
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
     expert_load: ExpertLoad | None = declare(
-        Option(
-            help="How many tokens each expert gets: uniform, or a file (JSON or CSV).",
-            parse=parse_expert_load,
-            metavar="uniform|FILE",
-            default_text=_UNIFORM,
-        )
+        help="How many tokens each expert gets: uniform, or a file (JSON or CSV).",
+        parse=parse_expert_load,
+        metavar="uniform|FILE",
+        default_text=_UNIFORM,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, declare
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
@@ -41,68 +41,51 @@ class ModelOptions:
     GROUP: ClassVar[Group] = Group.MODEL
 
     mesh: MeshAxes | None = declare(
-        Option(
-            help="The devices that a model is divided over, as in fsdp=8,tp=4.",
-            parse=parse_mesh,
-            metavar="AXIS=N,..",
-            default_text="the model's first axis over all devices of the cluster",
-            group=Group.MAIN,
-        )
+        help="The devices that a model is divided over, as in fsdp=8,tp=4.",
+        parse=parse_mesh,
+        metavar="AXIS=N,..",
+        default_text="the model's first axis over all devices of the cluster",
+        group=Group.MAIN,
     )
     batch: int | None = declare(
-        Option(
-            help="Sequences or images per data-parallel part of the mesh.",
-            default_text="the model's",
-            one_of="batch",
-        )
+        help="Sequences or images per data-parallel part of the mesh.",
+        default_text="the model's",
+        one_of="batch",
     )
     global_batch: int | None = declare(
-        Option(help="Sequences or images of a step, over all parts of the mesh.", one_of="batch")
+        help="Sequences or images of a step, over all parts of the mesh.", one_of="batch"
     )
     micro_batch: int | None = declare(
-        Option(
-            help="Sequences per part that are computed at a time: gradients are accumulated over "
-            "the batch.",
-            default_text="the batch; in a pipeline one",
-            one_of="micro_batch",
-        )
+        help="Sequences per part that are computed at a time: gradients are accumulated over "
+        "the batch.",
+        default_text="the batch; in a pipeline one",
+        one_of="micro_batch",
     )
     micro_batches: int | None = declare(
-        Option(
-            help="In how many micro-batches the batch of a part is computed.",
-            one_of="micro_batch",
-        )
+        help="In how many micro-batches the batch of a part is computed.", one_of="micro_batch"
     )
-    sequence: int | None = declare(Option(help="Tokens in a sequence."))
+    sequence: int | None = declare(help="Tokens in a sequence.")
     attention: str | None = declare(
-        Option(
-            help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
-            "by splash (on TPUs), by flashmla (decode steps over latent vectors), or auto: fused "
-            "where a large model's node has it.",
-            metavar="KERNEL",
-            default_text="auto",
-        )
+        help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
+        "by splash (on TPUs), by flashmla (decode steps over latent vectors), or auto: fused "
+        "where a large model's node has it.",
+        metavar="KERNEL",
+        default_text="auto",
     )
-    remat: str | None = declare(
-        Option(help="What the backward pass computes again.", metavar="POLICY")
-    )
+    remat: str | None = declare(help="What the backward pass computes again.", metavar="POLICY")
     scan: bool | None = declare(
-        Option(help="One loop over the layers, or all written out.", negated="unrolled")
+        help="One loop over the layers, or all written out.", negated="unrolled"
     )
-    dtype: str | None = declare(
-        Option(help="The type that is computed in, as in bf16.", metavar="TYPE")
-    )
+    dtype: str | None = declare(help="The type that is computed in, as in bf16.", metavar="TYPE")
     settings: Mapping[str, str] = declare(
-        Option(
-            help="Another setting of the model (hespas export --list shows them).",
-            name="set",
-            parse=parse_settings,
-            metavar="NAME=VALUE",
-            repeats=True,
-        ),
+        help="Another setting of the model (hespas export --list shows them).",
+        name="set",
+        parse=parse_settings,
+        metavar="NAME=VALUE",
+        repeats=True,
         default=dict,
     )
-    part: Part | None = declare(Option(help="A part of the model, for a pipeline.", has_flag=False))
+    part: Part | None = declare(help="A part of the model, for a pipeline.", has_flag=False)
 
     def texts(self) -> dict[str, str]:
         """Return the settings that are given, by the model's names, as text.
@@ -151,17 +134,13 @@ class MaxTextOptions:
     GROUP: ClassVar[Group] = Group.MAXTEXT
 
     cluster: str | None = declare(
-        Option(help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART")
+        help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART"
     )
-    target: str | None = declare(
-        Option(help="The GPU or TPU, as in H100_SXM or TPUv6e.", one_of="target")
-    )
+    target: str | None = declare(help="The GPU or TPU, as in H100_SXM or TPUv6e.", one_of="target")
     topology: str | None = declare(
-        Option(help="Chips of a TPU slice, as in 2x4.", default_text="by the devices")
+        help="Chips of a TPU slice, as in 2x4.", default_text="by the devices"
     )
     python: Path | None = declare(
-        Option(
-            help="The interpreter that has MaxText.",
-            default_text="what HESPAS_MAXTEXT_PYTHON names, or hespas' own",
-        )
+        help="The interpreter that has MaxText.",
+        default_text="what HESPAS_MAXTEXT_PYTHON names, or hespas' own",
     )

@@ -22,8 +22,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import ClassVar
 
-from hespas.base.fields import Group, Option, declare
-from hespas.base.figures import Count
+from hespas.base.fields import Group, check_options, declare
 from hespas.base.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
@@ -70,43 +69,36 @@ class SplitOptions:
     GROUP: ClassVar[Group] = Group.DIVISION
 
     strategy: SplitStrategy = declare(
-        Option(
-            help="How to cut the program.",
-            name="split_fn",
-            aliases=("split",),
-            key="split_strategy",
-        ),
+        help="How to cut the program.",
+        name="split_fn",
+        aliases=("split",),
+        key="split_strategy",
         default=SplitStrategy.LINEAR,
     )
     block_limit: int | None = declare(
-        Option(
-            help="Most operations in a block.",
-            name="block_lim",
-            key="block_lim",
-            form=Count,
-            default_text=f"{DEFAULT_BLOCK_LIMIT}; none if merging",
-        )
+        help="Most operations in a block.",
+        name="block_lim",
+        key="block_lim",
+        least=1,
+        default_text=f"{DEFAULT_BLOCK_LIMIT}; none if merging",
     )
     merge: bool = declare(
-        Option(help="Join regions, delaying no collective.", key="merge", negatable=True),
-        default=False,
+        help="Join regions, delaying no collective.", key="merge", negatable=True, default=False
     )
     separator: str = declare(
-        Option(
-            help="What parts the program: communication, or an operation's full name as well.",
-            key="separator",
-            metavar="OPERATION",
-        ),
+        help="What parts the program: communication, or an operation's full name as well.",
+        key="separator",
+        metavar="OPERATION",
         default=COMMUNICATION_SEPARATOR,
     )
     separator_policy: SeparatorPolicy = declare(
-        Option(help="Where a separator that computes goes.", key="separator_policy"),
+        help="Where a separator that computes goes.",
+        key="separator_policy",
         default=SeparatorPolicy.ISOLATED,
     )
 
     def __post_init__(self) -> None:
-        if self.block_limit is not None and self.block_limit < 1:
-            raise ConfigError(f"{option('block_lim')} is {self.block_limit}", hint="give 1 or more")
+        check_options(self)
         individual = self.strategy is SplitStrategy.INDIVIDUAL
         if individual and not self.merge and self.block_limit is not None:
             raise ConfigError(

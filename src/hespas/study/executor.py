@@ -20,7 +20,7 @@ from typing import IO, ClassVar, Protocol, Self
 
 import msgspec
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, check_options, declare
 from hespas.base.process import ending, last_words
 from hespas.errors import ConfigError, ToolError, option
 
@@ -119,40 +119,31 @@ class ExecutorOptions:
     GROUP: ClassVar[Group] = Group.MAIN
 
     executor: Place = declare(
-        Option(help="Where predictions run: processes of this machine, or a Dask cluster."),
+        help="Where predictions run: processes of this machine, or a Dask cluster.",
         default=Place.LOCAL,
     )
     scheduler: str | None = declare(
-        Option(
-            help="The address of Dask's scheduler, as in tcp://host:8786.",
-            metavar="ADDRESS",
-            default_text="one on this machine",
-        )
+        help="The address of Dask's scheduler, as in tcp://host:8786.",
+        metavar="ADDRESS",
+        default_text="one on this machine",
     )
     workers: int | None = declare(
-        Option(help="How many run at a time.", metavar="N", default_text="one a core")
+        help="How many run at a time.", least=1, metavar="N", default_text="one a core"
     )
     time_limit_s: float = declare(
-        Option(
-            help="Seconds that one prediction may take; it fails alone if it takes longer.",
-            name="time_limit",
-            parse=float,
-            metavar="SECONDS",
-        ),
+        help="Seconds that one prediction may take; it fails alone if it takes longer.",
+        name="time_limit",
+        unit="s",
+        metavar="SECONDS",
         default=1800.0,
     )
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.scheduler is not None and self.executor is not Place.DASK:
             raise ConfigError(
                 f"{option('scheduler')} has no effect without {option('executor')} dask",
                 hint="add it",
-            )
-        if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"{option('workers')} is {self.workers}", hint="give 1 or more")
-        if not self.time_limit_s > 0:
-            raise ConfigError(
-                f"{option('time_limit')} is {self.time_limit_s:g}", hint="give seconds above 0"
             )
 
 

@@ -11,8 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hespas.base.fields import Layer, Option, build, check_effects, declare, joined, options_in
-from hespas.base.figures import Count
+from hespas.base.fields import Layer, build, check_effects, declare, joined, options_in
 from hespas.cli import flags
 from hespas.errors import ConfigError
 from hespas.prediction.options import PredictOptions, configuration_form, read_configuration
@@ -27,15 +26,15 @@ class Roast(Enum):
 class Coffee:
     """Options as a stage would declare them."""
 
-    roast: Roast = declare(Option(help="How to roast.", key="roast"), default=Roast.LIGHT)
+    roast: Roast = declare(help="How to roast.", key="roast", default=Roast.LIGHT)
     cups: int | None = declare(
-        Option(help="How many cups.", name="cup_count", aliases=("num_cups",), key="c", form=Count)
+        help="How many cups.", name="cup_count", aliases=("num_cups",), key="c", least=1
     )
-    milk: bool = declare(Option(help="Add milk."), default=False)
-    sugar: str | None = declare(Option(help="Which sugar.", needs="milk", one_of="sweet"))
-    honey: bool = declare(Option(help="Add honey.", one_of="sweet", key="honey"), default=False)
+    milk: bool = declare(help="Add milk.", default=False)
+    sugar: str | None = declare(help="Which sugar.", needs="milk", one_of="sweet")
+    honey: bool = declare(help="Add honey.", one_of="sweet", key="honey", default=False)
     grams: float | None = declare(
-        Option(help="How much, as in 8g.", parse=lambda text: float(str(text).removesuffix("g")))
+        help="How much, as in 8g.", parse=lambda text: float(str(text).removesuffix("g"))
     )
 
 

@@ -179,7 +179,7 @@ def test_a_program_is_taken_as_given_where_nothing_else_is_wanted() -> None:
 def test_contradicting_words_are_refused() -> None:
     with pytest.raises(ConfigError, match="as_exported has no effect with fidelity"):
         CompileChoice(as_exported=True, fidelity=Fidelity.COMPILED)
-    with pytest.raises(ConfigError, match="as_exported has no effect with optimise"):
+    with pytest.raises(ConfigError, match="optimise has no effect with as_exported"):
         CompileChoice(as_exported=True, optimise=True)
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, check_options, declare
 from hespas.base.files import cache_home
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.base.question import PROGRAM_FILE, ask
-from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, UnsupportedError, option
 from hespas.prediction import machines
 from hespas.prediction.options import PredictOptions
@@ -36,18 +35,6 @@ class Platform(Enum):
     TPU = "tpu"
 
 
-def parse_time_limit(text: str) -> float:
-    """Read a time above 0, in seconds.
-
-    >>> parse_time_limit("1500ms")
-    1.5
-    """
-    limit_s = parse_quantity(text, "s", location=option("time_limit"))
-    if limit_s <= 0:
-        raise ConfigError("the time limit is not positive", location=option("time_limit"))
-    return limit_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
     """How steps are run and timed.
@@ -61,49 +48,36 @@ class MeasureOptions:
     """
 
     platform: Platform = declare(
-        Option(
-            help="What to run on.",
-            default_text="auto, the best there is",
-        ),
-        default=Platform.AUTO,
+        help="What to run on.", default_text="auto, the best there is", default=Platform.AUTO
     )
-    steps: int = declare(Option(help="Steps that are timed."), default=10)
+    steps: int = declare(help="Steps that are timed.", least=1, default=10)
     warm_up: int = declare(
-        Option(help="Steps before them that are not.", aliases=("warmup",)), default=3
+        help="Steps before them that are not.", least=0, aliases=("warmup",), default=3
     )
     coordinator: str | None = declare(
-        Option(
-            help="Run on several hosts: host:port of process 0, the same for all, or auto where "
-            "JAX can ask the cluster (Slurm, TPU slices).",
-            metavar="ADDRESS",
-            group=Group.NETWORK,
-        )
+        help="Run on several hosts: host:port of process 0, the same for all, or auto where "
+        "JAX can ask the cluster (Slurm, TPU slices).",
+        metavar="ADDRESS",
+        group=Group.NETWORK,
     )
     num_processes: int | None = declare(
-        Option(
-            help="How many processes there are in all.", group=Group.NETWORK, needs="coordinator"
-        )
+        help="How many processes there are in all.", group=Group.NETWORK, needs="coordinator"
     )
     process_id: int | None = declare(
-        Option(help="Which of them this one is, from 0.", group=Group.NETWORK, needs="coordinator")
+        help="Which of them this one is, from 0.", group=Group.NETWORK, needs="coordinator"
     )
     time_limit_s: float = declare(
-        Option(
-            help="How long compiling and running may take.",
-            name="time_limit",
-            parse=parse_time_limit,
-            metavar="TIME",
-            group=Group.CACHES,
-            default_text="1800s",
-        ),
+        help="How long compiling and running may take.",
+        name="time_limit",
+        unit="s",
+        metavar="TIME",
+        group=Group.CACHES,
+        default_text="1800s",
         default=1800.0,
     )
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ConfigError(f"{option('steps')} is {self.steps}", hint="give 1 or more")
-        if self.warm_up < 0:
-            raise ConfigError(f"{option('warm_up')} is {self.warm_up}", hint="give 0 or more")
+        check_options(self)
         if self.coordinator is not None:
             self._check_processes(self.coordinator)
 

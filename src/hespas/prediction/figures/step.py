@@ -8,15 +8,14 @@ answer divide by the same peak: that of the type of most of the FLOPs.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hespas.base.fields import option_of
+from hespas.base.fields import given_options
 from hespas.base.version import __version__
 from hespas.frontend.load import PARTITIONED
 from hespas.hardware.cluster import Cluster
@@ -131,22 +130,11 @@ def _given_options(options: PredictOptions) -> dict[str, Any]:
     >>> _given_options(PredictOptions(estimate=EstimateOptions(node="H100_80GB", threads=4)))
     {'node': 'H100_80GB'}
     """
-    return {name: value for name, value in _given(options) if name not in _WITHOUT_EFFECT}
-
-
-def _given(section: Any) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(section):
-        value: Any = getattr(section, field.name)
-        option = option_of(field)
-        if option is not None and value != _default(field):
-            yield option.name or field.name, _json_value(value)
-        elif option is None and dataclasses.is_dataclass(value):
-            yield from _given(value)
-
-
-def _default(field: dataclasses.Field[Any]) -> object:
-    factory = field.default_factory
-    return field.default if factory is dataclasses.MISSING else factory()
+    return {
+        option.name: _json_value(value)
+        for option, value in given_options(options)
+        if option.name not in _WITHOUT_EFFECT
+    }
 
 
 def _json_value(value: object) -> object:

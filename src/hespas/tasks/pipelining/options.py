@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, Option, declare
+from hespas.base.fields import Group, declare
 from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
@@ -98,37 +98,30 @@ class PipelineOptions:
     GROUP: ClassVar[Group] = Group.PIPELINE
 
     schedule: str | None = declare(
-        Option(
-            help=f"In which order stages compute: {', '.join(NAMES)}, or a file with a line of "
-            "passes for each stage.",
-            parse=parse_schedule,
-            metavar="SCHEDULE",
-            default_text="1f1b",
-        )
+        help=f"In which order stages compute: {', '.join(NAMES)}, or a file with a line of "
+        "passes for each stage.",
+        parse=parse_schedule,
+        metavar="SCHEDULE",
+        default_text="1f1b",
     )
     stage_layers: tuple[int, ...] | None = declare(
-        Option(
-            help="Layers of each part of the model, in order, as in 15,16x6,15.",
-            parse=parse_stage_layers,
-            metavar="N,N..",
-            default_text="as many in each, or one fewer beside the embedding and the head",
-        )
+        help="Layers of each part of the model, in order, as in 15,16x6,15.",
+        parse=parse_stage_layers,
+        metavar="N,N..",
+        default_text="as many in each, or one fewer beside the embedding and the head",
     )
     overlap: Mapping[str, bool] = declare(
-        Option(
-            help="What communication of a pipeline is hidden: "
-            f"{', '.join(each.value for each in Overlap)}; experts without a pipeline, too.",
-            parse=parse_overlaps,
-            metavar="NAME=on|off,..",
-            repeats=True,
-            default_text="all on but experts and exchanges; messages off without interleaving, "
-            "as in Megatron-Core",
-        ),
+        help="What communication of a pipeline is hidden: "
+        f"{', '.join(each.value for each in Overlap)}; experts without a pipeline, too.",
+        parse=parse_overlaps,
+        metavar="NAME=on|off,..",
+        repeats=True,
+        default_text="all on but experts and exchanges; messages off without interleaving, "
+        "as in Megatron-Core",
         default=dict,
     )
     ignore_memory: bool = declare(
-        Option(help="Predict a pipeline although one of its stages cannot fit into memory."),
-        default=False,
+        help="Predict a pipeline although one of its stages cannot fit into memory.", default=False
     )
 
     def hides(self, what: Overlap) -> bool:
