@@ -106,7 +106,7 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
         (("--peak-flops", "nan"), ("--peak-flops", "'nan'")),
         (("--memory-bandwidth", "-2GB/s"), ("--memory-bandwidth", "positive")),
         (("--memory-bandwidth", "5 furlongs"), ("--memory-bandwidth", "GB/s")),
-        (("--per-datatype-flops", "bf16"), ("'bf16' has no rate",)),
+        (("--per-datatype-flops", "bf16"), ("is 'bf16'; write TYPE=RATE",)),
         (("--per-datatype-flops", "bf17=1"), ("'bf17'", "did you mean 'bf16'")),
         (("--per-datatype-flops", "bf16=-1"), ("bf16", "positive")),
         (("--per-datatype-flops", "bf16=1e12,bf16=2e12"), ("twice", "bf16")),

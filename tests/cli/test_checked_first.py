@@ -82,7 +82,7 @@ OF_MODELS = [
     (("--remat", "all"), "remat is 'all'"),
     (("--dtype", "f8"), "dtype is 'f8'"),
     (("--set", "layer=2"), "did you mean 'layers'"),
-    (("--set", "layers"), "--set layers has no value"),
+    (("--set", "layers"), "--set is 'layers'; write NAME=VALUE"),
     (("--optimise", "--kernels", "absent.json"), "absent.json: cannot be read"),
     (("--optimise", "--cluster", "8xMI300X", "--mesh", "fsdp=8"), "no compiler at hand"),
     (("--optimise", "--disable-passes", "a b"), "is not the name of a pass"),

@@ -175,6 +175,28 @@ class Option:
             raise ConfigError(f"{mark(self.name)} is {shown or format(value, 'g')}", hint=hint)
 
 
+def parse_pairs(texts: Iterable[str], *, name: str, form: str, alone: str = "") -> dict[str, str]:
+    """Return the values of texts ``KEY=VALUE`` by their keys, each of which is given once.
+
+    ``name`` is the option's, ``form`` how its texts are written. Where a value may stand without a
+    key, for ``alone``, its key is empty.
+
+    >>> parse_pairs(["layers=2", "sequence = 1024"], name="set", form="NAME=VALUE")
+    {'layers': '2', 'sequence': '1024'}
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals and alone:
+            key, value = "", key
+        elif not equals or not key:
+            raise ConfigError(f"{mark(name)} is {text[:60]!r}", hint=f"write {form}")
+        if key in pairs:
+            raise ConfigError(f"{mark(name)} is given twice for {key or alone}", hint="keep one")
+        pairs[key] = value
+    return pairs
+
+
 def _declaring(option: Callable[_P, Option]) -> Callable[_P, Any]:
     def field_of(*args: _P.args, **kwargs: _P.kwargs) -> Any:
         declared = option(*args, **kwargs)

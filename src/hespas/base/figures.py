@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -36,6 +37,19 @@ def whole_number(text: str) -> int | None:
     """
     is_number = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
     return int(text) if is_number else None
+
+
+def amount(text: str) -> float | None:
+    """Return the finite number from 0 on that a text is; None for any other text.
+
+    >>> amount("1e3"), amount("-1"), amount("nan")
+    (1000.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < inf else None
 
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]

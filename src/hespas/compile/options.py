@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
-from hespas.base.fields import Group, declare
+from hespas.base.fields import Group, declare, parse_pairs
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
@@ -69,15 +69,8 @@ def parse_flags(texts: Iterable[str]) -> dict[str, str]:
     >>> parse_flags(["xla_gpu_autotune_level=0"])
     {'xla_gpu_autotune_level': '0'}
     """
-    flags: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.removeprefix("--").partition("=")
-        if not equals:
-            raise ConfigError(f"{option('xla_flag')} is {text!r}", hint="give NAME=VALUE")
-        if name in flags:
-            raise ConfigError(f"{option('xla_flag')} names {name} twice", hint="keep one")
-        flags[name] = value
-    return flags
+    flags = (text.removeprefix("--") for text in texts)
+    return parse_pairs(flags, name="xla_flag", form="NAME=VALUE")
 
 
 class Matmuls(Enum):

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isclose
 
-from hespas.errors import ConfigError, ProgramError, UnpartitionedError
+from hespas.base.fields import parse_pairs
+from hespas.base.figures import amount
+from hespas.errors import ConfigError, ProgramError, UnpartitionedError, option
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Program
 
 _WEIGHT_TOLERANCE = 1e-6
+_WHOLE = re.compile(r"[0-9]+")
+_PLACE = re.compile(r"|[0-9]+|[A-Za-z_][A-Za-z0-9_.\-]*")
+"""A line, or an instruction of HLO, or nothing for all."""
+
+
+def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
+    """Read ``N`` or ``LINE=N``; the key is the line, in HLO the name, or "" for every loop.
+
+    >>> parse_trip_counts(["32", "17=4", "while.3=5"])
+    {'': 32, '17': 4, 'while.3': 5}
+    """
+    pairs = parse_pairs(texts, name="trip_count", form="N or LINE=N", alone="every loop")
+    for place, number in pairs.items():
+        if not _PLACE.fullmatch(place) or not _WHOLE.fullmatch(number):
+            text = f"{place}={number}" if place else number
+            raise ConfigError(f"{option('trip_count')} is {text!r}", hint="write N or LINE=N")
+    return {place: int(number) for place, number in pairs.items()}
+
+
+def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Read ``W,W`` or ``LINE=W,W``; weights add to 1.
+
+    >>> parse_branch_weights(["0.9,0.1"])
+    {'': (0.9, 0.1)}
+    """
+    form = "W,W or LINE=W,W, adding to 1"
+    pairs = parse_pairs(texts, name="branch_weights", form=form, alone="every branch")
+    weights: dict[str, tuple[float, ...]] = {}
+    for place, listed in pairs.items():
+        shares = [share for text in listed.split(",") if (share := amount(text)) is not None]
+        is_whole = len(shares) == listed.count(",") + 1 and isclose(sum(shares), 1.0)
+        if not is_whole or not _PLACE.fullmatch(place):
+            text = f"{place}={listed}" if place else listed
+            raise ConfigError(f"{option('branch_weights')} is {text!r}", hint=f"write {form}")
+        weights[place] = tuple(shares)
+    return weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

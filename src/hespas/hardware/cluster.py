@@ -175,13 +175,13 @@ class _ClusterFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     programs: list[_Program] = []
 
 
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: str | Path) -> Cluster:
     """Return the cluster that a YAML or JSON file describes.
 
     Raises `ConfigError` for an invalid file, `HardwareError` for unknown node types.
     """
     location = str(path)
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    data = read_json(Path(path)) if location.endswith(".json") else read_yaml(Path(path))
     file = decode(data, _ClusterFile, location=location)
     if not (file.devices or file.links or file.jitter or file.programs):
         raise ConfigError(

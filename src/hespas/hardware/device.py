@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, cast
 
 from msgspec import Struct, structs
 from msgspec.structs import force_setattr
 
 from hespas.base.decode import decode, read_json
+from hespas.base.fields import parse_pairs
 from hespas.base.figures import (
     Count,
     Fraction,
@@ -23,9 +26,37 @@ from hespas.base.figures import (
     check_rate,
 )
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, HardwareError
+from hespas.base.units import parse_rate
+from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.power import BoardPower
 from hespas.program.types import ELEMENT_TYPES, PRECISIONS, PRODUCT_TYPES, ElementType, NumberKind
+
+
+def parse_rates(text: str) -> dict[str, float]:
+    """Read ``bf16=312e12,f16=312TFLOP/s``, or a JSON object of numbers: FLOP/s by type.
+
+    >>> parse_rates("bf16=312e12,f16=1 TFLOP/s")
+    {'bf16': 312000000000000.0, 'f16': 1000000000000.0}
+    """
+    name = "per_datatype_flops"
+    texts: Iterable[str] = text.split(",")
+    if text.lstrip().startswith("{"):
+        try:
+            pairs = cast("list[tuple[str, Any]]", json.loads(text, object_pairs_hook=list))
+        except ValueError as error:
+            raise ConfigError(f"{option(name)}: malformed JSON: {error}") from error
+        texts = (f"{kind}={r if isinstance(r, str) else json.dumps(r)}" for kind, r in pairs)
+    rates = parse_pairs(texts, name=name, form="TYPE=RATE,TYPE=RATE")
+    for kind in rates:
+        if kind not in PRODUCT_TYPES:
+            raise ConfigError(
+                f"{option(name)}: unknown element type {kind!r}",
+                hint=suggestion(kind, PRODUCT_TYPES),
+            )
+    return {
+        kind: parse_rate(rate, "FLOP/s", location=f"{option(name)} {kind}")
+        for kind, rate in rates.items()
+    }
 
 
 class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,24 +22,18 @@ import msgspec
 
 from hespas.base.decode import decode, read_json
 from hespas.base.fields import Group, Layer, check_options, declare, options_in
+from hespas.base.units import parse_quantity
 from hespas.compile.options import CompileOptions
-from hespas.errors import option
-from hespas.hardware.cluster import Cluster
-from hespas.hardware.device import HARDWARE, Device, EstimatorKeys
+from hespas.errors import ConfigError, option
+from hespas.frontend.overrides import parse_branch_weights, parse_trip_counts
+from hespas.hardware.cluster import Cluster, read_cluster
+from hespas.hardware.device import HARDWARE, Device, EstimatorKeys, parse_rates
+from hespas.hardware.faster_links import parse_link_bandwidths
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System
 from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
 from hespas.prediction.goodput import GoodputOptions
-from hespas.prediction.option_texts import (
-    parse_branch_weights,
-    parse_cluster,
-    parse_custom_calls,
-    parse_link_bandwidths,
-    parse_parameters,
-    parse_rates,
-    parse_trip_counts,
-)
 from hespas.price.graph import PowerOptions
 from hespas.price.methods import METHODS, default_text, method_named
 from hespas.price.roofline import RooflineOptions
@@ -49,7 +43,7 @@ from hespas.simulate.models import CHOICES, Model, parse_choice
 from hespas.sources.options import ModelOptions
 from hespas.split.strategies import SplitOptions
 from hespas.tasks.pipelining.options import PipelineOptions
-from hespas.work.custom_call import CustomCallCost
+from hespas.work.custom_call import CustomCallCost, parse_custom_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +253,27 @@ class EstimateOptions:
         check_options(self)
 
 
+_FEWEST_PARAMETERS = 1000
+"""A smaller number was meant in millions or billions."""
+
+
+def parse_parameters(text: str) -> float:
+    """Read how many parameters a model has; B is a billion, as in names of models.
+
+    >>> parse_parameters("8.03B"), parse_parameters("124M")
+    (8030000000.0, 124000000.0)
+    """
+    number = text.strip()
+    number = f"{number[:-1]}G" if number.endswith("B") else number
+    parameters = float(round(parse_quantity(number, "", location=option("parameters"))))
+    if parameters < _FEWEST_PARAMETERS:
+        raise ConfigError(
+            f"{option('parameters')} is {text!r}",
+            hint="give the number of parameters, as in 8.03B or 124M",
+        )
+    return parameters
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """What a step takes in, and what the model needs for it: of models of the zoo it is known."""
@@ -346,7 +361,7 @@ class NetworkOptions:
     )
     imperfect: Cluster | None = declare(
         help="What is not perfect: slow devices, bad links, jitter (YAML or JSON).",
-        parse=parse_cluster,
+        parse=read_cluster,
         metavar="FILE",
         needs="cluster",
     )

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, declare
+from hespas.base.fields import Group, declare, parse_pairs
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
-
-
-def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``NAME=VALUE``, each name once.
-
-    >>> parse_settings(["layers=2", "sequence = 1024"])
-    {'layers': '2', 'sequence': '1024'}
-    """
-    settings: dict[str, str] = {}
-    for name, equals, value in (text.partition("=") for text in texts):
-        if not equals:
-            raise ConfigError(f"{option('set')} {name} has no value", hint="write NAME=VALUE")
-        if name.strip() in settings:
-            raise ConfigError(f"{option('set')} names {name.strip()} twice", hint="keep one")
-        settings[name.strip()] = value.strip()
-    return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +65,7 @@ class ModelOptions:
     settings: Mapping[str, str] = declare(
         help="Another setting of the model (hespas export --list shows them).",
         name="set",
-        parse=parse_settings,
+        parse=partial(parse_pairs, name="set", form="NAME=VALUE"),
         metavar="NAME=VALUE",
         repeats=True,
         default=dict,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.faster_links import with_link_bandwidths
+from hespas.hardware.faster_links import parse_link_bandwidths, with_link_bandwidths
 from hespas.hardware.interconnect import Dimensions, Interconnect, interconnect_of
 from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import LinkBandwidth, System, bare_system
-from hespas.prediction.option_texts import parse_link_bandwidths
 
 
 def bandwidths(system: System) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, declare
+from hespas.base.fields import Group, declare, parse_pairs
 from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
@@ -42,16 +42,15 @@ def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
     >>> parse_overlaps(["tp=off,gradients=on"])
     {'tp': False, 'gradients': True}
     """
-    found: dict[str, bool] = {}
-    for text in (part.strip() for given in texts for part in given.split(",")):
-        name, _, value = text.partition("=")
-        check_overlap(name, text)
+    listed = (text for given in texts for text in given.split(","))
+    pairs = parse_pairs(listed, name="overlap", form="NAME=on or NAME=off")
+    for name, value in pairs.items():
+        check_overlap(name, name)
         if value not in {"on", "off"}:
-            raise ConfigError(f"{option('overlap')} is {text!r}", hint=f"write {name}=on or =off")
-        if name in found:
-            raise ConfigError(f"{option('overlap')} names {name} twice", hint="keep one")
-        found[name] = value == "on"
-    return found
+            raise ConfigError(
+                f"{option('overlap')} is '{name}={value}'", hint=f"write {name}=on or =off"
+            )
+    return {name: value == "on" for name, value in pairs.items()}
 
 
 def check_overlap(name: str, text: str) -> None:

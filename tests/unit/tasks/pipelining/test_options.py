@@ -48,5 +48,5 @@ def test_layers_of_stages_are_numbers(text: str) -> None:
 
 
 def test_overlaps_are_named_once() -> None:
-    with pytest.raises(ConfigError, match="names tp twice"):
+    with pytest.raises(ConfigError, match="given twice for tp"):
         parse_overlaps(["tp=on", "tp=off"])
