@@ -1,0 +1,457 @@
+"""Compare the values of small models with those of transformers and diffusers.
+
+    python validation/model_values.py DIRECTORY [NAME ...]
+
+Each case of `CASES` takes a published configuration with all its features and makes it narrow and
+two blocks deep, or as many as its kinds of blocks need. In the interpreter of
+requirements/models.txt it is built on the CPU in float32, with weights drawn at random, and run.
+DIRECTORY/NAME then holds ``config.json``, ``weights.npz`` by the library's names of tensors,
+``inputs.npz`` and ``outputs.npy``. The same weights and inputs then pass through hespas' own
+program of that configuration, and the largest difference of a logit is written to
+validation/measurements/model_values.csv.
+"""
+
+# PyTorch's and transformers' types are not installed where types are checked.
+# pyright: basic
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_judge import ROOT, build, configuration
+
+RESULTS = ROOT / "validation" / "measurements" / "model_values.csv"
+TOKENS, VOCABULARY = 24, 160
+NARROW: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+}
+HEADS: dict[str, Any] = {**NARROW, "head_dim": 16}
+LLAMA3_ROPE: dict[str, Any] = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_type": "llama3",
+}
+"""Of a context so short that the frequencies of few tokens change."""
+YARN: dict[str, Any] = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MLA: dict[str, Any] = {
+    **NARROW,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "max_position_embeddings": 64,
+}
+V3_ROPE: dict[str, Any] = {**YARN, "type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0}
+QWEN_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}
+WINDOW = {"sliding_window": 8}
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
+MAMBA: dict[str, Any] = {
+    **HEADS,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "chunk_size": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+}
+GRANITE: dict[str, Any] = {
+    **NARROW,
+    "shared_intermediate_size": 48,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_chunk_size": 8,
+    "layer_types": ["mamba", "attention"],
+}
+GEMMA4: dict[str, Any] = {**HEADS, **WINDOW, **ALTERNATING, "global_head_dim": 32}
+SIGHT: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama2": ("meta-llama/Llama-2-7b-hf", NARROW),
+    "llama3.1": ("meta-llama/Llama-3.1-8B", {**NARROW, "rope_scaling": LLAMA3_ROPE}),
+    "llama3.2": ("meta-llama/Llama-3.2-1B", {**HEADS, "rope_scaling": LLAMA3_ROPE}),
+    "llama4-scout": (
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        {
+            **HEADS,
+            "num_hidden_layers": 4,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 8,
+            "attention_chunk_size": 8,
+            "floor_scale": 4,
+            "rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 2.0},
+        },
+    ),
+    "llama4-maverick": (
+        "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+        {
+            **HEADS,
+            "num_hidden_layers": 4,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 8,
+            "attention_chunk_size": 8,
+            "floor_scale": 4,
+        },
+    ),
+    "qwen2.5": ("Qwen/Qwen2.5-7B", NARROW),
+    "qwen3": ("Qwen/Qwen3-8B", HEADS),
+    "qwen3-moe": ("Qwen/Qwen3-30B-A3B", {**HEADS, **QWEN_EXPERTS}),
+    "qwen3-next": (
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        {
+            **HEADS,
+            **QWEN_EXPERTS,
+            "full_attention_interval": 2,
+            "shared_expert_intermediate_size": 40,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 12,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+        },
+    ),
+    "mistral": ("mistralai/Mistral-7B-v0.1", {**NARROW, **WINDOW}),
+    "mistral-small": ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", HEADS),
+    "mixtral": ("mistralai/Mixtral-8x7B-v0.1", {**NARROW, "num_local_experts": 4}),
+    "deepseek-v2": (
+        "deepseek-ai/DeepSeek-V2",
+        {**MLA, "rope_scaling": {**YARN, "type": "yarn", "mscale": 0.707, "mscale_all_dim": 0.707}},
+    ),
+    "deepseek-v2-lite": (
+        "deepseek-ai/DeepSeek-V2-Lite",
+        {
+            **MLA,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_scaling": {**YARN, "type": "yarn", "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
+    "deepseek-v3": ("deepseek-ai/DeepSeek-V3", {**MLA, "rope_scaling": V3_ROPE}),
+    "deepseek-v3.2": (
+        "deepseek-ai/DeepSeek-V3.2",
+        {
+            **MLA,
+            "rope_scaling": V3_ROPE,
+            "index_topk": 8,
+            "index_n_heads": 4,
+            "index_head_dim": 16,
+        },
+    ),
+    "kimi-k2": (
+        "moonshotai/Kimi-K2-Instruct",
+        {
+            **MLA,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_scaling": {**V3_ROPE, "beta_fast": 1.0},
+        },
+    ),
+    "gpt-oss": (
+        "openai/gpt-oss-20b",
+        {
+            **HEADS,
+            **WINDOW,
+            **ALTERNATING,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "experts_per_token": 3,
+            "rope_scaling": {**YARN, "rope_type": "yarn", "truncate": False},
+        },
+    ),
+    "gemma2": ("google/gemma-2-9b", {**HEADS, **WINDOW}),
+    "gemma3": ("google/gemma-3-27b-it", {**HEADS, **WINDOW, "sliding_window_pattern": 2}),
+    "gemma3-1b": ("google/gemma-3-1b-it", {**HEADS, **WINDOW, "sliding_window_pattern": 2}),
+    "gemma4-moe": (
+        "google/gemma-4-26B-A4B",
+        {
+            **GEMMA4,
+            "num_global_key_value_heads": 1,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    "gemma4-dense": ("google/gemma-4-31B", {**GEMMA4, "num_global_key_value_heads": 1}),
+    "gemma4-per-layer": (
+        "google/gemma-4-E2B",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": ALTERNATING["layer_types"] * 2,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": VOCABULARY,
+        },
+    ),
+    "phi4": ("microsoft/phi-4", NARROW),
+    "glm4.5": (
+        "zai-org/GLM-4.5",
+        {
+            **HEADS,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "minimax-m2": (
+        "MiniMaxAI/MiniMax-M2",
+        {**HEADS, "rotary_dim": 8, "num_local_experts": 8, "num_experts_per_tok": 3},
+    ),
+    "nemotron-h": (
+        "nvidia/Nemotron-H-56B-Base-8K",
+        {
+            **MAMBA,
+            "num_hidden_layers": 4,
+            "hybrid_override_pattern": "M-*-",
+            "attention_head_dim": 16,
+        },
+    ),
+    "nemotron-nano": (
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        {**MAMBA, "num_hidden_layers": 4, "hybrid_override_pattern": "ME*E"},
+    ),
+    "nemotron-super": (
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
+        {
+            **MAMBA,
+            "num_hidden_layers": 4,
+            "hybrid_override_pattern": "ME*E",
+            "moe_latent_size": 20,
+            "num_nextn_predict_layers": 0,
+        },
+    ),
+    "olmo2": ("allenai/OLMo-2-0325-32B", NARROW),
+    "granite4": (
+        "ibm-granite/granite-4.0-h-tiny",
+        {**GRANITE, "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24},
+    ),
+    "granite4-dense": ("ibm-granite/granite-4.0-h-micro", GRANITE),
+    "mpt": (
+        "mosaicml/mpt-7b",
+        {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": VOCABULARY, "max_seq_len": 64},
+    ),
+    "t5": (
+        "google-t5/t5-base",
+        {
+            "d_model": 64,
+            "d_kv": 12,
+            "d_ff": 96,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "vocab_size": VOCABULARY,
+        },
+    ),
+    "bert": (
+        "google-bert/bert-large-uncased",
+        {**NARROW, "num_key_value_heads": None, "max_position_embeddings": 64},
+    ),
+    "vit": ("google/vit-large-patch16-224", {**SIGHT, "num_labels": 10}),
+    "whisper": (
+        "openai/whisper-large-v3",
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 96,
+            "decoder_layers": 2,
+            "decoder_attention_heads": 4,
+            "decoder_ffn_dim": 96,
+            "vocab_size": VOCABULARY,
+            "num_mel_bins": 16,
+            "max_source_positions": 40,
+            "max_target_positions": 32,
+        },
+    ),
+    "resnet": (
+        "microsoft/resnet-50",
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2], "num_labels": 10},
+    ),
+    "flux": (
+        "black-forest-labs/FLUX.1-dev",
+        {
+            "in_channels": 16,
+            "num_layers": 1,
+            "num_single_layers": 1,
+            "attention_head_dim": 16,
+            "num_attention_heads": 4,
+            "joint_attention_dim": 32,
+            "pooled_projection_dim": 24,
+            "axes_dims_rope": [4, 6, 6],
+        },
+    ),
+    "dit": (
+        "facebook/DiT-XL-2-256",
+        {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers": 2, "sample_size": 8},
+    ),
+}
+
+
+def small(name: str) -> dict[str, Any]:
+    """Return the configuration of a case: of the language model alone where there are others."""
+    published, changes = CASES[name]
+    fields = configuration(published)
+    if "text_config" in fields:
+        kind = fields["architectures"][0].removesuffix("ForConditionalGeneration")
+        kind = {"Mistral3": "Mistral"}.get(kind, kind)
+        fields = {**fields["text_config"], "architectures": [f"{kind}ForCausalLM"]}
+    fields.pop("quantization_config", None)
+    changes = {key: value for key, value in changes.items() if value is not None or key in fields}
+    return fields | changes
+
+
+def inputs(fields: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Draw what a forward takes, by the library's names."""
+    random = np.random.default_rng(0)
+
+    def ids(batch: int = 2) -> np.ndarray[Any, Any]:
+        return random.integers(3, VOCABULARY, (batch, TOKENS))
+
+    def values(*shape: int) -> np.ndarray[Any, Any]:
+        return random.standard_normal(shape, dtype=np.float32)
+
+    match fields.get("model_type", fields.get("_class_name")):
+        case "t5":
+            return {"input_ids": ids(), "decoder_input_ids": ids()}
+        case "whisper":
+            sound = values(2, fields["num_mel_bins"], 2 * fields["max_source_positions"])
+            return {"input_features": sound, "decoder_input_ids": ids()}
+        case "vit" | "resnet":
+            side = fields.get("image_size", 32)
+            return {"pixel_values": values(2, 3, side, side)}
+        case "FluxTransformer2DModel":
+            sides = np.stack(np.meshgrid(range(4), range(6), indexing="ij"), -1).reshape(-1, 2)
+            return {
+                "hidden_states": values(2, 24, fields["in_channels"]),
+                "encoder_hidden_states": values(2, 8, fields["joint_attention_dim"]),
+                "pooled_projections": values(2, fields["pooled_projection_dim"]),
+                "timestep": np.array([0.3, 0.7], np.float32),
+                "guidance": np.array([3.5, 3.5], np.float32),
+                "img_ids": np.pad(sides, ((0, 0), (1, 0))).astype(np.float32),
+                "txt_ids": np.zeros((8, 3), np.float32),
+            }
+        case "DiTTransformer2DModel":
+            side = fields["sample_size"]
+            return {
+                "hidden_states": values(2, fields["in_channels"], side, side),
+                "timestep": np.array([10, 500]),
+                "class_labels": np.array([3, 7]),
+            }
+        case _:
+            return {"input_ids": ids()}
+
+
+def draw_weights(model: Any) -> None:
+    """Replace matrices by random ones of variance 1 / fan-in; add noise to all else."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if not tensor.is_floating_point():
+                continue
+            if tensor.ndim > 1:
+                fan = tensor[0].numel() if tensor.ndim == 4 else tensor.shape[-1]
+                tensor.copy_(torch.randn_like(tensor) / fan**0.5)
+            else:
+                tensor.add_(0.1 * torch.randn_like(tensor))
+
+
+def reference(name: str, directory: Path) -> str:
+    """Write a case's files; return the class that made its values."""
+    import torch
+
+    fields = small(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(fields, indent=1))
+    torch.manual_seed(0)
+    model, _ = build({**fields, "pad_token_id": None}, "cpu", experts="eager")
+    model = model.float()
+    draw_weights(model)
+    given = inputs(fields)
+    with torch.no_grad():
+        output = model(**{key: torch.from_numpy(value) for key, value in given.items()})
+    values = output.sample if hasattr(output, "sample") else output.logits
+    if not torch.isfinite(values).all():
+        raise ValueError(f"{name}: its values are not finite")
+    np.savez(directory / "weights.npz", **{k: v.numpy() for k, v in model.state_dict().items()})
+    np.savez(directory / "inputs.npz", **given)
+    np.save(directory / "outputs.npy", values.numpy())
+    return type(model).__name__
+
+
+def difference(directory: Path) -> tuple[float, float]:
+    """Return the largest value of a case, and the largest difference from hespas' own."""
+    values = import_module("hespas.models.values")
+    expected = np.load(directory / "outputs.npy")
+    given = dict(np.load(directory / "inputs.npz"))
+    tokens = given["input_ids"] if set(given) == {"input_ids"} else given
+    weights = dict(np.load(directory / "weights.npz"))
+    own = values.logits(directory / "config.json", weights, tokens)
+    return float(np.abs(expected).max()), float(np.abs(np.asarray(own) - expected).max())
+
+
+def main(directory: Path, names: list[str]) -> None:
+    """Make the cases' files, compare them, and write the table of differences."""
+    rows: list[tuple[Any, ...]] = []
+    for name in names or CASES:
+        made_by = reference(name, directory / name)
+        try:
+            largest, error = difference(directory / name)
+        except Exception as problem:  # noqa: BLE001 - one case's refusal is its row
+            rows.append((name, CASES[name][0], made_by, "", "", str(problem).splitlines()[0][:160]))
+        else:
+            rows.append((name, CASES[name][0], made_by, f"{largest:.4g}", f"{error:.2e}", ""))
+        print(*rows[-1], sep=" | ", flush=True)
+    if names:
+        return
+    with RESULTS.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("case", "configuration", "class", "largest", "difference", "refused"))
+        table.writerows(rows)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
