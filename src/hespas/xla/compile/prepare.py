@@ -14,10 +14,19 @@ from typing import Any
 
 from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
 from hespas.program.groups import ORDER_KEY, DeviceOrder, read_order
-from hespas.xla.mlir.module import MlirModule, parse_mlir
+from hespas.xla.mlir.module import (
+    OF_FUNCTIONS,
+    MlirModule,
+    drop_attributes,
+    entries_of,
+    erase_copies,
+    listed,
+    main_of,
+    operations_in,
+    parse_mlir,
+)
 from hespas.xla.mlir.text import read_mesh_axes
 
-_COPY = "mhlo.copy"
 _ALIASES = "mhlo.input_output_alias"
 _PARTITIONED = "mhlo.spmd_parameters_shardings"
 # XLA writes them when it turns a partitioned HLO module into StableHLO, and reads none of them.
@@ -31,7 +40,6 @@ _LEFT_OVER = (
     "mhlo.use_auto_spmd_partitioning",
 )
 _SHARDINGS = ("mhlo.sharding", "sdy.sharding")
-_OF_FUNCTIONS = ("arg_attrs", "res_attrs")
 _MESH = "sdy.mesh"
 _GROUPS = "replica_groups"
 _PAIRS = "source_target_pairs"
@@ -58,9 +66,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """The operations of a module that have to be prepared, and whether it is sharded."""
+    """What of a module has to be prepared, how many copies it had, and whether it is sharded."""
 
-    copies: list[Any]
+    copies: int
     collectives: list[Any]
     partition_ids: list[Any]
     has_shardings: bool
@@ -84,10 +92,9 @@ def prepare(
     ir = import_module("jaxlib.mlir.ir")
     with module.handle.context, ir.Location.unknown(module.handle.context):
         operation = module.handle.operation
-        contents = _read_contents(operation, ir)
+        contents = _read_contents(operation)
         was_partitioned = _PARTITIONED in operation.attributes
         replicas, partitions = _device_counts(operation, contents, name=name, devices=devices)
-        _erase_copies(contents.copies)
         _separate_channels(contents.collectives, ir)
         _declare_aliases(module, ir)
         _declare_meshes(module, ir)
@@ -95,7 +102,8 @@ def prepare(
             if attribute in operation.attributes:
                 del operation.attributes[attribute]
         if was_partitioned:
-            _drop_shardings(operation, ir)
+            # Compilers would apply them again.
+            drop_attributes(operation, _SHARDINGS)
         partition = contents.has_shardings and not was_partitioned and partitions > 1
         joined = partitions > 1 and not partition and partitions_as_replicas
         if joined:
@@ -128,53 +136,40 @@ def _checked_order(operation: Any, count: int, *, name: str) -> DeviceOrder | No
 def _notes(contents: _Contents, *, partition: bool, joined: bool) -> tuple[str, ...]:
     notes = ["its partitions were compiled as replicas"] if joined else []
     if contents.copies:
-        notes.append(f"{len(contents.copies)} mhlo.copy operations were erased before compiling")
+        notes.append(f"{contents.copies} mhlo.copy operations were erased before compiling")
     if partition:
         notes.append("the program was partitioned by the compiler")
     return tuple(notes)
 
 
-def _read_contents(operation: Any, ir: Any) -> _Contents:
-    copies: list[Any] = []
+def _read_contents(operation: Any) -> _Contents:
     collectives: list[Any] = []
     partition_ids: list[Any] = []
     shardings: set[str] = set()
-
-    def visit(op: Any) -> Any:
+    for op in operations_in(operation):
         name: str = op.name
-        if name == _COPY:
-            copies.append(op)
-        elif name == "stablehlo.partition_id":
+        attributes = op.attributes
+        if name == "stablehlo.partition_id":
             partition_ids.append(op)
         elif name.startswith("sdy.") and name != _MESH:
             shardings.add("sdy")
-        attributes = op.attributes
         if _GROUPS in attributes or _PAIRS in attributes:
             collectives.append(op)
         if _SHARDINGS[0] in attributes:
             shardings.add("mhlo")
-        if name == "func.func":
-            _add_argument_shardings(op, shardings)
-        return ir.WalkResult.ADVANCE
-
-    operation.walk(visit)
-    if "mhlo.frontend_attributes" in operation.attributes:
-        text = str(operation.attributes["mhlo.frontend_attributes"])
+        for kind in OF_FUNCTIONS if name == "func.func" else ():
+            text = str(attributes[kind]) if kind in attributes else ""
+            shardings.update(word for word in ("sdy", "mhlo") if f"{word}.sharding" in text)
+    if _FRONTEND in operation.attributes:
+        text = str(operation.attributes[_FRONTEND])
         shardings.update({"sdy"} if "xla.sdy" in text else set())
     return _Contents(
-        copies=copies,
+        copies=erase_copies(operation),
         collectives=collectives,
         partition_ids=partition_ids,
         has_shardings=bool(shardings),
         has_shardy="sdy" in shardings,
     )
-
-
-def _add_argument_shardings(function: Any, shardings: set[str]) -> None:
-    for kind in _OF_FUNCTIONS:
-        if kind in function.attributes:
-            text = str(function.attributes[kind])
-            shardings.update(word for word in ("sdy", "mhlo") if f"{word}.sharding" in text)
 
 
 def _device_counts(
@@ -254,12 +249,6 @@ def _mesh_size(groups: Any, op: Any) -> int:
     raise ProgramError(f"mesh @{symbol} is not defined")
 
 
-def _erase_copies(copies: list[Any]) -> None:
-    for copy in copies:
-        copy.results[0].replace_all_uses_with(copy.operands[0])
-        copy.erase()
-
-
 def _separate_channels(collectives: list[Any], ir: Any) -> None:
     """Give a channel of its own to each collective but the first of those that share one."""
     texts = [(op, str(op.attributes[_CHANNEL])) for op in collectives if _CHANNEL in op.attributes]
@@ -280,12 +269,10 @@ def _declare_aliases(module: MlirModule, ir: Any) -> None:
     attributes = module.handle.operation.attributes
     if _ALIASES not in attributes:
         return
-    main = _main(module)
-    arguments = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    main = main_of(module)
     count = len(main.regions[0].blocks[0].arguments)
-    texts: list[dict[str, Any]] = [
-        {named.name: named.attr for named in each} for each in arguments
-    ] or [{} for _ in range(count)]
+    arguments = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else [()] * count
+    texts = entries_of(arguments)
     integer = ir.IntegerType.get_signless(32)
     for entry in attributes[_ALIASES]:
         alias = entry["alias"]
@@ -295,35 +282,7 @@ def _declare_aliases(module: MlirModule, ir: Any) -> None:
         argument = int(alias["parameter_number"].value)
         position = int(output[0]) if output else 0
         texts[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(integer, position)
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
-
-
-def _drop_shardings(operation: Any, ir: Any) -> None:
-    """Drop the shardings of a partitioned program: compilers would apply them again."""
-
-    def visit(op: Any) -> Any:
-        for name in set(_SHARDINGS) & set(op.attributes):
-            del op.attributes[name]
-        for kind in _OF_FUNCTIONS:
-            if op.name == "func.func" and kind in op.attributes:
-                remaining = [
-                    ir.DictAttr.get(
-                        {named.name: named.attr for named in entry if named.name not in _SHARDINGS}
-                    )
-                    for entry in op.attributes[kind]
-                ]
-                op.attributes[kind] = ir.ArrayAttr.get(remaining)
-        return ir.WalkResult.ADVANCE
-
-    operation.walk(visit)
-
-
-def _main(module: MlirModule) -> Any:
-    for view in module.handle.body.operations:
-        op = view.operation
-        if op.name == "func.func" and op.attributes["sym_name"].value == "main":
-            return op
-    raise ProgramError("the program has no function named main", location=module.source)
+    main.attributes["arg_attrs"] = listed(texts)
 
 
 def _declare_meshes(module: MlirModule, ir: Any) -> None:

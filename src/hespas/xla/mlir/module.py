@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -210,18 +210,69 @@ def module_attributes(module: MlirModule) -> dict[str, str]:
     return attribute_texts(module.handle.operation, {})
 
 
-def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
-    """Return which of some operations, named with their dialect, a module has."""
-    found: set[str] = set()
+def operations_in(root: Any, names: Container[str] | None = None) -> list[Any]:
+    """Return the operations inside of one, those of some names alone if ``names`` are given."""
+    found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        name = op.operation.name
-        if name in names:
-            found.add(name)
-        return _bindings().ir.WalkResult.ADVANCE
+        if names is None or op.name in names:
+            found.append(op)
+        return import_module("jaxlib.mlir.ir").WalkResult.ADVANCE
 
-    module.handle.operation.walk(visit)
+    root.walk(visit)
     return found
+
+
+def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
+    """Return which of some operations, named with their dialect, a module has."""
+    return {op.name for op in operations_in(module.handle.operation, names)}
+
+
+def main_of(module: MlirModule) -> Any:
+    """Return the function named main; `ProgramError` where there is none."""
+    for view in module.handle.body.operations:
+        op = view.operation
+        if op.name == "func.func" and op.attributes["sym_name"].value == "main":
+            return op
+    raise ProgramError("the program has no function named main", location=module.source)
+
+
+def entries_of(attribute: Any) -> list[dict[str, Any]]:
+    """Return a list of dictionaries of attributes, as functions have of arguments and results."""
+    return [{named.name: named.attr for named in each} for each in attribute]
+
+
+def listed(entries: Iterable[Mapping[str, Any]]) -> Any:
+    """Return the attribute that `entries_of` reads, in the current context."""
+    ir = import_module("jaxlib.mlir.ir")
+    return ir.ArrayAttr.get([ir.DictAttr.get(dict(each)) for each in entries])
+
+
+OF_FUNCTIONS = ("arg_attrs", "res_attrs")
+"""Where a function has the attributes of its arguments and results."""
+
+
+def drop_attributes(root: Any, names: Container[str]) -> None:
+    """Drop attributes of operations, and of the arguments and results of functions."""
+    for op in operations_in(root):
+        attributes = op.attributes
+        for name in [name for name in attributes if name in names]:
+            del attributes[name]
+        for kind in OF_FUNCTIONS if op.name == "func.func" else ():
+            if kind in attributes:
+                attributes[kind] = listed(
+                    {name: attr for name, attr in each.items() if name not in names}
+                    for each in entries_of(attributes[kind])
+                )
+
+
+def erase_copies(root: Any) -> int:
+    """Erase the copies of a program, which move nothing; return how many there were."""
+    copies = operations_in(root, {"mhlo.copy"})
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+    return len(copies)
 
 
 def declared_devices(module: MlirModule) -> int:
@@ -329,27 +380,15 @@ def legalise_chlo(module: MlirModule) -> None:
     root = module.handle.operation
     with module.handle.context:
         # The pass leaves calls alone.
-        for op in _found(root, RAGGED_DOT):
+        for op in operations_in(root, {RAGGED_DOT}):
             named = {_TARGET: ir.StringAttr.get(RAGGED_DOT)}
             _replaced(ir, op, _KEPT, named | _attributes(op))
         run_passes(module, _PASSES)
-        for op in _found(root, _KEPT):
+        for op in operations_in(root, {_KEPT}):
             if op.attributes[_TARGET].value != RAGGED_DOT:
                 continue
             others = {name: value for name, value in _attributes(op).items() if name != _TARGET}
             _replaced(ir, op, RAGGED_DOT, others)
-
-
-def _found(root: Any, name: str) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == name:
-            found.append(op)
-        return import_module("jaxlib.mlir.ir").WalkResult.ADVANCE
-
-    root.walk(visit)
-    return found
 
 
 def _attributes(op: Any) -> dict[str, Any]:

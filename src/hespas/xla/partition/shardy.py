@@ -9,12 +9,18 @@ No XLA compiler runs, so no device is needed, and the time does not grow with th
 
 from __future__ import annotations
 
-from collections.abc import Container
 from importlib import import_module
 from typing import Any
 
 from hespas.errors import ProgramError
-from hespas.xla.mlir.module import MlirModule, bytecode_of, parse_mlir, run_passes
+from hespas.xla.mlir.module import (
+    MlirModule,
+    bytecode_of,
+    drop_attributes,
+    operations_in,
+    parse_mlir,
+    run_passes,
+)
 
 _BEFORE = (
     "func.func(chlo-legalize-to-stablehlo)",
@@ -27,7 +33,6 @@ _LOCALISE = "sdy-convert-global-to-local"
 _AFTER = ("canonicalize", "cse")
 _CALL, _FUNCTION, _WHILE = "func.call", "func.func", "stablehlo.while"
 _DYNAMIC_SLICE = "stablehlo.dynamic_slice"
-_MESH, _SHARDING, _OF_FUNCTIONS = "sdy.mesh", "sdy.sharding", ("arg_attrs", "res_attrs")
 _INDEXED = frozenset({"stablehlo.gather", "stablehlo.scatter"})
 
 
@@ -42,7 +47,10 @@ def partition_with_shardy(source: bytes, *, name: str) -> bytes:
         _localise(module)
         for each in _AFTER:
             run_passes(module, f"builtin.module({each})")
-        _drop_annotations(module)
+        # They are applied now, and must not be applied twice.
+        drop_attributes(module.handle.operation, {"sdy.sharding"})
+        for mesh in operations_in(module.handle.operation, {"sdy.mesh"}):
+            mesh.erase()
         return bytecode_of(module.handle)
 
 
@@ -56,24 +64,11 @@ def _inline_all(module: MlirModule) -> None:
     if "main" not in functions:
         raise ProgramError("there is no function named main", location=module.source)
     main = functions.pop("main")
-    while calls := _operations(main.operation, {_CALL}):
+    while calls := operations_in(main.operation, {_CALL}):
         for call in calls:
             _inline(call, functions)
     for function in functions.values():
         function.operation.erase()
-
-
-def _operations(operation: Any, names: Container[str]) -> list[Any]:
-    ir = import_module("jaxlib.mlir.ir")
-    operations: list[Any] = []
-
-    def visit(inside: Any) -> Any:
-        if inside.name in names:
-            operations.append(inside)
-        return ir.WalkResult.ADVANCE
-
-    operation.walk(visit)
-    return operations
 
 
 def _inline(call: Any, functions: dict[str, Any]) -> None:
@@ -94,7 +89,7 @@ def _widen_indices(module: MlirModule) -> None:
     """
     ir = import_module("jaxlib.mlir.ir")
     wide = ir.IntegerType.get_signless(64)
-    for operation in _operations(module.handle.operation, _INDEXED):
+    for operation in operations_in(module.handle.operation, _INDEXED):
         position = len(operation.operands) // 2 if "scatter" in operation.name else 1
         indices = operation.operands[position]
         kind = ir.RankedTensorType(indices.type)
@@ -118,41 +113,16 @@ def _localise(module: MlirModule) -> None:
     passes.enable_verifier(False)
     try:
         passes.run(module.handle.operation)
-        for loop in _operations(module.handle.operation, {_WHILE}):
+        for loop in operations_in(module.handle.operation, {_WHILE}):
             for region in loop.regions:
                 for argument, operand in zip(
                     region.blocks[0].arguments, loop.operands, strict=True
                 ):
                     argument.set_type(operand.type)
-        for cut in _operations(module.handle.operation, {_DYNAMIC_SLICE}):
+        for cut in operations_in(module.handle.operation, {_DYNAMIC_SLICE}):
             shape = ir.RankedTensorType(cut.results[0].type).shape
             cut.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(shape)
         module.handle.operation.verify()
     except (ir.MLIRError, ValueError) as error:
         first = " ".join(str(error).split())[:600]
         raise ProgramError(f"Shardy cannot divide it: {first}", location=module.source) from error
-
-
-def _drop_annotations(module: MlirModule) -> None:
-    """Drop the shardings, which are applied now: they must not be applied twice."""
-    ir = import_module("jaxlib.mlir.ir")
-
-    def visit(operation: Any) -> Any:
-        if _SHARDING in operation.attributes:
-            del operation.attributes[_SHARDING]
-        for name in _OF_FUNCTIONS:
-            if name in operation.attributes:
-                remaining = [_without_sharding(entry) for entry in operation.attributes[name]]
-                operation.attributes[name] = ir.ArrayAttr.get(remaining)
-        return ir.WalkResult.ADVANCE
-
-    module.handle.operation.walk(visit)
-    for view in list(module.handle.body.operations):
-        if view.operation.name == _MESH:
-            view.operation.erase()
-
-
-def _without_sharding(attributes: Any) -> Any:
-    ir = import_module("jaxlib.mlir.ir")
-    remaining = {entry.name: entry.attr for entry in attributes if entry.name != _SHARDING}
-    return ir.DictAttr.get(remaining)

@@ -21,7 +21,19 @@ from typing import Any
 
 from hespas.base.question import PROGRAM_FILE, serve
 from hespas.errors import ProgramError
-from hespas.xla.mlir.module import bytecode_of, device_text, holds_locations, parse_mlir
+from hespas.xla.mlir.module import (
+    OF_FUNCTIONS,
+    MlirModule,
+    bytecode_of,
+    device_text,
+    entries_of,
+    erase_copies,
+    holds_locations,
+    listed,
+    main_of,
+    operations_in,
+    parse_mlir,
+)
 from hespas.xla.partition import messages
 from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
@@ -30,7 +42,7 @@ _SHARD_MAP = b"manual_computation"
 _DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
 _LISTED_ALIASES = "mhlo.input_output_alias"
 _MEMORY_KIND = "mhlo.memory_kind"
-_GSPMD, _RESULTS = "mhlo.sharding", "res_attrs"
+_GSPMD, _RESULTS, _CALL = "mhlo.sharding", "res_attrs", "stablehlo.custom_call"
 _PLACEMENT = b"annotate_device_placement"
 _PLACED = {
     "device": "MoveToDevice",
@@ -63,15 +75,15 @@ def _partitioned(
         partitioned = partition_with_shardy(source, name=request.name)
     else:
         partitioned = _partition_with_xla(source, request, client)
-    handle = parse_mlir(partitioned, name=request.name).handle
+    module = parse_mlir(partitioned, name=request.name)
     if _SHARD_MAP in source:
-        _drop_copies(handle)
+        erase_copies(module.handle.operation)  # They stand where shard_map began and ended.
     if any(name.encode() in source for name in (_DONOR, _ALIAS)):
-        _declare_donations(handle, parse_mlir(source, name=request.name).handle)
+        _declare_donations(module, parse_mlir(source, name=request.name))
     if _MEMORY_KIND.encode() in source:
-        _declare_memory_kinds(handle, parse_mlir(source, name=request.name).handle)
+        _declare_memory_kinds(module, parse_mlir(source, name=request.name))
     return device_text(
-        handle,
+        module.handle,
         replicas=request.replicas,
         partitions=request.partitions,
         with_locations=holds_locations(source),
@@ -197,16 +209,11 @@ def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
         return module
     ir = import_module("jaxlib.mlir.ir")
     handle = parse_mlir(module, name=name).handle
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "stablehlo.custom_call":
-            target = operation.attributes["call_target_name"].value
-            if target in names:
-                operation.attributes["call_target_name"] = ir.StringAttr.get(names[target])
-        return ir.WalkResult.ADVANCE
-
     with handle.context:
-        handle.operation.walk(visit)
+        for op in operations_in(handle.operation, {_CALL}):
+            target = op.attributes["call_target_name"].value
+            if target in names:
+                op.attributes["call_target_name"] = ir.StringAttr.get(names[target])
     return bytecode_of(handle)
 
 
@@ -218,26 +225,23 @@ def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
     """
     if _GSPMD.encode() not in module:
         return module
-    ir = import_module("jaxlib.mlir.ir")
-    handle = parse_mlir(module, name=name).handle
-    main = _main(handle)
-    if _RESULTS in main.attributes:
-        with handle.context:
-            kept = [
-                ir.DictAttr.get({each.name: each.attr for each in entry if each.name != _GSPMD})
-                for entry in main.attributes[_RESULTS]
-            ]
-            main.attributes[_RESULTS] = ir.ArrayAttr.get(kept)
-    return bytecode_of(handle)
+    parsed = parse_mlir(module, name=name)
+    attributes = main_of(parsed).attributes
+    if _RESULTS in attributes:
+        with parsed.handle.context:
+            attributes[_RESULTS] = listed(
+                {name: attr for name, attr in each.items() if name != _GSPMD}
+                for each in entries_of(attributes[_RESULTS])
+            )
+    return bytecode_of(parsed.handle)
 
 
 def _name_placements(module: Any) -> None:
     """Name placements as XLA does before it partitions: it divides those like their operands."""
     ir = import_module("jaxlib.mlir.ir")
-
-    def visit(operation: Any) -> Any:
-        attributes = operation.attributes
-        if operation.name == "stablehlo.custom_call":
+    with module.context:
+        for op in operations_in(module.operation, {_CALL}):
+            attributes = op.attributes
             frontend = attributes.get("mhlo.frontend_attributes")
             target = attributes["call_target_name"].value
             if target == _PLACEMENT.decode() and frontend is not None:
@@ -245,86 +249,55 @@ def _name_placements(module: Any) -> None:
                 if name is not None:
                     attributes["call_target_name"] = ir.StringAttr.get(name)
                     attributes["has_side_effect"] = ir.BoolAttr.get(False)
-        return ir.WalkResult.ADVANCE
-
-    with module.context:
-        module.operation.walk(visit)
 
 
-def _drop_copies(module: Any) -> None:
-    """Drop the copies that stand where shard_map began and ended: they move nothing."""
-    ir = import_module("jaxlib.mlir.ir")
-    copies: list[Any] = []
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "mhlo.copy":
-            copies.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for copy in copies:
-        copy.results[0].replace_all_uses_with(copy.operands[0])
-        copy.erase()
-
-
-def _declare_donations(partitioned: Any, source: Any) -> None:
+def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
     """Declare the arguments as donated that are so in the source: XLA drops ``jax.buffer_donor``.
 
     An argument that is given to one result stays so where both are of the same type for one device
     too, and is donated to any result otherwise. The module lists the aliases that XLA kept.
     """
     ir = import_module("jaxlib.mlir.ir")
-    main, source_main = _main(partitioned), _main(source)
-    if (
-        len(main.arguments) != len(source_main.arguments)
-        or "arg_attrs" not in source_main.attributes
-    ):
+    main, declared = main_of(partitioned), main_of(source).attributes
+    arguments, attributes = main.regions[0].blocks[0].arguments, main.attributes
+    if "arg_attrs" not in declared or len(arguments) != len(declared["arg_attrs"]):
         return
-    attributes = partitioned.operation.attributes
-    listed = attributes.get(_LISTED_ALIASES, ())
-    aliased = {int(entry["alias"]["parameter_number"].value) for entry in listed}
-    results = list(main.type.results)
-    texts = [{each.name: each.attr for each in entry} for entry in main.arg_attrs]
-    with partitioned.context:
-        for number, donated in enumerate(source_main.arg_attrs):
+    kept = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
+    aliased = {int(entry["alias"]["parameter_number"].value) for entry in kept}
+    results = ir.FunctionType(attributes["function_type"].value).results
+    texts = _own(attributes, "arg_attrs", len(arguments))
+    with partitioned.handle.context:
+        for number, donated in enumerate(declared["arg_attrs"]):
             if number in aliased:
                 continue
             if _ALIAS in donated:
                 result = ir.IntegerAttr(donated[_ALIAS]).value
-                if results[result] == main.arguments[number].type:
+                if results[result] == arguments[number].type:
                     texts[number][_ALIAS] = donated[_ALIAS]
                     continue
             if _ALIAS in donated or _DONOR in donated:
                 texts[number][_DONOR] = ir.BoolAttr.get(True)
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in texts])
+        attributes["arg_attrs"] = listed(texts)
 
 
-def _declare_memory_kinds(partitioned: Any, source: Any) -> None:
+def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
     """Declare which arguments and results lie where, as in the source: XLA drops that."""
     ir = import_module("jaxlib.mlir.ir")
-    main, source_main = _main(partitioned), _main(source)
-    for name in ("arg_attrs", "res_attrs"):
-        if name not in source_main.attributes:
+    attributes, declared = main_of(partitioned).attributes, main_of(source).attributes
+    for kind in OF_FUNCTIONS:
+        texts = _own(attributes, kind, len(declared[kind])) if kind in declared else []
+        if not texts or len(texts) != len(declared[kind]):
             continue
-        declared = list(source_main.attributes[name])
-        has_own = name in main.attributes
-        own: list[Any] = list(main.attributes[name]) if has_own else [()] * len(declared)
-        if len(own) != len(declared):
-            continue
-        with partitioned.context:
-            texts: list[Any] = []
-            for attributes, wanted in zip(own, declared, strict=True):
-                named = {each.name: each.attr for each in attributes}
+        with partitioned.handle.context:
+            for named, wanted in zip(texts, declared[kind], strict=True):
                 if _MEMORY_KIND in wanted:
                     named[_MEMORY_KIND] = ir.StringAttr.get(wanted[_MEMORY_KIND].value)
-                texts.append(ir.DictAttr.get(named))
-            main.attributes[name] = ir.ArrayAttr.get(texts)
+            attributes[kind] = listed(texts)
 
 
-def _main(module: Any) -> Any:
-    return next(
-        view for view in module.body.operations if view.attributes["sym_name"].value == "main"
-    )
+def _own(attributes: Any, kind: str, count: int) -> list[dict[str, Any]]:
+    """Return a function's attributes of arguments or results; none for each if there are none."""
+    return entries_of(attributes[kind] if kind in attributes else [()] * count)
 
 
 def _stablehlo(module: bytes) -> bytes:
