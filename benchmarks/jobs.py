@@ -16,13 +16,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph
 
@@ -35,15 +30,10 @@ LAYERS = 250
 
 def system(devices: int, *, algorithm: str = "ring") -> System:
     """Return nodes of 8 devices, all connected, behind a switch; or one switch of them all."""
-    shape = ((Topology.FULLY_CONNECTED, TENSOR_PARALLEL), (Topology.SWITCH, devices // 8))
+    shape = ((Shape.FULLY_CONNECTED, TENSOR_PARALLEL), (Shape.SWITCH, devices // 8))
     if algorithm != "ring":
-        shape = ((Topology.FULLY_CONNECTED, devices),)
-    dimensions = [
-        NetworkDimension(
-            topology=topology, npus_count=count, bandwidth_bytes_per_s=100 * 2**30, latency_s=500e-9
-        )
-        for topology, count in shape
-    ]
+        shape = ((Shape.FULLY_CONNECTED, devices),)
+    dimensions = [dimension_of(topology, count, 100 * 2**30, 500e-9) for topology, count in shape]
     return System(
         name=f"{devices} devices",
         dimensions=tuple(dimensions),

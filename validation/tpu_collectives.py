@@ -17,8 +17,8 @@ from math import prod
 from hespas.compile.cache import CompiledCache, default_directory
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
-from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.sized import find_system
+from hespas.hardware.system import interconnect_of
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.tasks.graph import CollectiveTask, TaskGraph

@@ -9,17 +9,11 @@ from hypothesis import strategies as st
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-    bare_system,
-)
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.durations import message_bytes, ring_steps
+from hespas.simulate.astra.durations import relay_rounds
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.jobs import joined_job
 from hespas.simulate.models import Model, ModelChoice, simulate_job
@@ -48,15 +42,15 @@ PAIRS = (((0, 1), (2, 3)), tuple((device, (device + 1) % 8) for device in range(
 
 @st.composite
 def systems(draw: st.DrawFn) -> System:
-    topologies = draw(st.sampled_from(((Topology.SWITCH,), (Topology.FULLY_CONNECTED,) * 2)))
+    topologies = draw(st.sampled_from(((Shape.SWITCH,), (Shape.FULLY_CONNECTED,) * 2)))
     counts = (8,) if len(topologies) == 1 else (4, 2)
     algorithms = st.sampled_from(("ring", "direct", "direct1"))
     dimensions = [
-        NetworkDimension(
-            topology=topology,
-            npus_count=count,
-            bandwidth_bytes_per_s=draw(st.floats(min_value=0.5e9, max_value=900e9)),
-            latency_s=draw(st.floats(min_value=1e-9, max_value=5e-6)),
+        dimension_of(
+            topology,
+            count,
+            draw(st.floats(min_value=0.5e9, max_value=900e9)),
+            draw(st.floats(min_value=1e-9, max_value=5e-6)),
         )
         for topology, count in zip(topologies, counts, strict=True)
     ]
@@ -406,12 +400,7 @@ def outcome(
 
 
 def plain_system(*, latency_s: float, bytes_per_s: float) -> System:
-    dimension = NetworkDimension(
-        topology=Topology.FULLY_CONNECTED,
-        npus_count=DEVICES,
-        bandwidth_bytes_per_s=bytes_per_s,
-        latency_s=latency_s,
-    )
+    dimension = dimension_of(Shape.FULLY_CONNECTED, DEVICES, bytes_per_s, latency_s)
     return replace(
         bare_system("plain", dimensions=(dimension,)),
         implementations=dict.fromkeys(COMMON_KINDS, ("direct",)),
@@ -426,7 +415,12 @@ def plain_system(*, latency_s: float, bytes_per_s: float) -> System:
 def test_a_collective_is_not_slower_on_a_faster_network(task: Task, system: System) -> None:
     graph = TaskGraph(name="g", device_count=DEVICES, tasks=(task,), group_tables=TABLES)
     faster = [
-        replace(dimension, bandwidth_bytes_per_s=2 * dimension.bandwidth_bytes_per_s)
+        dimension_of(
+            dimension.shape,
+            dimension.size,
+            2 * dimension.bandwidth_bytes_per_s,
+            dimension.latency_s,
+        )
         for dimension in system.dimensions
     ]
 
@@ -440,7 +434,7 @@ def test_a_ring_all_reduce_moves_all_but_a_share_twice(members: int, each: int) 
     size = members * each
 
     kind = CollectiveKind.ALL_REDUCE
-    sent = ring_steps(kind, members) * message_bytes(kind, members, size)
+    sent = sum(one.repeats * one.size_bytes for one in relay_rounds("ring", kind, members, size))
 
     assert sent == Fraction(2 * (members - 1), members) * size
 

@@ -23,7 +23,7 @@ from hespas.base.files import json_bytes, write_file
 from hespas.base.process import LOG_NAME
 from hespas.base.units import GIB, to_gb_per_s, to_ns
 from hespas.errors import ConfigError, SimulationError, ToolError
-from hespas.hardware.system import RemoteMemory, System
+from hespas.hardware.system import RemoteMemory, System, astra_name
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
@@ -235,8 +235,8 @@ def _absolute(name: str, value: object) -> object:
 
 def _network_yml(system: System) -> str:
     rows = {
-        "topology": [dimension.topology.value for dimension in system.dimensions],
-        "npus_count": [dimension.npus_count for dimension in system.dimensions],
+        "topology": [astra_name(dimension.shape) for dimension in system.dimensions],
+        "npus_count": [dimension.size for dimension in system.dimensions],
         "bandwidth": [dimension.bandwidth_bytes_per_s / GIB for dimension in system.dimensions],
         "latency": [to_ns(dimension.latency_s) for dimension in system.dimensions],
     }

@@ -36,7 +36,8 @@ from hespas.backends.network_program import (
 from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
-from hespas.hardware.system import System, Topology
+from hespas.hardware.interconnect import Shape
+from hespas.hardware.system import System
 from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
@@ -265,8 +266,8 @@ def switch_of(system: System) -> Switch:
     Raises `SimulationError` for a system that is not one dimension with a switch, and for a rate
     that is not near whole Gb/s.
     """
-    used = [each for each in system.dimensions if each.npus_count > 1]
-    if len(used) != 1 or used[0].topology is not Topology.SWITCH:
+    used = [each for each in system.dimensions if each.size > 1]
+    if len(used) != 1 or used[0].shape is not Shape.SWITCH:
         raise SimulationError(
             f"htsim's file is written for one switch, and the system is {dimensions_text(system)}",
             location=system.name,
@@ -289,7 +290,7 @@ def switch_of(system: System) -> Switch:
             "have whole ns"
         )
     return Switch(
-        hosts=used[0].npus_count,
+        hosts=used[0].size,
         gigabits_per_s=round(rate),
         latency_ns=round(latency_ns),
         notes=tuple(notes),

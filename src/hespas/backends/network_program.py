@@ -18,7 +18,8 @@ from hespas.base.files import write_file
 from hespas.base.process import Limits, run_program
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import DeviceCountError, ImpossibleTimeError, SimulationError, ToolError
-from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.hardware.interconnect import Dimension, Shape
+from hespas.hardware.system import System, astra_name
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.timeline import ExternalResult
@@ -136,7 +137,7 @@ def messages_of(job: Job, system: System, options: ProgramOptions) -> RankProgra
 
 def dimensions_text(system: System) -> str:
     """Return the dimensions of a system in words, such as ``4 FullyConnected x 2 Switch``."""
-    used = [f"{one.npus_count} {one.topology.value}" for one in system.dimensions]
+    used = [f"{one.size} {astra_name(one.shape)}" for one in system.dimensions]
     return " x ".join(used) or "described for hespas' own model alone"
 
 
@@ -251,7 +252,7 @@ def _least_collective_ps(task: CollectiveTask, graph: TaskGraph, system: System)
     """Return the least time of a collective in its smallest group."""
     groups = ((),) if task.group_table is None else graph.group_tables[task.group_table]
     members = min(len(group) or graph.device_count for group in groups)
-    used = [one for one in system.dimensions if one.npus_count > 1]
+    used = [one for one in system.dimensions if one.size > 1]
     received = _received_bytes(task, members)
     if received is None or task.involved_dimensions or members < 2 or not used:
         return 0.0
@@ -275,13 +276,13 @@ def _received_bytes(task: CollectiveTask, members: int) -> float | None:
             return None
 
 
-def _bytes_per_s(dimension: NetworkDimension) -> float:
+def _bytes_per_s(dimension: Dimension) -> float:
     """Return what all links of a device along a dimension carry in one direction."""
-    match dimension.topology:
-        case Topology.RING:
+    match dimension.shape:
+        case Shape.RING:
             links = 2
-        case Topology.FULLY_CONNECTED:
-            links = dimension.npus_count - 1
-        case Topology.SWITCH:
+        case Shape.FULLY_CONNECTED:
+            links = dimension.size - 1
+        case Shape.SWITCH:
             links = 1
     return links * dimension.bandwidth_bytes_per_s

@@ -36,7 +36,8 @@ from hespas.backends.network_program import (
 from hespas.backends.rank_programs import Action, Exchange, Wait
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError, ToolError
-from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.hardware.interconnect import Dimension, Shape
+from hespas.hardware.system import System
 from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
@@ -158,9 +159,9 @@ def network_text(system: System) -> str:
     return "\n".join(lines) + "\n"
 
 
-def link_of(system: System) -> NetworkDimension:
+def link_of(system: System) -> Dimension:
     """Return a dimension of the network; `SimulationError` where there is none."""
-    used = next((each for each in system.dimensions if each.npus_count > 1), None)
+    used = next((each for each in system.dimensions if each.size > 1), None)
     if used is None:
         raise SimulationError("there is no network to simulate", location=system.name, hint=_HINT)
     return used
@@ -169,19 +170,19 @@ def link_of(system: System) -> NetworkDimension:
 def _topology(system: System) -> list[str]:
     """Return the lines that make the topology."""
     first = link_of(system)
-    dimensions = [each for each in system.dimensions if each.npus_count > 1]
-    if len(dimensions) == 1 and first.topology is Topology.SWITCH:
-        return ["topology = topoSingle()", f"topology.num_ports = {first.npus_count}"]
-    kinds = {each.topology for each in dimensions}
+    dimensions = [each for each in system.dimensions if each.size > 1]
+    if len(dimensions) == 1 and first.shape is Shape.SWITCH:
+        return ["topology = topoSingle()", f"topology.num_ports = {first.size}"]
+    kinds = {each.shape for each in dimensions}
     rates = {(each.bandwidth_bytes_per_s, each.latency_s) for each in dimensions}
-    if kinds != {Topology.RING} or len(rates) > 1:
+    if kinds != {Shape.RING} or len(rates) > 1:
         raise SimulationError(
             "SST's network is written for one switch, or for rings of equal links, and the system "
             f"is {dimensions_text(system)}",
             location=system.name,
             hint=_HINT,
         )
-    shape = "x".join(str(each.npus_count) for each in dimensions)
+    shape = "x".join(str(each.size) for each in dimensions)
     width = "x".join("1" for _ in dimensions)
     return [
         "topology = topoTorus()",

@@ -25,9 +25,9 @@ from hespas.evidence.calibrate.preset import (
 )
 from hespas.evidence.calibrate.profile import profile_groups
 from hespas.evidence.calibrate.steps import PipelineSteps, step_group
-from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
+from hespas.hardware.system import interconnect_of
 from hespas.prediction.composition import load_alone
 from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
 

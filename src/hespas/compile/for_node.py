@@ -73,7 +73,7 @@ def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
     if system is None:
         return Layout(devices=devices)
     count = devices or system.device_count
-    sizes = [each.npus_count for each in system.dimensions]
+    sizes = [each.size for each in system.dimensions]
     target = find_target(node)
     if isinstance(target, TpuTarget):
         slices = system.slices

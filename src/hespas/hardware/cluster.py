@@ -29,8 +29,8 @@ class Distribution(Enum):
 class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Random factors, drawn with ``seed``, on the duration of every computation of every device.
 
-    Log-normal factors have a mean of 1 and the deviation ``sigma`` of their logarithm; uniform
-    ones lie within ``sigma`` around 1; exponential ones are 1 plus ``sigma`` on average.
+    Log-normal factors have a mean of 1 and the deviation ``sigma`` of their logarithm; uniform ones
+    lie within ``sigma`` around 1; exponential ones are 1 plus ``sigma`` on average.
     """
 
     seed: int
@@ -81,8 +81,8 @@ class ProgramOf:
 class Cluster:
     """The imperfections of a cluster.
 
-    ``compute_scales`` multiplies the durations of a device's computations, ``delays_s`` is when
-    it starts; devices without an entry have 1 and 0. ``source`` names the file in errors.
+    ``compute_scales`` multiplies the durations of a device's computations, ``delays_s`` is when it
+    starts; devices without an entry have 1 and 0. ``source`` names the file in errors.
     """
 
     source: str = "cluster"
@@ -176,10 +176,7 @@ class _ClusterFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Return the cluster that a YAML or JSON file describes.
-
-    Raises `ConfigError` for an invalid file, `HardwareError` for unknown node types.
-    """
+    """Return the cluster that a YAML or JSON file describes."""
     location = str(path)
     data = read_json(Path(path)) if location.endswith(".json") else read_yaml(Path(path))
     file = decode(data, _ClusterFile, location=location)

@@ -157,8 +157,7 @@ class MeasuredTables:
 
     ``factors`` multiply the tables' times to calibrate them: for products of a type (``gemm.bf16``)
     or of all other types (``gemm``), for ``attention``, for other ``kernels``, and for ``all``
-    together. ``location`` is the file that gives them. Raises `HardwareError` for a name that
-    `factor_names` lacks.
+    together. ``location`` is the file that gives them.
     """
 
     part: str
@@ -230,19 +229,16 @@ def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Peak rates of one accelerator, dense, as its vendor's datasheet gives them.
+    """Peak rates of one accelerator, dense, as its vendor's datasheet gives them, in SI units.
 
     ``per_datatype_flops`` has keys as MLIR spells types; products of f32 may have one for each
     precision, ``tf32``, ``f32_high`` and ``f32_highest``. ``peak_flops`` (FLOP/s) serves every
-    element type that is neither named there nor converted to one that is (`served_by`). Memory
-    bandwidth is in bytes/s.
+    element type that is neither named there nor converted to one that is (`served_by`).
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work; None is unknown, and 0 is for devices that launch nothing. A TPU's compiler counts cycles
-    of ``clock_hz``, and ``tensor_core`` describes its units. ``host_bandwidth_bytes_per_s`` is one
-    direction of the link to the host, None where it is unknown. ``measured`` names the tables of
-    measured kernels, ``microarchitecture`` the file that describes a GPU's inside. ``power`` says
-    what a GPU's board draws, and ``power_limit_w`` what it may; None is its thermal design power.
-    Raises `HardwareError` on a figure that is not a positive, finite number.
+    of ``clock_hz``. ``host_bandwidth_bytes_per_s`` is one direction. ``microarchitecture`` is the
+    file that describes a GPU's inside. ``power_limit_w`` is what its board may draw; None is its
+    thermal design power. Raises `HardwareError` on a figure that is not a positive, finite number.
     """
 
     name: str
@@ -390,9 +386,8 @@ class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class RooflineHardware(
     Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"tdp_w": "tdp_W"}
 ):
-    """``hardware`` of the method ``roofline``.
+    """``hardware`` of the method ``roofline``: FLOP/s, bytes/s and W.
 
-    Rates are in FLOP/s, ``memory_bandwidth`` in bytes/s, ``tdp_w`` (the key ``tdp_W``) in W.
     Raises `ConfigError` for a rate of an element type that there isn't, and for a rate that was
     meant in another unit.
     """

@@ -13,8 +13,8 @@ from hespas.base.fields import parse_pairs
 from hespas.base.figures import amount, whole_number
 from hespas.base.units import format_quantity, parse_rate
 from hespas.errors import ConfigError, HardwareError, option
-from hespas.hardware.interconnect import Dimensions, interconnect_of
-from hespas.hardware.system import LinkBandwidth, System
+from hespas.hardware.interconnect import Dimension, Dimensions
+from hespas.hardware.system import LinkBandwidth, System, interconnect_of
 
 _T = TypeVar("_T")
 
@@ -57,9 +57,8 @@ LEAST_LATENCY_S = 1e-9
 class LinkFactors:
     """Factors on what links do.
 
-    ``bandwidth`` multiplies bandwidths, those of measured collectives among them; ``latency``
-    every time that doesn't depend on the size: latencies, overheads of messages, delays of
-    endpoints. Raises `HardwareError` for a bandwidth that is not above 0, and a latency below 0.
+    ``bandwidth`` multiplies bandwidths, those of measured collectives among them; ``latency`` every
+    time that doesn't depend on the size: latencies, overheads of messages, delays of endpoints.
     """
 
     bandwidth: float = 1.0
@@ -83,32 +82,23 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
     >>> twice.dimensions[0].bandwidth_bytes_per_s / system.dimensions[0].bandwidth_bytes_per_s
     2.0
     """
-    own = system.interconnect
-    delay = LinkFactors() if dimension is not None else factors
+
+    def scaled(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+        return tuple([
+            _scaled(one, factors) if dimension in {None, index} else one
+            for index, one in enumerate(dimensions)
+        ])  # fmt: skip
+
+    changed = system.with_dimensions(scaled)
+    if dimension is not None:
+        return changed
+    own = changed.interconnect
     if own is not None:
-        fabric = own.fabric
-        if isinstance(fabric, Dimensions):
-            fabric = Dimensions(dimensions=_scaled_at(fabric.dimensions, factors, dimension))
-        else:
-            fabric = _scaled(fabric, factors)
-        own = replace(own, fabric=fabric, endpoint_delay_s=delay.latency_s(own.endpoint_delay_s))
-    dimensions = _scaled_at(system.dimensions, factors, dimension)
-    return replace(
-        system,
-        dimensions=dimensions,
-        described=None if system.described is None else dimensions,
-        endpoint_delay_s=delay.latency_s(system.endpoint_delay_s),
-        interconnect=own,
-    )
-
-
-def _scaled_at(values: tuple[_T, ...], factors: LinkFactors, at: int | None) -> tuple[_T, ...]:
-    return tuple(
-        [
-            _scaled(value, factors) if at in {None, index} else value
-            for index, value in enumerate(values)
-        ]
-    )
+        fabric = own.fabric if isinstance(own.fabric, Dimensions) else _scaled(own.fabric, factors)
+        delay_s = factors.latency_s(own.endpoint_delay_s)
+        own = replace(own, fabric=fabric, endpoint_delay_s=delay_s)
+    delay_s = factors.latency_s(system.endpoint_delay_s)
+    return replace(changed, endpoint_delay_s=delay_s, interconnect=own)
 
 
 def _scaled(value: _T, factors: LinkFactors) -> _T:
@@ -183,19 +173,26 @@ def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
             location=where,
             hint=f"give one of these: {known}" if known else "drop it",
         )
-    before = fabric.dimensions[at].parameters.bandwidth_bytes_per_s
+    before = fabric.dimensions[at].bandwidth_bytes_per_s
     after = change.bytes_per_s or before * change.factor
     note = (
         f"links along dimension {at} ({sizes[at]} devices): {format_quantity(after, 'B/s')} each, "
         f"x{after / before:.4g} of {format_quantity(before, 'B/s')}"
     )
-    described = system.dimensions[at : at + 1]
+
+    def exact(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+        own = [
+            replace(
+                one,
+                parameters=msgspec.structs.replace(
+                    one.parameters, bandwidth_bytes_per_s=change.bytes_per_s
+                ),
+            )
+            for one in dimensions[at : at + 1]
+        ]
+        return (*dimensions[:at], *own, *dimensions[at + 1 :])
+
     changed = with_links(system, LinkFactors(bandwidth=after / before), dimension=at)
-    if change.bytes_per_s is not None and described:
-        exact = replace(described[0], bandwidth_bytes_per_s=after)
-        dimensions = (*changed.dimensions[:at], exact, *changed.dimensions[at + 1 :])
-        is_described = changed.described is not None
-        changed = replace(
-            changed, dimensions=dimensions, described=dimensions if is_described else None
-        )
+    if change.bytes_per_s is not None:
+        changed = changed.with_dimensions(exact)
     return replace(changed, assumptions=(*system.assumptions, note))

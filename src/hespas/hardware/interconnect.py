@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -23,7 +23,6 @@ from hespas.errors import HardwareError
 from hespas.hardware.infragraph import read_infragraph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
-from hespas.hardware.system import System, Topology
 
 
 class Shape(Enum):
@@ -56,6 +55,11 @@ class Dimension:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise HardwareError(f"a dimension has {self.size} devices", hint="give 1 or more")
+        bandwidth, latency_s = self.bandwidth_bytes_per_s, self.latency_s
+        if not (isfinite(bandwidth) and bandwidth > 0):
+            raise HardwareError(f"bandwidth is {bandwidth}", hint="give a positive number")
+        if not (isfinite(latency_s) and latency_s >= 0):
+            raise HardwareError(f"latency is {latency_s}", hint="give 0 or more")
         is_tree = self.shape is Shape.FAT_TREE
         if is_tree != (self.leaf_size is not None):
             hint = "give it, or use fat_tree"
@@ -65,6 +69,16 @@ class Dimension:
             raise HardwareError(message)
         if self.oversubscription <= 0 or (not is_tree and self.oversubscription != 1.0):
             raise HardwareError(f"oversubscription is {self.oversubscription}", hint="use fat_tree")
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """One direction of one link."""
+        return self.parameters.bandwidth_bytes_per_s
+
+    @property
+    def latency_s(self) -> float:
+        """The time of one hop."""
+        return self.parameters.latency_s
 
 
 def dimension_of(shape: Shape, size: int, bandwidth: float, latency_s: float) -> Dimension:
@@ -125,9 +139,9 @@ class Interconnect:
     ``algorithms`` names the algorithm of a kind of collective, such as ``all_reduce``: one name, or
     one per dimension; other kinds take the fastest algorithm. A device waits ``endpoint_delay_s``
     before each step of a collective. A reduction reads twice and writes once at
-    ``memory_bytes_per_s`` (None: it takes no time). Durations of messages and of
-    passes over memory are rounded down to ``rounding_ps``. ``source`` is where the figures are
-    from; its first clause says what the links are.
+    ``memory_bytes_per_s`` (None: it takes no time). Durations of messages and of passes over memory
+    are rounded down to ``rounding_ps``. ``source`` is where the figures are from; its first clause
+    says what the links are.
     """
 
     name: str
@@ -151,37 +165,6 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
     """Return devices around one switch, by the figures of one direction of a device's link."""
     dimension = dimension_of(Shape.SWITCH, devices, bandwidth_bytes_per_s, latency_s)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
-
-
-_SHAPES = {
-    Topology.RING: Shape.RING,
-    Topology.FULLY_CONNECTED: Shape.FULLY_CONNECTED,
-    Topology.SWITCH: Shape.SWITCH,
-}
-
-
-def interconnect_of(system: System) -> Interconnect:
-    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
-
-    The latter has the algorithms that system.json names, and messages and reductions rounded down
-    to ns, as in ASTRA-sim.
-    """
-    if system.interconnect is not None:
-        return system.interconnect
-    dimensions = [
-        dimension_of(
-            _SHAPES[one.topology], one.npus_count, one.bandwidth_bytes_per_s, one.latency_s
-        )
-        for one in system.dimensions
-    ]
-    return Interconnect(
-        name=system.name,
-        fabric=Dimensions(dimensions=tuple(dimensions)),
-        algorithms={kind.text: names for kind, names in system.implementations.items()},
-        endpoint_delay_s=system.endpoint_delay_s,
-        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
-        rounding_ps=1000,
-    )
 
 
 # The file names links where the values above hold their figures, so its form is a separate one.
@@ -252,10 +235,10 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def read_interconnect(path: Path, *, name: str) -> Interconnect:
-    """Return the network that a ``network.json`` describes.
+    """Return the network that a ``network.json`` describes; paths in it are relative to it.
 
-    Paths in it are relative to it. Raises `ConfigError` for an invalid file, `HardwareError` for
-    figures that are missing or contradict each other.
+    Raises `ConfigError` for an invalid file, `HardwareError` for figures that are missing or
+    contradict each other.
     """
     file = decode(read_json(path), _NetworkFile, location=str(path))
     fabric = _fabric(file, path)

@@ -40,12 +40,12 @@ class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One direction of a link.
+    """One direction of a link; ``latency_s`` is that of one hop.
 
-    ``latency_s`` is that of one hop. ``step_overhead_s`` is the time that each message occupies its
-    sender, one message after the other. ``protocols`` are ordered by size, the last for any size;
-    without them, all messages are alike. With ``reduces_in_switch`` the switches can reduce (SHARP,
-    NVLS). ``pipeline_bytes`` is the piece in which trees forward data (None: everything at once).
+    ``step_overhead_s`` is the time that each message occupies its sender, one message after the
+    other. ``protocols`` are ordered by size, the last for any size. With ``reduces_in_switch`` the
+    switches can reduce (SHARP, NVLS). ``pipeline_bytes`` is the piece in which trees forward data
+    (None: everything at once).
     """
 
     bandwidth_bytes_per_s: Positive
@@ -81,12 +81,11 @@ class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link preset.
+    """A link preset; ``parameters`` is None where it holds only measurements.
 
-    ``parameters`` is None where the preset holds only measurements. ``collectives`` gives, by
-    kind (all_reduce, all_gather, reduce_scatter, all_to_all, send_recv) and by group size, the
-    fits in order of size. The kinds all_reduce_one_shot and all_reduce_two_shot are all-reduces by
-    kernels that a compiler writes into the program.
+    ``collectives`` gives, by kind and by group size, the fits in order of size. The kinds
+    all_reduce_one_shot and all_reduce_two_shot are all-reduces by kernels that a compiler writes
+    into the program.
     """
 
     name: str

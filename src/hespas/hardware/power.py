@@ -71,8 +71,8 @@ class BoardPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Draw:
     """What a GPU does in some time: its power follows from it.
 
-    ``time_s`` is how long it takes, of which ``clocked_s`` is in inverse proportion to the clock.
-    ``flops`` are of products, by the types of `BoardPower`.
+    ``clocked_s`` of ``time_s`` is in inverse proportion to the clock. ``flops`` are of products, by
+    the types of `BoardPower`.
     """
 
     time_s: float
@@ -85,8 +85,8 @@ class Draw:
 class BoardEnergy:
     """Where the energy of a board goes, in joules.
 
-    ``compute_j`` is of products and of the multiprocessors at work, ``memory_j`` of bytes moved,
-    ``idle_j`` what the board draws all the while.
+    ``compute_j`` is of products and of the multiprocessors at work, ``idle_j`` what the board draws
+    all the while.
     """
 
     compute_j: float
@@ -103,8 +103,7 @@ class BoardEnergy:
 class Sustained:
     """The clock of a computation, as a part of the boost clock, and what its board draws.
 
-    ``power_w`` is the mean over the computation, ``at_boost_w`` what it would be at the boost
-    clock.
+    ``power_w`` is the mean over the computation, ``at_boost_w`` that at the boost clock.
     """
 
     clock: float
@@ -130,7 +129,7 @@ def slowed(draw: Draw, factor: float) -> Draw:
 
 
 def energy(power: BoardPower, draw: Draw, clock: float) -> BoardEnergy:
-    """Return the energy of what a GPU does, which it does at a part of its boost clock.
+    """Return the energy of what a GPU does at a part of its boost clock.
 
     Arithmetic of types without a figure is in what busy multiprocessors draw.
     """

@@ -88,11 +88,9 @@ def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
 def load_device(name_or_path: str | Path) -> Device:
     """Return a device: a preset by its name, or a roofline configuration by its path.
 
-    The path is that of the file, or of a directory with ``roofline/config.json``. A ``node.json``
-    beside it gives memory capacity, launch overhead, clock and the units of a TPU, a
-    ``microarchitecture.json`` the microarchitecture, a ``power.json`` the power. Raises
-    `HardwareError` for an unknown name, `ConfigError` for a file that is not a roofline
-    configuration.
+    The path is that of the file, or of a directory with ``roofline/config.json``. ``node.json``,
+    ``microarchitecture.json`` and ``power.json`` beside it say more. Raises `HardwareError` for an
+    unknown name, `ConfigError` for a file that is not a roofline configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -165,10 +163,7 @@ def device_file(name_or_path: str | Path) -> Path:
 
 
 def device_of(hardware: RooflineHardware, *, name: str) -> Device:
-    """Return the device that the roofline ``hardware`` of a configuration describes.
-
-    Raises `HardwareError` on a figure that is not a positive, finite number.
-    """
+    """Return the device that the roofline ``hardware`` of a configuration describes."""
     return Device(
         name=name,
         peak_flops=hardware.peak_flops,
@@ -181,24 +176,21 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
 
 
 def node_info(name_or_path: str | Path) -> NodeInfo:
-    """Return a node's ``node.json``: that of a preset by its name, or of a path.
-
-    Raises `HardwareError` for an unknown name, and for a path without ``node.json``.
-    """
+    """Return a node's ``node.json``: that of a preset by its name, or of a path."""
     return _read_node(node_directory(name_or_path))[0]
 
 
 def load_system(name_or_path: str | Path) -> System:
     """Return a system: a preset by its name, or the directory of its files by its path.
 
-    The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a
-    directory ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which
-    needs no others. Raises `HardwareError` for an unknown name and for files that disagree,
-    `ConfigError` for an invalid file.
+    The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a directory
+    ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which needs no
+    others. Raises `HardwareError` for an unknown name and for files that disagree, `ConfigError`
+    for an invalid file.
 
     >>> system = load_system("A100_SXM_40GB_4GPU_8")
-    >>> system.device_count, system.dimensions[1].topology.value
-    (32, 'Switch')
+    >>> system.device_count, system.dimensions[1].shape.value
+    (32, 'switch')
     """
     path = _path_of(name_or_path, system_names())
     if path is not None:
@@ -262,18 +254,12 @@ def is_tpu(device: Device | str | Path) -> bool | None:
 
 
 def system_directory(name_or_path: str | Path) -> Path:
-    """Return the directory of a system: that of a preset, or the path that is given.
-
-    Raises `HardwareError` for an unknown name.
-    """
+    """Return the directory of a system: that of a preset, or the path that is given."""
     return _path_of(name_or_path, system_names()) or _SYSTEMS / _system_name(str(name_or_path))
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:
-    """Return the names of the system presets of exactly ``device_count`` devices, sorted.
-
-    Raises `DeviceCountError` for a count below 1.
-    """
+    """Return the names of the system presets of exactly ``device_count`` devices, sorted."""
     if device_count < 1:
         raise DeviceCountError(f"the device count is {device_count}", hint="give 1 or more")
     return tuple(name for name in system_names() if prod(preset_sizes(name)) == device_count)
@@ -283,7 +269,7 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
 def preset_sizes(name: str) -> tuple[int, ...]:
     """Return the sizes of a system preset's dimensions, without loading it whole."""
     network = read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml")
-    return tuple(dimension.npus_count for dimension in network)
+    return tuple(dimension.size for dimension in network)
 
 
 def found_path(path: Path) -> Path:

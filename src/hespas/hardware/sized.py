@@ -18,10 +18,10 @@ from typing import TypeVar
 from hespas.base.figures import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
 from hespas.hardware.interconnect import (
+    Dimension,
     Dimensions,
     Shape,
     dimension_of,
-    interconnect_of,
     slice_network,
 )
 from hespas.hardware.presets import (
@@ -34,7 +34,7 @@ from hespas.hardware.presets import (
     preset_sizes,
     system_names,
 )
-from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.hardware.system import System
 from hespas.xla.compile.topology import TPU_GENERATIONS, TPU_NAMES, tpu_topology_shape
 
 _T = TypeVar("_T")
@@ -47,21 +47,18 @@ _MOST_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "tpu7x": 9216}
 
 
 def find_system(name_or_path: str | Path) -> System:
-    """Return a system: ``COUNTxPART``, ``PART_SHAPE`` or several slices of TPUs of either form.
+    """Return a system: ``COUNTxPART``, ``PART_SHAPE``, or several slices of TPUs of either form.
 
-    Others are what `hespas.hardware.presets.load_system` takes.
-
-    Raises `HardwareError` for a part that is unknown or whose links are, `DeviceCountError` for a
+    Others are what `hespas.hardware.presets.load_system` takes. Raises `DeviceCountError` for a
     number of devices that doesn't fill nodes or make a slice.
 
-    >>> system = find_system("512xH100_80GB")
-    >>> [dimension.npus_count for dimension in system.dimensions]
+    >>> [one.size for one in find_system("512xH100_80GB").dimensions]
     [8, 64]
-    >>> [dimension.npus_count for dimension in find_system("512xGB200_186GB").dimensions]
+    >>> [one.size for one in find_system("512xGB200_186GB").dimensions]
     [64, 8]
-    >>> [dimension.npus_count for dimension in find_system("64xTPUv5e").dimensions]
+    >>> [one.size for one in find_system("64xTPUv5e").dimensions]
     [8, 8]
-    >>> [dimension.npus_count for dimension in find_system("4xTPUv6e_2x4").dimensions]
+    >>> [one.size for one in find_system("4xTPUv6e_2x4").dimensions]
     [2, 4, 4]
     """
     if isinstance(name_or_path, Path) or Path(name_or_path).exists():
@@ -144,7 +141,7 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     """Return a system whose reductions read the memory of ``part``, and a note on its links."""
     system = _resized(preset, sizes)
     size, *counts = sizes
-    whole = preset.dimensions[0].npus_count
+    whole = preset.dimensions[0].size
     word = _word(whole)
     nodes = f"{counts[0]} {word}s of {size}" if counts else f"one {word} of {size}"
     note = f"cluster: {nodes} {part}"
@@ -153,7 +150,7 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     note += f", linked as in the preset {preset.name}"
     if counts and preset.interconnect is not None:
         note += f": {preset.interconnect.source.partition(';')[0]}"
-    if counts and counts[0] > preset.dimensions[1].npus_count:
+    if counts and counts[0] > preset.dimensions[1].size:
         note += f", with one switch a rail however many {word}s there are"
     if preset.part != part:
         bandwidth = load_device(part).memory_bandwidth_bytes_per_s
@@ -210,10 +207,7 @@ def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
 
 
 def _shaped(name: str) -> System | None:
-    """Return the slice that ``TPUv6e_2x4`` names; None for a name of another form.
-
-    Raises `DeviceCountError` for a shape that a generation of TPUs doesn't have.
-    """
+    """Return the slice that ``TPUv6e_2x4`` names; None for a name of another form."""
     match = _SHAPED.fullmatch(name)
     if match is None or match[1] not in device_names():
         return None
@@ -259,30 +253,17 @@ def _several(name: str, count: int, inner: System) -> System:
         return replace(inner, name=name)
     bandwidth, latency_s = described.dcn_bandwidth, described.dcn_latency_s
     between = dimension_of(Shape.SWITCH, count, bandwidth, latency_s)
-    network = replace(
-        interconnect_of(inner), fabric=Dimensions(dimensions=(*fabric.dimensions, between))
-    )
-    dimension = NetworkDimension(
-        topology=Topology.SWITCH,
-        npus_count=count,
-        bandwidth_bytes_per_s=bandwidth,
-        latency_s=latency_s,
-    )
-    dimensions = (*inner.dimensions, dimension)
     note = (
         f"cluster: {count} slices of {inner.device_count} devices, each of which has "
         f"{described.dcn_bandwidth / 1e9:g} GB/s to the other slices"
     )
     return replace(
-        inner,
+        inner.with_dimensions(lambda dimensions: (*dimensions, between)),
         name=name,
-        dimensions=dimensions,
-        described=None if inner.described is None else dimensions,
         implementations={
             kind: _as_many(names, len(inner.dimensions) + 1)
             for kind, names in inner.implementations.items()
         },
-        interconnect=network,
         slices=count,
         assumptions=(*inner.assumptions, note),
     )
@@ -312,28 +293,23 @@ def _shape_of(count: int, generation: str) -> tuple[int, ...] | None:
 def _resized(system: System, sizes: tuple[int, ...]) -> System:
     """Return a system with other sizes; dimensions that the other lacks are like its last one."""
     many = len(sizes)
+
+    def resized(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+        links = zip(_as_many(dimensions, many), sizes, strict=True)
+        return tuple([replace(one, size=size) for one, size in links])
+
+    system = system.with_dimensions(resized)
     interconnect = system.interconnect
-    if interconnect is not None and isinstance(interconnect.fabric, Dimensions):
-        links = zip(_as_many(interconnect.fabric.dimensions, many), sizes, strict=True)
-        fabric = Dimensions(dimensions=tuple([replace(one, size=size) for one, size in links]))
+    if interconnect is not None:
         algorithms = {
             kind: named if len(named) == 1 else _as_many(named, many)
             for kind, named in interconnect.algorithms.items()
         }
-        interconnect = replace(interconnect, fabric=fabric, algorithms=algorithms)
-    dimensions = tuple(
-        replace(each, npus_count=size)
-        for each, size in zip(_as_many(system.dimensions, many), sizes, strict=True)
-    )
-    return replace(
-        system,
-        dimensions=dimensions,
-        described=None if system.described is None else dimensions,
-        implementations={
-            kind: _as_many(named, many) for kind, named in system.implementations.items()
-        },
-        interconnect=interconnect,
-    )
+        interconnect = replace(interconnect, algorithms=algorithms)
+    implementations = {
+        kind: _as_many(named, many) for kind, named in system.implementations.items()
+    }
+    return replace(system, implementations=implementations, interconnect=interconnect)
 
 
 def _as_many(values: tuple[_T, ...], many: int) -> tuple[_T, ...]:

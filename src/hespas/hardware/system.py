@@ -10,13 +10,13 @@ figures of the other two exactly, up to 15 significant digits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,41 +34,20 @@ from hespas.base.figures import (
 )
 from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape, dimension_of
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
-if TYPE_CHECKING:
-    from hespas.hardware.interconnect import Interconnect
+ASTRA_SHAPES = {
+    "Ring": Shape.RING,
+    "FullyConnected": Shape.FULLY_CONNECTED,
+    "Switch": Shape.SWITCH,
+}
+"""The shapes that ASTRA-sim has, by its names."""
 
 
-class Topology(Enum):
-    """How the devices along one dimension are connected; the values are ASTRA-sim's names."""
-
-    RING = "Ring"
-    FULLY_CONNECTED = "FullyConnected"
-    SWITCH = "Switch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkDimension:
-    """One dimension of the network: its number of devices, and one direction of one link.
-
-    Raises `HardwareError` for fewer than one device, a bandwidth that is not positive and finite,
-    and a latency that is not finite and at least 0.
-    """
-
-    topology: Topology
-    npus_count: int
-    bandwidth_bytes_per_s: float
-    latency_s: float
-
-    def __post_init__(self) -> None:
-        if self.npus_count < 1:
-            raise HardwareError(f"npus_count is {self.npus_count}", hint="give 1 or more")
-        bandwidth = self.bandwidth_bytes_per_s
-        if not (isfinite(bandwidth) and bandwidth > 0):
-            raise HardwareError(f"bandwidth is {bandwidth}", hint="give a positive number")
-        if not (isfinite(self.latency_s) and self.latency_s >= 0):
-            raise HardwareError(f"latency is {self.latency_s}", hint="give 0 or more")
+def astra_name(shape: Shape) -> str:
+    """Return ASTRA-sim's name of a shape that it has."""
+    return next(name for name, own in ASTRA_SHAPES.items() if own is shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,20 +93,20 @@ class RemoteMemory:
 class System:
     """A cluster: network dimensions, and how its collectives run.
 
-    ``implementations`` gives, per collective, one algorithm name per dimension.
-    ``local_memory_bandwidth_bytes_per_s`` is None where the file has no ``local-mem-bw``.
-    ``options`` keeps the remaining keys of ``system.json`` as read.
-    ``interconnect`` is the network for hespas' network model, if a file describes it; a system
-    without files for ASTRA-sim has no ``dimensions``. ``part`` is the device preset that a system
-    preset is made for, None for one's own systems; ``slices`` is of how many slices of TPUs it
-    consists, which its last dimension joins; ``assumptions`` is what was taken for granted where no
-    file describes a system of this size. ``described`` are the dimensions that ``interconnect``
-    describes too. ``changed_links`` are bandwidths that the user gave instead of the system's own.
-    Raises `HardwareError` where ``described`` are others than the system's dimensions.
+    ``dimensions`` are those of its files for ASTRA-sim, which some have not; ``interconnect`` is
+    the network for hespas' model, if a file describes it, and ``described`` the dimensions that it
+    describes too. ``implementations`` gives, per collective, one algorithm name per dimension.
+    ``options`` keeps the remaining keys of ``system.json`` as read. ``part`` is the device preset
+    that a system preset is made for; ``slices`` of how many slices of TPUs it consists, which its
+    last dimension joins; ``assumptions`` what was taken for granted where no file describes a
+    system of this size. ``changed_links`` are bandwidths that the user gave.
+
+    Raises `HardwareError` where ``described`` are others than the system's dimensions, and for a
+    dimension of a shape that ASTRA-sim doesn't have.
     """
 
     name: str
-    dimensions: tuple[NetworkDimension, ...]
+    dimensions: tuple[Dimension, ...]
     implementations: Mapping[CollectiveKind, tuple[str, ...]]
     endpoint_delay_s: float
     preferred_dataset_splits: int
@@ -141,10 +120,17 @@ class System:
     part: str | None = field(default=None, compare=False)
     slices: int = 1
     assumptions: tuple[str, ...] = field(default=(), compare=False)
-    described: tuple[NetworkDimension, ...] | None = field(default=None, compare=False, repr=False)
+    described: tuple[Dimension, ...] | None = field(default=None, compare=False, repr=False)
     changed_links: tuple[LinkBandwidth, ...] = ()
 
     def __post_init__(self) -> None:
+        for dimension in self.dimensions:
+            if dimension.shape not in ASTRA_SHAPES.values():
+                raise HardwareError(
+                    f"ASTRA-sim has no dimension that is a {dimension.shape.value}",
+                    location=self.name,
+                    hint="describe the network as interconnect",
+                )
         is_described = self.interconnect is not None and self.described is not None
         if is_described and self.dimensions != self.described:
             raise HardwareError(
@@ -159,20 +145,45 @@ class System:
         """The number of devices: the product over the dimensions."""
         if not self.dimensions and self.interconnect is not None:
             return self.interconnect.device_count
-        return prod(dimension.npus_count for dimension in self.dimensions)
+        return prod(dimension.size for dimension in self.dimensions)
+
+    def with_dimensions(
+        self, change: Callable[[tuple[Dimension, ...]], tuple[Dimension, ...]]
+    ) -> System:
+        """Return the system with other dimensions, in both of its descriptions."""
+        own, dimensions = self.interconnect, change(self.dimensions)
+        if own is not None and isinstance(own.fabric, Dimensions):
+            own = replace(own, fabric=Dimensions(dimensions=change(own.fabric.dimensions)))
+        described = None if self.described is None else dimensions
+        return replace(self, dimensions=dimensions, described=described, interconnect=own)
+
+
+def interconnect_of(system: System) -> Interconnect:
+    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
+
+    The latter rounds messages and reductions down to ns, as ASTRA-sim does.
+    """
+    if system.interconnect is not None:
+        return system.interconnect
+    return Interconnect(
+        name=system.name,
+        fabric=Dimensions(dimensions=system.dimensions),
+        algorithms={kind.text: names for kind, names in system.implementations.items()},
+        endpoint_delay_s=system.endpoint_delay_s,
+        memory_bytes_per_s=system.local_memory_bandwidth_bytes_per_s,
+        rounding_ps=1000,
+    )
 
 
 def bare_system(
     name: str,
     *,
-    dimensions: tuple[NetworkDimension, ...] = (),
+    dimensions: tuple[Dimension, ...] = (),
     interconnect: Interconnect | None = None,
 ) -> System:
     """Return a system with a network and ASTRA-sim's defaults for everything else.
 
-    >>> ring = NetworkDimension(
-    ...     topology=Topology.RING, npus_count=8, bandwidth_bytes_per_s=1e9, latency_s=0.0
-    ... )
+    >>> ring = dimension_of(Shape.RING, 8, bandwidth=1e9, latency_s=0.0)
     >>> bare_system("a ring", dimensions=(ring,)).device_count
     8
     """
@@ -204,7 +215,7 @@ _Path = Annotated[list[Text], Meta(min_length=1, max_length=1)]
 class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``network.yml``: one entry per dimension in each list."""
 
-    topology: Annotated[list[Topology], Meta(min_length=1)]
+    topology: Annotated[list[Literal["Ring", "FullyConnected", "Switch"]], Meta(min_length=1)]
     npus_count: list[DeviceCount]
     bandwidth: list[Positive]
     latency: list[NotNegative]
@@ -279,8 +290,8 @@ def read_system(
 ) -> System:
     """Return the system that ``system.json``, ``network.yml`` and ``remote_memory.json`` hold.
 
-    Without a remote memory file there is no remote memory. Raises `ConfigError` with the file
-    and the key for what a file may not hold, `HardwareError` for files that disagree.
+    Raises `ConfigError` with the file and the key for what a file may not hold, `HardwareError` for
+    files that disagree.
     """
     location = str(system_file)
     dimensions = read_network(network_file)
@@ -305,12 +316,8 @@ def read_system(
     )
 
 
-def read_network(path: Path) -> tuple[NetworkDimension, ...]:
-    """Return the dimensions that a ``network.yml`` lists.
-
-    Raises `ConfigError` for what the file may not hold, `HardwareError` for lists of unequal
-    length and more than ``MOST_DEVICES``.
-    """
+def read_network(path: Path) -> tuple[Dimension, ...]:
+    """Return the dimensions that a ``network.yml`` lists."""
     file = decode(read_yaml(path), _NetworkFile, location=str(path))
     for key in ("npus_count", "bandwidth", "latency"):
         count = len(getattr(file, key))
@@ -328,21 +335,15 @@ def read_network(path: Path) -> tuple[NetworkDimension, ...]:
         )
     rows = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
     return tuple(
-        NetworkDimension(
-            topology=topology,
-            npus_count=npus_count,
-            bandwidth_bytes_per_s=bandwidth * GIB,
-            latency_s=latency / 1e9,
-        )
-        for topology, npus_count, bandwidth, latency in rows
+        dimension_of(ASTRA_SHAPES[topology], count, bandwidth * GIB, latency / 1e9)
+        for topology, count, bandwidth, latency in rows
     )
 
 
 def read_remote_memory(path: Path | None) -> RemoteMemory:
     """Return the remote memory that ``path`` describes; none at all for None.
 
-    Raises `ConfigError` for what the file may not hold, and for a figure that its
-    ``memory-type`` needs and the file lacks.
+    Raises `ConfigError` for a figure that its ``memory-type`` needs and the file lacks.
     """
     if path is None:
         return RemoteMemory(kind=RemoteMemoryKind.NO_MEMORY_EXPANSION)

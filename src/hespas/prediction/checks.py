@@ -13,9 +13,9 @@ from hespas.errors import ConfigError, CostError, DeviceCountError, option
 from hespas.frontend.load import check_source
 from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import part_warnings, presets_that_fit
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.models.part import EXPERT, PIPE
 from hespas.prediction.goodput import failure_interval
 from hespas.prediction.machines import (

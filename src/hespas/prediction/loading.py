@@ -256,7 +256,7 @@ def _fused(
 
 def _devices_per_host(system: System | None) -> int | None:
     """Return how many devices share a system's first dimension; None without one."""
-    sizes = [each.npus_count for each in system.dimensions] if system else []
+    sizes = [each.size for each in system.dimensions] if system else []
     return sizes[0] if sizes else None
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_S, format_quantity, format_time
 from hespas.hardware.device import Device
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.system import System, bare_system
 from hespas.prediction.options import PredictOptions
 from hespas.price.driver import Step
 from hespas.price.graph import GraphEstimate, estimator_assumptions
@@ -289,11 +290,6 @@ def computation_alone(tasks: TaskGraph) -> Timeline:
     # Few programs run alone: the others need not wait for it.
     from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415
 
-    dimension = NetworkDimension(
-        topology=Topology.FULLY_CONNECTED,
-        npus_count=tasks.device_count,
-        bandwidth_bytes_per_s=1e9,
-        latency_s=0.0,
-    )
+    dimension = dimension_of(Shape.FULLY_CONNECTED, tasks.device_count, 1e9, 0.0)
     unused = bare_system("devices without a network", dimensions=(dimension,))
     return simulate(tasks, unused, network=ContentionModel.CONGESTION_UNAWARE)

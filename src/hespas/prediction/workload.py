@@ -10,9 +10,9 @@ from math import prod
 from hespas.errors import ConfigError, option
 from hespas.frontend.load import read_source
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import part_of
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
 from hespas.prediction.machines import node_of, system_of, with_node

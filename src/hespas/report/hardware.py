@@ -14,7 +14,7 @@ from hespas.base.units import GIB, format_bytes_binary, format_quantity, format_
 from hespas.compile.targets import find_target
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimensions, Slice
+from hespas.hardware.interconnect import Dimension, Dimensions, Slice
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
 from hespas.hardware.power import POWER, BoardPower
@@ -29,7 +29,7 @@ from hespas.hardware.presets import (
     system_names,
 )
 from hespas.hardware.sized import find_system, names_system
-from hespas.hardware.system import NetworkDimension, System
+from hespas.hardware.system import System, astra_name
 from hespas.price.tables import part_names
 
 _SYSTEM_WIDTH = 26
@@ -77,9 +77,9 @@ def _link_line(link: Link) -> str:
     return f"  {link.name:<{_SYSTEM_WIDTH}} {'; '.join([', '.join(figures), measured]).strip('; ')}"
 
 
-def _dimension_text(dimension: NetworkDimension) -> str:
+def _dimension_text(dimension: Dimension) -> str:
     return (
-        f"{dimension.topology.value} of {dimension.npus_count}, "
+        f"{astra_name(dimension.shape)} of {dimension.size}, "
         f"{dimension.bandwidth_bytes_per_s / GIB:.4g} GiB/s, {format_time(dimension.latency_s)}"
     )
 
@@ -288,8 +288,8 @@ def _system_json(system: System) -> dict[str, object]:
         "devices": system.device_count,
         "dimensions": [
             {
-                "topology": one.topology.value,
-                "npus_count": one.npus_count,
+                "topology": astra_name(one.shape),
+                "npus_count": one.size,
                 "bandwidth_gib_per_s": one.bandwidth_bytes_per_s / GIB,
                 "latency_ns": to_ns(one.latency_s),
             }

@@ -7,7 +7,8 @@ import pytest
 from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError, ImpossibleTimeError
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.system import System, bare_system
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
 from message_simulators import stand_in_htsim
@@ -40,16 +41,11 @@ def job(ranks: int, *tasks: Task) -> Job:
 def network(
     ranks: int,
     *,
-    topology: Topology = Topology.SWITCH,
+    topology: Shape = Shape.SWITCH,
     bytes_per_s: float = 50e9,
     latency_s: float = 5e-7,
 ) -> System:
-    dimension = NetworkDimension(
-        topology=topology,
-        npus_count=ranks,
-        bandwidth_bytes_per_s=bytes_per_s,
-        latency_s=latency_s,
-    )
+    dimension = dimension_of(topology, ranks, bytes_per_s, latency_s)
     return bare_system("network", dimensions=(dimension,))
 
 
@@ -128,6 +124,4 @@ def test_what_its_files_cannot_say_is_rounded_with_a_note_or_refused(tmp_path: P
 
 def test_rings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HespasError, match="written for one switch, and the system is 4 Ring"):
-        played_us(
-            job(4, collective(0, ALL_REDUCE, MIB)), network(4, topology=Topology.RING), tmp_path
-        )
+        played_us(job(4, collective(0, ALL_REDUCE, MIB)), network(4, topology=Shape.RING), tmp_path)

@@ -14,7 +14,8 @@ from hespas.backends.network_program import (
 )
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
-from hespas.hardware.system import NetworkDimension, Topology, bare_system
+from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.system import ASTRA_SHAPES, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
@@ -93,11 +94,9 @@ def test_the_last_device_counts() -> None:
 
 
 def of_graph(
-    *tasks: Any, topology: Topology = Topology.SWITCH, options: Mapping[str, object] | None = None
+    *tasks: Any, topology: Shape = Shape.SWITCH, options: Mapping[str, object] | None = None
 ) -> float:
-    dimension = NetworkDimension(
-        topology=topology, npus_count=5, bandwidth_bytes_per_s=1e9, latency_s=1e-6
-    )
+    dimension = dimension_of(topology, 5, 1e9, 1e-6)
     system = replace(bare_system("s", dimensions=(dimension,)), options=options or {})
     graph = TaskGraph(name="g", device_count=5, tasks=tasks, group_tables=())
     return least_of_job_ps(spmd_job(graph), system)
@@ -136,7 +135,7 @@ def test_a_member_receives_what_it_needs_from_four_others_at_once(
 ) -> None:
     """1 MB at 1 GB/s are 1 ms; links that are not shared carry four times as much."""
     assert of_graph(collective(kind)) == pytest.approx(1000 * US * received / 4 + US)
-    rings = of_graph(collective(kind), topology=Topology.RING)
+    rings = of_graph(collective(kind), topology=Shape.RING)
     assert rings == pytest.approx(1000 * US * received / 8 + US)
 
 
@@ -146,7 +145,7 @@ def test_what_is_recorded_or_of_some_dimensions_has_no_bound() -> None:
 
 
 @pytest.mark.parametrize("network", ContentionModel)
-@pytest.mark.parametrize("topology", Topology)
+@pytest.mark.parametrize("topology", ASTRA_SHAPES.values(), ids=ASTRA_SHAPES)
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
     [
@@ -160,12 +159,10 @@ def test_what_is_recorded_or_of_some_dimensions_has_no_bound() -> None:
     ],
 )
 def test_what_astra_sim_says_is_not_refused(
-    kind: CollectiveKind, algorithm: str, topology: Topology, network: ContentionModel
+    kind: CollectiveKind, algorithm: str, topology: Shape, network: ContentionModel
 ) -> None:
     """hespas' own model of ASTRA-sim gives its times to the ns."""
-    dimension = NetworkDimension(
-        topology=topology, npus_count=4, bandwidth_bytes_per_s=1e9, latency_s=1e-7
-    )
+    dimension = dimension_of(topology, 4, 1e9, 1e-7)
     is_unaware = network is ContentionModel.CONGESTION_UNAWARE
     dimensions = (dimension, dimension) if is_unaware else (dimension,)
     system = replace(

@@ -7,8 +7,9 @@ import pytest
 from hespas.backends.network_program import ProgramOptions
 from hespas.backends.sst import run_sst, simulated_ns
 from hespas.errors import HespasError, ImpossibleTimeError
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.system import System, bare_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
@@ -43,9 +44,7 @@ def job(ranks: int, *tasks: Task) -> Job:
 
 
 def switch(ranks: int, latency_s: float = 5e-7) -> System:
-    dimension = NetworkDimension(
-        topology=Topology.SWITCH, npus_count=ranks, bandwidth_bytes_per_s=50e9, latency_s=latency_s
-    )
+    dimension = dimension_of(Shape.SWITCH, ranks, 50e9, latency_s)
     return bare_system("switch", dimensions=(dimension,))
 
 

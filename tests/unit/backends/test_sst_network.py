@@ -7,22 +7,18 @@ import pytest
 
 from hespas.backends.sst import network_text
 from hespas.errors import HespasError
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.system import System, bare_system
 
 
-def system(*dimensions: tuple[Topology, int, float]) -> System:
-    made = [
-        NetworkDimension(
-            topology=topology, npus_count=count, bandwidth_bytes_per_s=rate, latency_s=5e-7
-        )
-        for topology, count, rate in dimensions
-    ]
+def system(*dimensions: tuple[Shape, int, float]) -> System:
+    made = [dimension_of(topology, count, rate, 5e-7) for topology, count, rate in dimensions]
     return bare_system("s", dimensions=tuple(made))
 
 
 def test_a_switch_is_one_router() -> None:
-    text = network_text(system((Topology.SWITCH, 8, 50e9)))
+    text = network_text(system((Shape.SWITCH, 8, 50e9)))
     ast.parse(text)
     assert "topology = topoSingle()" in text
     assert "topology.num_ports = 8" in text
@@ -32,7 +28,7 @@ def test_a_switch_is_one_router() -> None:
 
 
 def test_rings_are_a_torus() -> None:
-    text = network_text(system((Topology.RING, 4, 50e9), (Topology.RING, 2, 50e9)))
+    text = network_text(system((Shape.RING, 4, 50e9), (Shape.RING, 2, 50e9)))
     assert 'topology.shape = "4x2"' in text
     assert 'topology.width = "1x1"' in text
 
@@ -48,27 +44,25 @@ def test_a_link_is_not_held_back_by_its_buffers(preset: str) -> None:
 
 
 def test_buffers_grow_with_what_a_link_carries_meanwhile() -> None:
-    slow = NetworkDimension(
-        topology=Topology.SWITCH, npus_count=4, bandwidth_bytes_per_s=100e9, latency_s=1e-3
-    )
+    slow = dimension_of(Shape.SWITCH, 4, 100e9, 1e-3)
     text = network_text(bare_system("far", dimensions=(slow,)))
     assert min(map(float, re.findall(r'put_buf_size = "(.+)B"', text))) > 100e9 * 2e-3
 
 
 def test_figures_are_those_of_the_dimension_that_has_devices() -> None:
-    text = network_text(system((Topology.RING, 1, 1e9), (Topology.SWITCH, 8, 50e9)))
+    text = network_text(system((Shape.RING, 1, 1e9), (Shape.SWITCH, 8, 50e9)))
     assert 'router.link_bw = "50000000000B/s"' in text
 
 
 REFUSED = [
-    ((Topology.RING, 4, 50e9), (Topology.RING, 2, 25e9)),
-    ((Topology.SWITCH, 4, 50e9), (Topology.SWITCH, 2, 50e9)),
-    ((Topology.SWITCH, 1, 50e9),),
-    ((Topology.FULLY_CONNECTED, 4, 50e9),),
+    ((Shape.RING, 4, 50e9), (Shape.RING, 2, 25e9)),
+    ((Shape.SWITCH, 4, 50e9), (Shape.SWITCH, 2, 50e9)),
+    ((Shape.SWITCH, 1, 50e9),),
+    ((Shape.FULLY_CONNECTED, 4, 50e9),),
 ]
 
 
 @pytest.mark.parametrize("dimensions", REFUSED)
-def test_other_networks_are_refused(dimensions: tuple[tuple[Topology, int, float], ...]) -> None:
+def test_other_networks_are_refused(dimensions: tuple[tuple[Shape, int, float], ...]) -> None:
     with pytest.raises(HespasError):
         network_text(system(*dimensions))

@@ -12,9 +12,10 @@ from hespas.compile.options import DEFAULT_OPTIONS
 from hespas.errors import DeviceCountError, HespasError, UnsupportedError
 from hespas.frontend.load import load_source
 from hespas.frontend.whole import with_device_order
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.system import System, bare_system
 from hespas.program.attrs import CollectiveAttrs
 from hespas.program.groups import DeviceOrder
 from hespas.program.program import all_ops
@@ -24,15 +25,7 @@ REDUCED = on_devices(vector_main(all_reduce("%r", "%a"))).encode()
 
 
 def rings(*sizes: int) -> System:
-    dimensions = [
-        NetworkDimension(
-            topology=Topology.RING,
-            npus_count=size,
-            bandwidth_bytes_per_s=50 * 2**30,
-            latency_s=1e-6,
-        )
-        for size in sizes
-    ]
+    dimensions = [dimension_of(Shape.RING, size, 50 * 2**30, 1e-6) for size in sizes]
     return bare_system("rings", dimensions=tuple(dimensions))
 
 

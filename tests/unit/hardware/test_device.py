@@ -7,8 +7,8 @@ import pytest
 
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, MeasuredTables, RooflineHardware
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import device_of
-from hespas.hardware.system import NetworkDimension, Topology
 
 BAD_RATES = [0.0, -1.0, inf, nan]
 
@@ -78,17 +78,12 @@ def test_a_configuration_becomes_a_device() -> None:
 
 
 def _dimension(*, npus_count: int = 2, bandwidth: float = 1.0, latency_s: float = 0.0) -> None:
-    NetworkDimension(
-        topology=Topology.RING,
-        npus_count=npus_count,
-        bandwidth_bytes_per_s=bandwidth,
-        latency_s=latency_s,
-    )
+    dimension_of(Shape.RING, npus_count, bandwidth, latency_s)
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_dimension_refuses_no_devices(count: int) -> None:
-    with pytest.raises(HardwareError, match=f"^npus_count is {count}; give 1 or more$"):
+    with pytest.raises(HardwareError, match=f"^a dimension has {count} devices; give 1 or more$"):
         _dimension(npus_count=count)
 
 

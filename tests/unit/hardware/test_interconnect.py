@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, SimulationError
-from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape, interconnect_of
+from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
+from hespas.hardware.system import interconnect_of
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import Model, ModelChoice, simulate_job
 from hespas.tasks.graph import CollectiveTask, TaskGraph

@@ -8,10 +8,10 @@ import pytest
 
 from hespas.errors import HardwareError
 from hespas.hardware.faster_links import LinkFactors, with_links
-from hespas.hardware.interconnect import Dimensions, Shape, interconnect_of
+from hespas.hardware.interconnect import Dimensions, Shape, dimension_of
 from hespas.hardware.presets import load_system, system_names
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.simulate.flow.simulate import simulate_flow
 from small_jobs import all_reduce, graph
 
@@ -39,7 +39,9 @@ def test_a_preset_has_one_network() -> None:
         system = load_system(name)
         if system.interconnect is None:
             continue
-        changed = tuple(replace(each, bandwidth_bytes_per_s=1e9) for each in system.dimensions)
+        changed = tuple(
+            dimension_of(each.shape, each.size, 1e9, each.latency_s) for each in system.dimensions
+        )
         with pytest.raises(HardwareError, match=f"{name}: the dimensions are changed, and inter"):
             replace(system, dimensions=changed)
         alone = replace(system, dimensions=changed, interconnect=None)
@@ -51,9 +53,7 @@ def test_what_changes_both_is_one_network(name: str) -> None:
     system: System = find_system(name)
     faster = with_links(system, LinkFactors(bandwidth=2.0))
     assert faster.interconnect != system.interconnect
-    assert [each.npus_count for each in faster.dimensions] == [
-        each.npus_count for each in system.dimensions
-    ]
+    assert [each.size for each in faster.dimensions] == [each.size for each in system.dimensions]
 
 
 SIZE = 10**9

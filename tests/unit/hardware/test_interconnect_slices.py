@@ -7,16 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, HardwareError
-from hespas.hardware.interconnect import (
-    Dimensions,
-    Interconnect,
-    Shape,
-    interconnect_of,
-    slice_network,
-)
+from hespas.hardware.interconnect import Dimensions, Interconnect, Shape, slice_network
 from hespas.hardware.presets import load_system, node_info, system_names
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 
 PRESETS = [name for name in system_names() if "x" in name.partition("_")[2]]
 

@@ -19,7 +19,7 @@ from hespas.hardware.presets import (
     presets_that_fit,
     system_names,
 )
-from hespas.hardware.system import RemoteMemoryKind, System, read_system
+from hespas.hardware.system import RemoteMemoryKind, System, astra_name, read_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "astra-sim.json.xz"
@@ -99,8 +99,8 @@ DOCUMENTED = {
 def _dimensions(system: System) -> list[tuple[str, int, float, float]]:
     return [
         (
-            each.topology.value,
-            each.npus_count,
+            astra_name(each.shape),
+            each.size,
             each.bandwidth_bytes_per_s / GIB,
             to_ns(each.latency_s),
         )
@@ -146,7 +146,7 @@ def test_both_forms_of_a_slice_of_tpus_have_the_same_wires(name: str) -> None:
     assert isinstance(fabric, Dimensions)
     for ours, theirs in zip(fabric.dimensions, system.dimensions, strict=True):
         wire = theirs.bandwidth_bytes_per_s
-        assert ours.size == theirs.npus_count
+        assert ours.size == theirs.size
         assert ours.parameters.bandwidth_bytes_per_s == pytest.approx(wire, rel=1e-5)
         assert ours.parameters.latency_s == theirs.latency_s
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import DeviceCountError, HardwareError, HespasError
-from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import device_names, load_device, load_system, system_names
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 
 PRESETS = system_names()
 
 
 def sizes(text: str) -> list[int]:
-    return [dimension.npus_count for dimension in find_system(text).dimensions]
+    return [dimension.size for dimension in find_system(text).dimensions]
 
 
 def without_names(system: System) -> System:
@@ -79,8 +79,8 @@ def test_nodes_and_slices_of_any_size(asked: str, expected: list[int]) -> None:
 
 def test_links_do_not_depend_on_the_number_of_nodes() -> None:
     few, many = find_system("16xH100_80GB"), find_system("16384xH100_80GB")
-    assert [replace(each, npus_count=1) for each in few.dimensions] == [
-        replace(each, npus_count=1) for each in many.dimensions
+    assert [replace(each, size=1) for each in few.dimensions] == [
+        replace(each, size=1) for each in many.dimensions
     ]
     assert "one switch a rail however many nodes" in many.assumptions[0]
     assert "however many" not in few.assumptions[0]

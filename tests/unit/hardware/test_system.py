@@ -7,15 +7,9 @@ import pytest
 
 from hespas.base.units import GIB
 from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-    read_system,
-)
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, read_system
 from hespas.program.collectives import CollectiveKind
 
 NETWORK: dict[str, list[object]] = {
@@ -58,18 +52,8 @@ def test_the_three_files_become_a_system(tmp_path: Path) -> None:
     assert load_system(_write(tmp_path)) == System(
         name=tmp_path.name,
         dimensions=(
-            NetworkDimension(
-                topology=Topology.RING,
-                npus_count=4,
-                bandwidth_bytes_per_s=100 * GIB,
-                latency_s=500e-9,
-            ),
-            NetworkDimension(
-                topology=Topology.SWITCH,
-                npus_count=2,
-                bandwidth_bytes_per_s=50 * GIB,
-                latency_s=0.0,
-            ),
+            dimension_of(Shape.RING, 4, 100 * GIB, 500e-9),
+            dimension_of(Shape.SWITCH, 2, 50 * GIB, 0.0),
         ),
         implementations={
             CollectiveKind.ALL_REDUCE: ("ring", "direct"),

@@ -4,13 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.interconnect import dimension_of
+from hespas.hardware.system import ASTRA_SHAPES, RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import COMMON_KINDS
 
 Dimension = tuple[str, int]
@@ -26,15 +21,7 @@ def _make_system(
     options: dict[str, object] | None = None,
 ) -> System:
     """Return a system of 1 B/ns and 100 ns a hop, whose reductions take no time."""
-    dimensions = [
-        NetworkDimension(
-            topology=Topology(name),
-            npus_count=count,
-            bandwidth_bytes_per_s=1e9,
-            latency_s=100e-9,
-        )
-        for name, count in shape
-    ]
+    dimensions = [dimension_of(ASTRA_SHAPES[name], count, 1e9, 100e-9) for name, count in shape]
     return System(
         name="test",
         dimensions=tuple(dimensions),

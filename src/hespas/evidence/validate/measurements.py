@@ -356,7 +356,7 @@ def _where(given: Mapping[str, str], location: str) -> tuple[str, int]:
                 f"the system {given['system']} has no part of its own", hint="give the node"
             )
         load_device(named)
-    return named, prod(each.npus_count for each in system.dimensions)
+    return named, prod(each.size for each in system.dimensions)
 
 
 def _published_s(given: Mapping[str, str], location: str) -> float:

@@ -14,9 +14,9 @@ from functools import cache, partial
 
 from hespas.base.units import format_quantity, format_time
 from hespas.hardware.faster_links import LinkFactors, with_links
-from hespas.hardware.interconnect import Dimensions, interconnect_of
+from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.power import sustained_clock
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.composition import predict
 from hespas.prediction.machines import host_bandwidth, model_of, prices_of
 from hespas.prediction.options import NetworkOptions
@@ -496,6 +496,6 @@ def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
 
 def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
     if model_of(network, system).model is Model.ASTRA_SIM:
-        return [each.npus_count for each in system.dimensions]
+        return [each.size for each in system.dimensions]
     fabric = interconnect_of(system).fabric
     return [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []

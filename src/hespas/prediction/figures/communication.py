@@ -20,8 +20,8 @@ from math import prod
 from typing import assert_never
 
 from hespas.base.units import PS_PER_S
-from hespas.hardware.interconnect import Dimension, Dimensions, Shape, interconnect_of
-from hespas.hardware.system import System
+from hespas.hardware.interconnect import Dimension, Dimensions, Shape
+from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.figures.schema import CommunicationRow
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import chain, repeat
-from typing import Any, Literal, NamedTuple, Protocol, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
-from hespas.collectives.algorithms import RING
-from hespas.collectives.patterns import Form, tree_parent
-from hespas.collectives.schedule import Operation
+from hespas.collectives.patterns import tree_parent
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.durations import halving_doubling_schedule, message_bytes
+from hespas.simulate.astra.durations import RelayRounds, message_bytes, relay_rounds
 from hespas.simulate.astra.messages import Transport
 from hespas.simulate.astra.plan import Plan, Queues
 from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
@@ -29,10 +27,9 @@ from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 class PhaseMember:
     """One member of one phase of one chunk of a collective.
 
-    ``members`` are the devices of the logical ring, ``position`` is the own one among them, and
-    ``direction`` is 1, or -1 for a ring that turns backwards. ``size_bytes`` is the phase's.
-    ``mailboxes`` are those of ``tag`` that exist so far. ``tree`` alternates between 0 and 1 for
-    the two trees. ``done`` is called at the end.
+    ``position`` is its own one among ``members`` of the logical ring; ``direction`` is -1 for a
+    ring that turns backwards. ``mailboxes`` are those of ``tag`` that exist so far. ``tree``
+    alternates between 0 and 1 for the two trees. ``done`` is called at the end.
     """
 
     actor: Clock
@@ -89,64 +86,16 @@ class Running(Protocol):
         ...
 
 
-class _RelayRounds(NamedTuple):
-    """``repeats`` messages to, and as many from, members at a distance.
-
-    With ``is_exchange``, to and from the one whose position differs in that bit. After each,
-    ``reduced_bytes`` are reduced, unless it is None.
-    """
-
-    distance: int
-    is_exchange: bool
-    size_bytes: int
-    repeats: int
-    reduced_bytes: int | None
-
-
-@cache
-def _relay_rounds(
-    algorithm: Literal["ring", "halving-doubling"],
-    kind: CollectiveKind,
-    members: int,
-    size_bytes: int,
-) -> tuple[_RelayRounds, ...]:
-    """Return what each member of a ring or of halving-doubling does, from its schedule."""
-    is_ring = algorithm == "ring"
-    schedule = RING.schedule(kind, members) if is_ring else halving_doubling_schedule(kind, members)
-    result: list[_RelayRounds] = []
-    for rounds, following in zip(schedule.rounds, (*schedule.rounds[1:], None), strict=True):
-        message = schedule.message_bytes(rounds, size_bytes)
-        reduced = message if rounds.operation is Operation.REDUCE else None
-        if reduced is not None and not is_ring:
-            # ASTRA-sim takes the size of the next halving's message; after the last, nothing.
-            is_last = following is None or following.operation is not Operation.REDUCE
-            reduced = None if is_last else message // 2
-        result.append(
-            _RelayRounds(
-                distance=rounds.pattern.first,
-                is_exchange=rounds.pattern.form is Form.EXCHANGE,
-                size_bytes=message,
-                repeats=rounds.count,
-                reduced_bytes=reduced,
-            )
-        )
-    return tuple(result)
-
-
 def relay(algorithm: Literal["ring", "halving-doubling"], member: PhaseMember) -> Running:
-    """Return an algorithm that sends one message at a time, the next when the last has come.
-
-    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and for
-    an all-to-all by it.
-    """
-    rounds = _relay_rounds(algorithm, member.kind, len(member.members), member.size_bytes)
+    """Return an algorithm that sends one message at a time, the next when the last has come."""
+    rounds = relay_rounds(algorithm, member.kind, len(member.members), member.size_bytes)
     return _Relay(member, rounds)
 
 
 class _Relay:
     __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
 
-    def __init__(self, member: PhaseMember, rounds: tuple[_RelayRounds, ...]) -> None:
+    def __init__(self, member: PhaseMember, rounds: tuple[RelayRounds, ...]) -> None:
         self._member = member
         self._pairs = chain.from_iterable(
             [repeat(self._mailboxes(one), one.repeats) for one in rounds]
@@ -166,7 +115,7 @@ class _Relay:
         self._left = sum(one.repeats for one in rounds)
         self._tokens = self._in_hand = 0
 
-    def _mailboxes(self, rounds: _RelayRounds) -> tuple[Mailbox[Any], Mailbox[Any]]:
+    def _mailboxes(self, rounds: RelayRounds) -> tuple[Mailbox[Any], Mailbox[Any]]:
         member = self._member
         if not rounds.is_exchange:
             return member.mailboxes_at(rounds.distance, rounds.size_bytes)
@@ -333,10 +282,7 @@ def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
 
 
 def double_binary_tree(member: PhaseMember) -> Running:
-    """Return the double binary tree, which always reduces the whole chunk among all members.
-
-    Raises `SimulationError` among a number that isn't a power of two.
-    """
+    """Return the double binary tree, which always reduces the whole chunk among all members."""
     n = len(member.members)
     if n & n - 1:
         raise SimulationError(f"doubleBinaryTree among {n}, which is not a power of two")

@@ -40,11 +40,7 @@ _TO_HOST, _FROM_HOST = (TO_HOST, NO_GROUP), (FROM_HOST, NO_GROUP)
 
 
 def stream_of(task: Task, _group: int) -> StreamKey | None:
-    """Return the stream of a task.
-
-    A device has one for computation, one for collectives, sends and memory, one for its CPU, and
-    one for each direction of the link to its host; receives need none.
-    """
+    """Return the stream of a task; receives need none."""
     match task:
         case ComputeTask():
             return _HOST if task.is_on_host else _COMPUTE
@@ -73,10 +69,9 @@ def run_classes(
 
     It is where members of a collective don't start it together and no closed form says when they
     end, and where the order of events at one instant matters and isn't clear. Unless
-    ``is_staggered``, members must start together. Raises `SimulationError` if members start
-    different collectives or a device waits for ever, except where they must start together: there,
-    a device that others don't wait for may seem to start what it never would, and the result is
-    unknown, too.
+    ``is_staggered``, members must start together: there, a device that others don't wait for may
+    seem to start what it never would, so that an error is unknown, too. Elsewhere raises
+    `SimulationError` if members start different collectives or a device waits for ever.
     """
     kernel = Kernel()
     network = _ClosedFormNetwork(forms, kernel, devices, groups, is_staggered=is_staggered)
@@ -287,10 +282,7 @@ def _order_matters(old: _Ended, new: _Ended) -> bool:
 
 
 def _other_task_starts(stream: Stream, old: _Ended, new: _Ended) -> bool:
-    """Compare who gets a stream: as it happens, and had ``new`` ended first.
-
-    ``new`` is about to end; ``old`` has, and what then got the stream has started.
-    """
+    """Compare who gets a stream as it happens, and had ``new``, about to end, ended first."""
     old_frees, new_frees = (ended.run.stream is stream for ended in (old, new))
     started = old.started.get(stream)
     waiting = {task_id for task_id, _, _ in stream.ready}

@@ -7,7 +7,7 @@ then be worked through task by task, as arrays, however much they differ in spee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
@@ -18,9 +18,9 @@ from hespas.simulate.astra.durations import (
     ClosedForms,
     GroupShape,
     LogicalRing,
-    halving_doubling_steps,
+    RelayRounds,
     message_bytes,
-    ring_steps,
+    relay_rounds,
 )
 from hespas.simulate.astra.folding import Members
 from hespas.simulate.astra.plan import AlgorithmName
@@ -225,35 +225,38 @@ def staggered_ends_ps(
     That is, for direct all-reduces and double binary trees. Source: ASTRA-sim's algorithms over a
     network without congestion, message by message. A member posts the receive of a step when it
     sends its own message of that step; so with s the times of sending and D the delay, a message is
-    received at max(s of its sender + D, s of the receiver). Times are arrays with a row for each of
-    several rings of one shape, a column for each member. ``direction`` is -1 for rings that
-    turn backwards. No member ends before all of its ring have started.
+    received at max(s of its sender + D, s of the receiver). Times have a row for each of several
+    rings of one shape. ``direction`` is -1 for rings that turn backwards. No member ends before all
+    of its ring have started.
     """
     match algorithm:
-        case "ring":
-            return _staggered_ring(kind, ring, size_bytes, starts_ps, direction)
+        case "ring" | "halving-doubling":
+            rounds = relay_rounds(algorithm, kind, ring.size, size_bytes)
+            return _staggered_relay(rounds, ring, starts_ps, direction)
         case "direct":
             return None if kind is _AR else _staggered_direct(kind, ring, size_bytes, starts_ps)
-        case "halving-doubling":
-            return _staggered_halving_doubling(kind, ring, size_bytes, starts_ps)
         case "double-binary-tree":
             return None
         case _:
             assert_never(algorithm)
 
 
-def _staggered_ring(
-    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times, direction: int
+def _staggered_relay(
+    rounds: Iterable[RelayRounds], ring: LogicalRing, starts_ps: Times, direction: int
 ) -> Times:
-    """Return the times after the last of the steps; the first n - 1 messages are reduced."""
-    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
+    """Return the times after the last message, some of which are reduced."""
     wait_ps = ring.endpoint_ns * PS_PER_NS
-    reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind in (_AR, _RS) else 0
-    delay_ps = ring.delay_ns(1, message) * PS_PER_NS
+    positions = np.arange(ring.size)
     sent = starts_ps + wait_ps
-    for step in range(1, ring_steps(kind, n) + 1):
-        after_ps = wait_ps + (reduce_ps if step < n else 0)
-        sent = np.maximum(np.roll(sent, direction, axis=1) + delay_ps, sent) + after_ps
+    for one in rounds:
+        delay_ps = ring.delay_ns(one.distance, one.size_bytes) * PS_PER_NS
+        after_ps = wait_ps
+        if one.reduced_bytes is not None:
+            after_ps += ring.reduce_ns(one.reduced_bytes) * PS_PER_NS
+        before = positions ^ one.distance if one.is_exchange else positions - direction
+        for _ in range(one.repeats):
+            others = np.take(sent, before, axis=1, mode="wrap")
+            sent = np.maximum(others + delay_ps, sent) + after_ps
     return sent
 
 
@@ -270,21 +273,3 @@ def _staggered_direct(
         delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
         received = np.maximum(received, np.roll(sent, distance, axis=1) + delay_ps)
     return received + wait_ps + reduce_ps
-
-
-def _staggered_halving_doubling(
-    kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times
-) -> Times:
-    """Return the times after the last exchange with a partner."""
-    steps = halving_doubling_steps(kind, ring.size, size_bytes)
-    levels = ring.size.bit_length() - 1
-    wait_ps = ring.endpoint_ns * PS_PER_NS
-    positions = np.arange(ring.size)
-    sent = starts_ps + wait_ps
-    for number, (distance, message) in enumerate(steps, 1):
-        delay_ps = ring.delay_ns(distance, message) * PS_PER_NS
-        after_ps = wait_ps
-        if kind in (_AR, _RS) and number < levels:
-            after_ps += ring.reduce_ns(steps[number][1]) * PS_PER_NS
-        sent = np.maximum(sent[:, positions ^ distance] + delay_ps, sent) + after_ps
-    return sent

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
@@ -40,7 +40,6 @@ from hespas.simulate.kernel import Action, Kernel
 from hespas.tasks.graph import CollectiveTask, SendTask, Task
 
 if TYPE_CHECKING:
-    from hespas.collectives.schedule import Schedule
     from hespas.simulate.astra.dataflow import Times
     from hespas.simulate.astra.messages import Message
 
@@ -103,11 +102,11 @@ def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | N
 def _first_difference(system: System, source: int, target: int) -> tuple[int, int]:
     """Return the first dimension in which two devices differ, and by how much."""
     for index, dimension in enumerate(system.dimensions):
-        distance = target % dimension.npus_count - source % dimension.npus_count
+        distance = target % dimension.size - source % dimension.size
         if distance:
             return index, distance
-        source //= dimension.npus_count
-        target //= dimension.npus_count
+        source //= dimension.size
+        target //= dimension.size
     return len(system.dimensions), 0
 
 
@@ -143,17 +142,13 @@ def span(
 ) -> Span | None:
     """Return how long ``kind`` takes; None for the double binary tree, which has no closed form.
 
-    ``window`` limits how many peers a direct collective serves at once. Raises `SimulationError`
-    for halving-doubling among a number that isn't a power of two, and for a halving-doubling
-    all-to-all, which doesn't exist.
+    ``window`` limits how many peers a direct collective serves at once.
     """
     match algorithm:
-        case "ring":
-            return _ring(kind, ring, size_bytes)
+        case "ring" | "halving-doubling":
+            return _relay(relay_rounds(algorithm, kind, ring.size, size_bytes), ring)
         case "direct":
             return _direct(kind, ring, size_bytes, min(window or ring.size, ring.size - 1))
-        case "halving-doubling":
-            return _halving_doubling(kind, ring, size_bytes)
         case "double-binary-tree":
             return None
 
@@ -163,23 +158,65 @@ def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
     return size_bytes if kind is _AG else size_bytes // members
 
 
-def ring_steps(kind: CollectiveKind, members: int) -> int:
-    """Return how many messages each member of a ring sends."""
-    if kind is _A2A:
-        # Data for the k-th neighbour is handed on k times: 1 + 2 + ... + (n - 1).
-        return members * (members - 1) // 2
-    return (members - 1) * (2 if kind is _AR else 1)
+class RelayRounds(NamedTuple):
+    """``repeats`` messages to, and as many from, members at a distance, one after the other.
+
+    With ``is_exchange``, to and from the one whose position differs in that bit. After each,
+    ``reduced_bytes`` are reduced, unless it is None.
+    """
+
+    distance: int
+    is_exchange: bool
+    size_bytes: int
+    repeats: int
+    reduced_bytes: int | None
 
 
-def _ring(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
-    """Return (steps + 1) E + steps D, and for a reduction (n - 1) R."""
-    n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
-    steps = ring_steps(kind, n)
-    reduce_ns = ring.reduce_ns(message)
-    total_ns = (steps + 1) * ring.endpoint_ns + steps * ring.delay_ns(1, message)
-    if kind in (_AR, _RS):
-        total_ns += (n - 1) * reduce_ns
-    return Span(total_ns, reduce_ns if kind is _RS else ring.endpoint_ns)
+@cache
+def relay_rounds(
+    algorithm: Literal["ring", "halving-doubling"],
+    kind: CollectiveKind,
+    members: int,
+    size_bytes: int,
+) -> tuple[RelayRounds, ...]:
+    """Return what each member of a ring or of halving-doubling does, from its schedule.
+
+    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and for
+    an all-to-all by it.
+    """
+    # Runs without collectives save the import.
+    from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415
+    from hespas.collectives.schedule import Operation  # noqa: PLC0415
+
+    is_exchange = algorithm == "halving-doubling"
+    if is_exchange and members & members - 1:
+        raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
+    if is_exchange and kind is _A2A:
+        raise SimulationError("there is no all-to-all by halvingDoubling")
+    schedule = ALGORITHMS[algorithm].schedule(kind, members)
+    result: list[RelayRounds] = []
+    for rounds, following in zip(schedule.rounds, (*schedule.rounds[1:], None), strict=True):
+        message = schedule.message_bytes(rounds, size_bytes)
+        reduced = message if rounds.operation is Operation.REDUCE else None
+        if reduced is not None and is_exchange:
+            # ASTRA-sim takes the size of the next halving's message; after the last, nothing.
+            is_last = following is None or following.operation is not rounds.operation
+            reduced = None if is_last else message // 2
+        result.append(
+            RelayRounds(rounds.pattern.first, is_exchange, message, rounds.count, reduced)
+        )
+    return tuple(result)
+
+
+def _relay(rounds: Iterable[RelayRounds], ring: LogicalRing) -> Span:
+    """Return E, and D and E of every message, and R where it is reduced."""
+    total_ns = last_wait_ns = ring.endpoint_ns
+    for one in rounds:
+        reduce_ns = 0 if one.reduced_bytes is None else ring.reduce_ns(one.reduced_bytes)
+        each_ns = ring.delay_ns(one.distance, one.size_bytes) + ring.endpoint_ns + reduce_ns
+        total_ns += one.repeats * each_ns
+        last_wait_ns = ring.endpoint_ns if one.reduced_bytes is None else reduce_ns
+    return Span(total_ns, last_wait_ns)
 
 
 def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> Span:
@@ -205,8 +242,8 @@ def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: in
 def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> int:
     """Run one member of a direct collective, message by message.
 
-    All members do the same at the same times, so one stands for all: when it sends to a distance,
-    the member as far before it sends to it.
+    All do the same at the same times: when one sends to a distance, the member as far before it
+    sends to it.
     """
     # Few runs need the messages of collectives.
     from hespas.simulate.astra.algorithms import Direct, PhaseMember  # noqa: PLC0415
@@ -245,49 +282,6 @@ def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, win
     return kernel.now_ps // PS_PER_NS
 
 
-def halving_doubling_steps(
-    kind: CollectiveKind, members: int, size_bytes: int
-) -> list[tuple[int, int]]:
-    """Return the (distance to the partner, bytes) of each message of halving-doubling.
-
-    Raises `SimulationError` among a number that isn't a power of two, and for an all-to-all.
-
-    >>> halving_doubling_steps(CollectiveKind.ALL_GATHER, 4, 100)
-    [(2, 100), (1, 200)]
-    """
-    schedule = halving_doubling_schedule(kind, members)
-    return [
-        (rounds.pattern.first, schedule.message_bytes(rounds, size_bytes))
-        for rounds in schedule.rounds
-    ]
-
-
-def halving_doubling_schedule(kind: CollectiveKind, members: int) -> Schedule:
-    """Return the schedule of halving-doubling; raises as `halving_doubling_steps` does."""
-    # Most runs do without, and save the import.
-    from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415
-
-    if members & members - 1:
-        raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
-    if kind is _A2A:
-        raise SimulationError("there is no all-to-all by halvingDoubling")
-    return ALGORITHMS["halving-doubling"].schedule(kind, members)
-
-
-def _halving_doubling(kind: CollectiveKind, ring: LogicalRing, size_bytes: int) -> Span:
-    """Return (steps + 1) E and the sum of D over messages that halve, double, or both.
-
-    A reduction adds R of every message of the first half but the first.
-    """
-    steps = halving_doubling_steps(kind, ring.size, size_bytes)
-    levels = ring.size.bit_length() - 1
-    total_ns = (len(steps) + 1) * ring.endpoint_ns
-    total_ns += sum(ring.delay_ns(distance, message) for distance, message in steps)
-    if kind is not _AG:
-        total_ns += sum(ring.reduce_ns(message) for _, message in steps[1:levels])
-    return Span(total_ns, ring.endpoint_ns)
-
-
 Involved = tuple[bool, ...] | None
 """Of each dimension, whether a collective runs along it; None for all of them."""
 
@@ -295,8 +289,7 @@ Involved = tuple[bool, ...] | None
 class ClosedForms:
     """Durations of the communication of some tasks on one system, each computed once.
 
-    Of a collective of a group smaller than the system, ``shape`` is the group's; it is None for all
-    devices.
+    ``shape`` is that of a group smaller than the system, None for all devices.
     """
 
     def __init__(self, tasks: Iterable[Task], system: System) -> None:
@@ -388,10 +381,9 @@ class ClosedForms:
     def ends_ps(
         self, task: CollectiveTask, shape: GroupShape | None, starts_ps: Times
     ) -> Times | None:
-        """Return when each member ends, given when each starts, as an array of the same form.
+        """Return when each member ends, given when each starts: a row for each group of the shape.
 
-        It has a row for each group of the shape; for all devices, a single one. None where there
-        is no closed form: for several chunks, a window of peers, and what
+        None where there is no closed form: for several chunks, a window of peers, and what
         `hespas.simulate.astra.dataflow.staggered_ends_ps` doesn't cover.
         """
         from hespas.simulate.astra.dataflow import staggered_ends_ps  # noqa: PLC0415 - numpy

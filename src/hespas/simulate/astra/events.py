@@ -66,11 +66,7 @@ def run_events(
     queues_per_dimension: int,
     rendezvous: bool,
 ) -> None:
-    """Run devices, each a class of its own in ``folded``, to their ends.
-
-    Raises `SimulationError` if members of a collective start different ones, or somebody waits
-    for ever.
-    """
+    """Run devices, each a class of its own in ``folded``, to their ends."""
     kernel = Kernel()
     links = make_links(network, system, kernel)
     transport = (RendezvousTransport if rendezvous else Transport)(kernel, links)
@@ -262,10 +258,7 @@ _XML = ".xml"
 
 
 class CustomCollectives:
-    """The written out collectives of one system; each file is read, and verified, once.
-
-    Raises `ConfigError` for a map that isn't one from ids to prefixes.
-    """
+    """The written out collectives of one system; each file is read, and verified, once."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -292,10 +285,10 @@ class CustomCollectives:
     ) -> Sequence[ParsedNode]:
         """Return what a device does.
 
-        Raises `TraceError` for a file that is bad or absent, `AlgorithmError` for an algorithm
-        that doesn't compute the collective, and `SimulationError` for a group that isn't in
-        ascending order, in which ASTRA-sim takes one member for another. A Chakra graph that
-        does something else runs as it is, as in ASTRA-sim, with a warning.
+        Raises `AlgorithmError` for an algorithm that doesn't compute the collective, and
+        `SimulationError` for a group that isn't in ascending order, in which ASTRA-sim takes one
+        member for another. A Chakra graph that does something else runs as it is, as in ASTRA-sim,
+        with a warning.
         """
         if prefix.endswith(_XML):
             return self._graphs(prefix, kind, len(members), size_bytes)[members.index(device)]
@@ -351,8 +344,7 @@ def _read_map(given: object) -> Mapping[int, str]:
 class CustomRun:
     """One member's messages and computations; no slots, no waits at endpoints.
 
-    ``members`` are the devices that the files' peers stand for; ``done`` is called when all
-    nodes have ended. Raises `SimulationError` for a peer that isn't one of them.
+    ``members`` are the devices that the files' peers stand for.
     """
 
     def __init__(

@@ -55,8 +55,7 @@ def check_group(group: Group) -> None:
 class DeviceClass:
     """Devices that behave alike; the first one stands for all.
 
-    ``groups`` gives, per role of the graph, the number of the class of groups in which the
-    devices communicate (`NONE` where they take no part).
+    ``groups`` gives, per role of the graph, the number of their class of groups, or `NONE`.
     """
 
     devices: tuple[int, ...]
@@ -134,7 +133,7 @@ def fold(
 
     ``timing`` gives what decides how long communication in a group takes. ``each_alone`` makes
     every device a class of its own; ``in_order`` distinguishes groups by the order of their
-    members, too. Raises `TraceError` if a graph contradicts itself.
+    members, too.
     """
     return _Fold(job, timing, in_order=in_order).run(each_alone=each_alone)
 

@@ -12,13 +12,8 @@ from typing import Any, Protocol
 
 from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.interconnect import Dimension, Shape
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.simulate.astra.plan import ContentionModel, Route, bytes_per_ns, delay_ns, route
 from hespas.simulate.kernel import Action, Clock, Kernel, Mailbox, Mailboxes
 
@@ -113,7 +108,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Link
         hint = f"use {option('network')} congestion-unaware, or a network of one dimension"
         raise SimulationError(message, location=system.name, hint=hint)
     dimension = system.dimensions[0]
-    if dimension.topology is Topology.RING and dimension.npus_count == 2:
+    if dimension.shape is Shape.RING and dimension.size == 2:
         message = "congestion in a ring of two devices has no model here"
         raise SimulationError(message, location=system.name, hint="use FullyConnected")
     return SharedLinks(dimension, kernel)
@@ -178,7 +173,7 @@ class SharedLinks:
     switch is a node of its own between any two devices.
     """
 
-    def __init__(self, dimension: NetworkDimension, kernel: Kernel) -> None:
+    def __init__(self, dimension: Dimension, kernel: Kernel) -> None:
         self._dimension = dimension
         self._rate = bytes_per_ns(dimension)
         self._latency_ns = to_ns(dimension.latency_s)
@@ -197,13 +192,13 @@ class SharedLinks:
         return tuple([self._links.setdefault(pair, _Link()) for pair in pairwise(stops)])
 
     def _stops(self, source: int, target: int) -> list[int]:
-        count = self._dimension.npus_count
-        match self._dimension.topology:
-            case Topology.FULLY_CONNECTED:
+        count = self._dimension.size
+        match self._dimension.shape:
+            case Shape.FULLY_CONNECTED:
                 return [source, target]
-            case Topology.SWITCH:
+            case Shape.SWITCH:
                 return [source, count, target]
-            case Topology.RING:
+            case Shape.RING:
                 up = (target - source) % count
                 step, hops = (1, up) if up <= count - up else (-1, count - up)
                 return [(source + step * hop) % count for hop in range(hops + 1)]
@@ -238,10 +233,7 @@ class SharedLinks:
 
 
 def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
-    """Raise `SimulationError` for communication that takes no time at time 0.
-
-    ASTRA-sim's event queue aborts there; at any later time it goes on.
-    """
+    """Raise `SimulationError` for communication without duration at time 0: ASTRA-sim aborts."""
     if now_ps == 0 and wait_ps == 0:
         message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")

@@ -19,7 +19,8 @@ from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import choice
 from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError
-from hespas.hardware.system import NetworkDimension, System, Topology
+from hespas.hardware.interconnect import Dimension, Shape
+from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.tasks.graph import CollectiveTask
 
@@ -28,11 +29,7 @@ AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double
 
 
 def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return how many bytes a member holds after a collective that it began with ``size_bytes``.
-
-    >>> output_bytes(CollectiveKind.REDUCE_SCATTER, 4, 1000)
-    250
-    """
+    """Return how many bytes a member holds after a collective that it began with ``size_bytes``."""
     match kind:
         case CollectiveKind.REDUCE_SCATTER:
             return size_bytes // members
@@ -107,10 +104,7 @@ class Phase:
 
 
 def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[int, int]:
-    """Return how many chunks a collective is cut into, and the bytes of each.
-
-    Raises `SimulationError` for fewer bytes than chunks.
-    """
+    """Return how many chunks a collective is cut into, and the bytes of each."""
     splits = system.preferred_dataset_splits
     chunk_bytes = size_bytes // splits
     if kind is not _AG and chunk_bytes < system.device_count:
@@ -181,10 +175,7 @@ class Plan:
 
 
 class Planner:
-    """Plans of collectives on one system, each made once.
-
-    ``everyone`` plans for all devices, ``group`` for so many of them.
-    """
+    """Plans of collectives on one system, each made once."""
 
     def __init__(self, system: System, queues_per_dimension: int) -> None:
         self._system = system
@@ -201,10 +192,7 @@ class Planner:
     def rings_of_everyone(
         self, kind: CollectiveKind, involved: tuple[bool, ...] | None
     ) -> list[PlannedRing]:
-        """Return the rings of a collective of all devices, one for each dimension involved.
-
-        Raises `SimulationError` where none of these has several devices.
-        """
+        """Return the rings of a collective of all devices, one for each dimension involved."""
         rings = self._world_rings(kind)
         if involved is not None:
             rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
@@ -232,7 +220,7 @@ class Planner:
         )
 
     def _world_rings(self, kind: CollectiveKind) -> list[PlannedRing]:
-        counts = [dimension.npus_count for dimension in self._system.dimensions]
+        counts = [dimension.size for dimension in self._system.dimensions]
         rings: list[PlannedRing] = []
         for index, entry in enumerate(implementations(self._system, kind)):
             if entry.is_one_ring:
@@ -296,10 +284,7 @@ def parse_implementation(name: str) -> Implementation:
 
 
 def implementations(system: System, kind: CollectiveKind) -> tuple[Implementation, ...]:
-    """Return how a collective of all devices runs along each dimension.
-
-    Dimensions beyond the list's end take no part. Raises `SimulationError` without a list.
-    """
+    """Return how a collective of all devices runs along each dimension of the list."""
     names = system.implementations.get(kind)
     if not names:
         message = f"there is no {kind.option}-implementation"
@@ -308,10 +293,7 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
 
 
 def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
-    """Return how a group smaller than the system runs: by the only entry, else as a ring.
-
-    Raises `SimulationError` for the double binary tree, which ASTRA-sim can't run there.
-    """
+    """Return how a group smaller than the system runs: by the only entry, else as a ring."""
     named = implementations(system, kind)
     if len(named) == 1 and named[0].algorithm == "double-binary-tree":
         message = "doubleBinaryTree in a group smaller than the system has no model here"
@@ -345,11 +327,7 @@ class ContentionModel(Enum):
 
 
 def contention_model_named(name: str) -> ContentionModel:
-    """Return the network of a name; `ConfigError` for any other.
-
-    >>> contention_model_named("congestion-unaware")
-    <ContentionModel.CONGESTION_UNAWARE: 'congestion-unaware'>
-    """
+    """Return the network of a name; `ConfigError` for any other."""
     return choice(name, ContentionModel, what="network")
 
 
@@ -361,7 +339,7 @@ class Route:
     hops: int
 
 
-def bytes_per_ns(dimension: NetworkDimension) -> float:
+def bytes_per_ns(dimension: Dimension) -> float:
     """Return a link's bandwidth."""
     return dimension.bandwidth_bytes_per_s / _NS_PER_S
 
@@ -371,21 +349,18 @@ def endpoint_ns(system: System) -> int:
     return round(to_ns(system.endpoint_delay_s))
 
 
-def hops(dimension: NetworkDimension, distance: int) -> int:
-    """Return the links between two devices that are ``distance`` apart in one dimension.
-
-    Fully connected: 1. Through a switch: 2. In a ring, with links in both directions: the fewer.
-    """
-    match dimension.topology:
-        case Topology.FULLY_CONNECTED:
+def hops(dimension: Dimension, distance: int) -> int:
+    """Return the links between two devices that are ``distance`` apart in one dimension."""
+    match dimension.shape:
+        case Shape.FULLY_CONNECTED:
             return 1
-        case Topology.SWITCH:
+        case Shape.SWITCH:
             return 2
-        case Topology.RING:
-            distance %= dimension.npus_count
-            return min(distance, dimension.npus_count - distance)
+        case Shape.RING:
+            distance %= dimension.size
+            return min(distance, dimension.size - distance)
         case _:
-            assert_never(dimension.topology)
+            assert_never(dimension.shape)
 
 
 def route(system: System, source: int, target: int) -> Route:
@@ -394,11 +369,11 @@ def route(system: System, source: int, target: int) -> Route:
     Only the first dimension in which they differ counts; the others are free of charge.
     """
     for index, dimension in enumerate(system.dimensions):
-        distance = target % dimension.npus_count - source % dimension.npus_count
+        distance = target % dimension.size - source % dimension.size
         if distance:
             return Route(index, hops(dimension, distance))
-        source //= dimension.npus_count
-        target //= dimension.npus_count
+        source //= dimension.size
+        target //= dimension.size
     message = "a device has no route to itself"
     raise ValueError(message)
 
@@ -410,10 +385,7 @@ def delay_ns(system: System, route: Route, size_bytes: int) -> int:
 
 
 def reduce_ns(system: System, size_bytes: int) -> int:
-    """Return how long a reduction takes: two reads and a write of local memory.
-
-    Each is rounded down to whole ns, as in ASTRA-sim.
-    """
+    """Return how long two reads and a write of local memory take, each rounded down to ns."""
     bandwidth_bytes_per_s = system.local_memory_bandwidth_bytes_per_s
     if bandwidth_bytes_per_s is None:
         return 0

@@ -41,9 +41,9 @@ def simulate_streamed(
     """Return what `simulate` returns for the traces of a prefix, without the times of tasks.
 
     Each file is read twice: to learn how far behind its dependencies a node can stand, and to be
-    simulated. Memory holds the nodes that far, and 8 bytes for each node. Raises `TraceError` and
-    `SimulationError` for what is damaged, contradictory or cannot be streamed: tasks other than
-    computations and collectives, and what has no closed form.
+    simulated. Memory holds the nodes that far, and 8 bytes for each node. Raises `SimulationError`
+    for what cannot be streamed: tasks other than computations and collectives, and what has no
+    closed form.
     """
     if (
         network is not ContentionModel.CONGESTION_UNAWARE

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Interconnect, interconnect_of
+from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.machine_links import Graph
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.flow.algorithms import Pricer

@@ -5,9 +5,9 @@ import pytest
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.nccl_tests import CollectiveRun, check_messages, with_reach
 from hespas.evidence.calibrate.piecewise import Point, fit
-from hespas.hardware.interconnect import interconnect_of
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_system
+from hespas.hardware.system import interconnect_of
 
 H100 = load_link("NVLink4_H100")
 

@@ -16,8 +16,9 @@ from hespas.compile.options import CompileOptions
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
 from hespas.hardware.faster_links import LinkFactors, with_links
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_device, load_system
-from hespas.hardware.system import NetworkDimension, System, Topology, bare_system
+from hespas.hardware.system import System, bare_system
 from hespas.prediction import composition
 from hespas.prediction.explain.changes import (
     ARITHMETIC_DOUBLED,
@@ -91,15 +92,10 @@ def star(
     bandwidth: float = 1e3,
     latency_s: float = 0.5,
     sizes: tuple[int, ...] = (4,),
-    topology: Topology = Topology.FULLY_CONNECTED,
+    topology: Shape = Shape.FULLY_CONNECTED,
 ) -> System:
     dimensions = tuple([
-        NetworkDimension(
-            topology=topology,
-            npus_count=size,
-            bandwidth_bytes_per_s=bandwidth,
-            latency_s=latency_s,
-        )
+        dimension_of(topology, size, bandwidth, latency_s)
         for size in sizes
     ])  # fmt: skip
     rings = {CollectiveKind.ALL_REDUCE: ("ring",) * len(sizes)}
@@ -209,7 +205,7 @@ def test_devices_as_specified_take_the_stragglers_away(tmp_path: Path) -> None:
 def test_links_as_specified_have_a_row(tmp_path: Path) -> None:
     text = scheduled(f"ROOT {sync('r', 'a')}")
     cluster = Cluster(links=(LinkOverride(link="dim0.up.0", bandwidth_scale=0.5),))
-    system = star(topology=Topology.SWITCH, latency_s=1e-9)
+    system = star(topology=Shape.SWITCH, latency_s=1e-9)
     found = changes_of(tmp_path, text, system=system, cluster=cluster, model=Model.HESPAS)
     assert found["every link as specified"].gain == pytest.approx(0.5, rel=0.01)
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hespas.base.units import PS_PER_S
-from hespas.hardware.interconnect import (
-    Dimension,
-    Dimensions,
-    Interconnect,
-    Shape,
-    interconnect_of,
-)
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.presets import load_system, system_names
+from hespas.hardware.system import interconnect_of
 from hespas.prediction.figures.communication import Bus, bus_of, sent_bytes
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow

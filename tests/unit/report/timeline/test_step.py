@@ -6,13 +6,8 @@ from itertools import pairwise
 import pytest
 
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
 from hespas.report.timeline.chart import Chart, Slice
 from hespas.report.timeline.step import step_chart
@@ -24,12 +19,7 @@ from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTas
 
 
 def system(devices: int) -> System:
-    dimension = NetworkDimension(
-        topology=Topology.SWITCH,
-        npus_count=devices,
-        bandwidth_bytes_per_s=100 * 2**30,
-        latency_s=500e-9,
-    )
+    dimension = dimension_of(Shape.SWITCH, devices, 100 * 2**30, 500e-9)
     return System(
         name="test",
         dimensions=(dimension,),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hespas.errors import SimulationError
+from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.plan import ContentionModel, Queues
@@ -148,7 +149,7 @@ def test_what_takes_no_time_at_the_very_start_is_refused_and_later_is_not(
 
 def test_a_message_without_latency_at_the_very_start_is_refused(make_system: MakeSystem) -> None:
     system = make_system(("FullyConnected", 2))
-    free = replace(system.dimensions[0], latency_s=0, bandwidth_bytes_per_s=1e15)
+    free = dimension_of(Shape.FULLY_CONNECTED, 2, 1e15, 0.0)
     system = replace(system, dimensions=(free,))
 
     for network in ContentionModel:

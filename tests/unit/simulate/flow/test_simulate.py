@@ -16,16 +16,11 @@ from hespas.hardware.interconnect import (
     Dragonfly,
     Interconnect,
     Shape,
+    dimension_of,
     switched,
 )
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective, Protocol, load_link
-from hespas.hardware.system import (
-    NetworkDimension,
-    RemoteMemory,
-    RemoteMemoryKind,
-    System,
-    Topology,
-)
+from hespas.hardware.system import ASTRA_SHAPES, RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
@@ -460,12 +455,7 @@ def _graph(kind: CollectiveKind, devices: int, size_bytes: int) -> TaskGraph:
 
 
 def _system(shape: str, devices: int, algorithm: str) -> System:
-    dimension = NetworkDimension(
-        topology=Topology(shape),
-        npus_count=devices,
-        bandwidth_bytes_per_s=93.7 * 2**30,
-        latency_s=1234.567e-9,
-    )
+    dimension = dimension_of(ASTRA_SHAPES[shape], devices, 93.7 * 2**30, 1234.567e-9)
     return System(
         name="test",
         dimensions=(dimension,),
