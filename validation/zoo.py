@@ -22,7 +22,7 @@ from hespas.base.files import json_bytes, write_file
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
-from hespas.prediction.figures.step import run_summary
+from hespas.prediction.figures.step import run_report
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 
@@ -130,7 +130,7 @@ def step(name: str, mesh: str, devices: int) -> dict[str, Any]:
     )
     return {
         "step_time_s": prediction.step_time_s,
-        "mfu": run_summary(prediction).mfu,
+        "mfu": run_report(prediction, with_tables=False).mfu,
         "peak_memory_bytes": prediction.memory.peak_bytes,
     }
 
@@ -204,7 +204,7 @@ def compared(prediction: Any) -> dict[str, Any]:
     return {
         "products": sum(row["count"] for row in kinds if row["kind"].startswith("matrix")),
         "attention": sum(row["count"] for row in kinds if row["kind"] == "fused attention"),
-        "flops": run_summary(prediction).flops,
+        "flops": run_report(prediction, with_tables=False).flops,
         "step_time_s": prediction.step_time_s,
         "peak_memory_bytes": prediction.memory.peak_bytes,
     }

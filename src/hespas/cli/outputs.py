@@ -41,21 +41,11 @@ def write_timeline(timeline: Timeline, file: Path) -> None:
     _write_chart(step_chart(timeline), file)
 
 
-def write_prediction(prediction: Prediction, file: Path) -> None:
+def write_prediction(prediction: Prediction | PipelinePrediction, file: Path) -> None:
     """Write the timeline of a prediction, with what its program says of it."""
-    from hespas.prediction.result import computation_alone  # noqa: PLC0415 - as above
-    from hespas.report.timeline.details import program_details  # noqa: PLC0415
-    from hespas.report.timeline.step import step_chart  # noqa: PLC0415
+    from hespas.report.timeline.step import prediction_chart  # noqa: PLC0415 - as above
 
-    timeline = prediction.timeline or computation_alone(prediction.tasks)
-    _write_chart(step_chart(timeline, program_details(prediction)), file)
-
-
-def write_pipeline(prediction: PipelinePrediction, file: Path) -> None:
-    """Write the timeline of a pipeline: a track for each stage, a slice for each pass."""
-    from hespas.report.timeline.step import pipeline_chart  # noqa: PLC0415 - as above
-
-    _write_chart(pipeline_chart(prediction), file)
+    _write_chart(prediction_chart(prediction), file)
 
 
 def _write_chart(chart: Chart, file: Path) -> None:

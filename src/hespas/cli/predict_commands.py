@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,13 +11,7 @@ import msgspec
 from hespas.base.fields import options_in
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
-from hespas.cli.outputs import (
-    estimate_into,
-    output_of,
-    write_pipeline,
-    write_prediction,
-    write_tasks,
-)
+from hespas.cli.outputs import estimate_into, output_of, write_prediction, write_tasks
 from hespas.errors import ConfigError, option
 from hespas.memory.usage import memory_use
 from hespas.prediction import checks, composition, machines
@@ -43,6 +37,9 @@ from hespas.report.run import explain_text, run_text
 from hespas.report.text import assumption_lines
 from hespas.split.flatten import MOST_OPERATIONS
 
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
+
 
 @answering(
     "run",
@@ -62,15 +59,10 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     """
     options = flags.requested(given)
     flags.check_verbose(options.report, json_file)
-    if options.is_pipeline:
-        check_targets(json_file, timeline, options.output.directory)
-        return _run_pipeline(options, timeline)
-    options = checks.checked(options)
+    if not options.is_pipeline:
+        options = checks.checked(options)
     check_targets(json_file, timeline, options.output.directory)
-    if timeline is None and options.output.directory is None:
-        prediction = composition.predict_folded(options, whole_up_to=MOST_OPERATIONS)
-    else:
-        prediction = _with_files(options)
+    prediction = _predicted(options, whole=timeline is not None)
     if timeline is not None:
         write_prediction(prediction, timeline)
     report = run_report(prediction)
@@ -84,34 +76,26 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     return Answer(text=lambda: run_text(report, verbose=options.report.verbose), json=details)
 
 
-def _with_files(options: PredictOptions) -> Prediction:
+def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
     """Predict a step, and write its regions and traces where they are asked for."""
+    if options.is_pipeline:
+        # Few models are divided into stages.
+        from hespas.prediction import staged  # noqa: PLC0415
+
+        if options.output.directory is not None:
+            raise ConfigError(
+                f"{option('output')} has no effect on a pipeline of several programs",
+                hint="drop it",
+            )
+        return staged.predict_pipeline(options)
+    if options.output.directory is None and not whole:
+        return composition.predict_folded(options, whole_up_to=MOST_OPERATIONS)
     with output_of(options) as output:
         prepared = composition.prepare(options)
         estimates = estimate_into(prepared, options, output)
         prediction = composition.finish(prepared, estimates, options)
         write_tasks(prediction.tasks, output)
     return prediction
-
-
-def _run_pipeline(options: PredictOptions, timeline: Path | None) -> Answer:
-    """Predict a model that is divided into stages with programs of their own."""
-    # Few models are.
-    from hespas.prediction import staged  # noqa: PLC0415
-    from hespas.prediction.figures.pipeline import pipeline_report  # noqa: PLC0415
-
-    if options.output.directory is not None:
-        raise ConfigError(
-            f"{option('output')} has no effect on a pipeline of several programs", hint="drop it"
-        )
-    prediction = staged.predict_pipeline(options)
-    if timeline is not None:
-        write_pipeline(prediction, timeline)
-    report = pipeline_report(prediction)
-    return Answer(
-        text=lambda: run_text(report, verbose=options.report.verbose),
-        json=lambda: msgspec.to_builtins(report),
-    )
 
 
 _NOT_OF_CHANGES = [

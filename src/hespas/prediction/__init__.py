@@ -13,7 +13,7 @@ from each of them.
 * `checks`: what is refused, before anything that takes time wherever that is possible.
 * `estimators`: the method that prices regions. `workload`: what runs, and what a step takes in.
 * `staged`: pipelines of several programs (`predict_pipeline`): `cutting` says what the programs
-  are and refuses what doesn't fit, `fitting` whether memory holds the stages, `passes` what a pass
+  are, refuses what doesn't fit and says whether memory holds the stages, `passes` what a pass
   takes, `exchange` what stages send to each other; `answer` is what comes out.
 * `caches`: where what was made is kept. `machines`: the device, the system, the network's model.
 """

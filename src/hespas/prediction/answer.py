@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from hespas.base.units import PS_PER_S, format_quantity
 from hespas.errors import spelled
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.models.part import Part
-from hespas.prediction.cutting import Cut
-from hespas.prediction.fitting import STATES, Footprint, StageMemory, remedy, states_held
+from hespas.prediction.cutting import STATES, Cut, remedy, states_held
 from hespas.prediction.options import PredictOptions
-from hespas.prediction.passes import PassCost, Spent
+from hespas.prediction.passes import Footprint, PassCost, Spent
 from hespas.prediction.result import Prediction, StepWork
 from hespas.program.assumption import Assumed, assumed
 from hespas.program.program import Fidelity
@@ -61,13 +61,21 @@ class PipelinePrediction:
     costs: Mapping[Part, PartCost]
     times: Times
     stages: tuple[StageTimes, ...]
-    memories: tuple[StageMemory, ...]
+    memories: tuple[Footprint, ...]
     message_ps: int
     message_bytes: int
     device: Device | None
     device_name: str
     notes: tuple[str, ...]
     part_warnings: tuple[str, ...] = ()
+
+    straggler_s: ClassVar[float] = 0.0
+    """Devices of a pipeline are as specified."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.cut.source.name
 
     @property
     def options(self) -> PredictOptions:
@@ -169,6 +177,11 @@ class PipelinePrediction:
     def peak_memory_bytes(self) -> int:
         """The memory that the stage needs that needs most."""
         return max(each.peak_bytes for each in self.memories)
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """The same of the host's memory."""
+        return max(each.host_bytes for each in self.memories)
 
     @property
     def checkpoint_bytes(self) -> int:

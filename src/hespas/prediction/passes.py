@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from operator import add
 
 from hespas.hardware.system import System
 from hespas.memory.usage import held_between
@@ -36,6 +37,7 @@ from hespas.tasks.graph import (
     Task,
     TaskGraph,
 )
+from hespas.tasks.pipelining.schedule import Pass
 
 Groups = frozenset[frozenset[int]]
 
@@ -127,32 +129,23 @@ class Spent:
         return self.tp_ps + self.exchange_ps + self.exposed_ps
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            compute_ps=self.compute_ps + other.compute_ps,
-            tp_ps=self.tp_ps + other.tp_ps,
-            exchange_ps=self.exchange_ps + other.exchange_ps,
-            exposed_ps=self.exposed_ps + other.exposed_ps,
-            host_ps=self.host_ps + other.host_ps,
-        )
+        return self._with(other, add)
 
     def less(self, other: Spent) -> Spent:
         """Return what is left without the other, at least nothing."""
-        return Spent(
-            compute_ps=max(0, self.compute_ps - other.compute_ps),
-            tp_ps=max(0, self.tp_ps - other.tp_ps),
-            exchange_ps=max(0, self.exchange_ps - other.exchange_ps),
-            exposed_ps=max(0, self.exposed_ps - other.exposed_ps),
-            host_ps=max(0, self.host_ps - other.host_ps),
-        )
+        return self._with(other, lambda own, less: max(0, own - less))
 
     def times(self, count: int) -> Spent:
         """Return it as often."""
+        return self._with(self, lambda own, _: own * count)
+
+    def _with(self, other: Spent, joined: Callable[[int, int], int]) -> Spent:
         return Spent(
-            compute_ps=self.compute_ps * count,
-            tp_ps=self.tp_ps * count,
-            exchange_ps=self.exchange_ps * count,
-            exposed_ps=self.exposed_ps * count,
-            host_ps=self.host_ps * count,
+            compute_ps=joined(self.compute_ps, other.compute_ps),
+            tp_ps=joined(self.tp_ps, other.tp_ps),
+            exchange_ps=joined(self.exchange_ps, other.exchange_ps),
+            exposed_ps=joined(self.exposed_ps, other.exposed_ps),
+            host_ps=joined(self.host_ps, other.host_ps),
         )
 
 
@@ -170,6 +163,16 @@ class PassCost:
     forward: Spent
     backward: Spent
     weights: Spent
+
+    def of(self, kind: Pass) -> Spent:
+        """Return what a pass takes."""
+        match kind:
+            case Pass.FORWARD:
+                return self.forward
+            case Pass.BACKWARD:
+                return self.backward
+            case Pass.WEIGHTS:
+                return self.weights
 
 
 def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
@@ -321,20 +324,33 @@ def _is_forward(region: Region | None, names: OperationNames) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassMemory:
-    """What the passes of one micro-batch hold, in bytes of a device.
+class Footprint:
+    """What a device holds of a part of the model, or of all parts of a stage, in bytes.
 
-    ``kept_bytes`` are held from the forward to the backward pass, ``host_bytes`` likewise in the
-    host's memory; a pass needs ``working_bytes`` beside them.
+    ``gradient_bytes`` are those of sums over micro-batches. ``kept_bytes`` is what a micro-batch
+    holds from its forward to its backward pass; of a stage, what the ``in_flight`` micro-batches
+    hold where that is most. ``host_bytes`` is the same in the host's memory, and no part of the
+    peak; a pass needs ``working_bytes`` beside. ``expert_bytes`` are those of ``weight_bytes`` that
+    are divided over the devices of experts.
     """
 
     weight_bytes: int
-    kept_bytes: int
-    working_bytes: int
-    host_bytes: int
+    gradient_bytes: int = 0
+    state_bytes: int = 0
+    kept_bytes: int = 0
+    working_bytes: int = 0
+    host_bytes: int = 0
+    expert_bytes: int = 0
+    in_flight: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it, of the device's memory."""
+        held = self.weight_bytes + self.gradient_bytes + self.state_bytes
+        return held + self.kept_bytes + self.working_bytes
 
 
-def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
+def footprint_of_passes(prediction: Prediction, part: Part) -> Footprint:
     """Return what a program of both passes of a micro-batch holds."""
     program = prediction.graph.program
     names = operation_names(prediction.graph)
@@ -346,11 +362,10 @@ def memory_of_pass(prediction: Prediction, part: Part) -> PassMemory:
     on_host, _ = held_between(program, phase_of, space=HOST_MEMORY)
     results = [size_bytes(value.type) for value in program.main.results]
     passed = 1 if part.is_first else 2
-    weights = sum(results[passed:])
     # What came in is as large as its gradient.
     came = 0 if part.is_first else results[1]
-    return PassMemory(
-        weight_bytes=weights,
+    return Footprint(
+        weight_bytes=sum(results[passed:]),
         kept_bytes=kept + came,
         working_bytes=max(0, most - kept) + 2 * sum(results[:passed]),
         host_bytes=on_host,

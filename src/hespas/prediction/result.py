@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_S, format_quantity, format_time
+from hespas.frontend.load import PARTITIONED
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import System, bare_system
@@ -86,6 +88,21 @@ class Prediction:
     mesh: tuple[tuple[str, int], ...] = ()
     work: StepWork = NO_WORK
     part_warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The program's name, without where it lies."""
+        return Path(self.graph.program.source).name.removesuffix(PARTITIONED)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The memory that a device needs."""
+        return self.memory.peak_bytes
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """What a device needs of its host's memory."""
+        return self.memory.host_bytes
 
     @property
     def memory_capacity_bytes(self) -> int | None:

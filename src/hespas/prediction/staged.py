@@ -13,11 +13,11 @@ from hespas.models.experts import has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.prediction.composition import divide, finish, load_alone, price
-from hespas.prediction.cutting import Cut, cut_of
-from hespas.prediction.fitting import (
+from hespas.prediction.cutting import (
     STATES,
-    Footprint,
+    Cut,
     check_fits,
+    cut_of,
     expert_bytes,
     stage_memory,
     states_held,
@@ -31,7 +31,7 @@ from hespas.prediction.passes import (
     Exchange,
     PassCost,
     Spent,
-    memory_of_pass,
+    footprint_of_passes,
     side_by_side,
     spent_by_phase,
     spread,
@@ -84,10 +84,9 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         inputs = _prediction(cut, part, PartProgram.INPUTS, store)
         _, of_inputs = spent_by_phase(inputs, pieces=pieces)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
-    memory = memory_of_pass(both, part)
-    waiting_bytes = 0
+    memory, waiting_bytes = footprint_of_passes(both, part), 0
+    summed = summed_bytes(cut, memory.weight_bytes)
     if not hides(Overlap.ACCUMULATION):
-        summed = summed_bytes(cut, memory.weight_bytes)
         added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
         waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
         if cut.schedule.splits_backward:
@@ -96,29 +95,19 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
             backward += added
     _, spent = spent_by_phase(update, pieces=1)
     return PartCost(
-        passes=PassCost(
-            forward=forward,
-            backward=backward,
-            weights=weights,
-        ),
+        passes=PassCost(forward=forward, backward=backward, weights=weights),
         update=spent,
-        footprint=Footprint(
-            weight_bytes=memory.weight_bytes,
-            gradient_bytes=summed_bytes(cut, memory.weight_bytes),
-            state_bytes=states_held(cut) * _weights_of_states(update),
-            kept_bytes=memory.kept_bytes,
+        footprint=replace(
+            memory,
+            gradient_bytes=summed,
+            # The weights of an optimiser's step, beside its moments and gradients.
+            state_bytes=states_held(cut) * (update.memory.argument_bytes // (STATES + 1)),
             working_bytes=memory.working_bytes + waiting_bytes,
-            host_bytes=memory.host_bytes,
             expert_bytes=expert_bytes(cut, part),
         ),
         prediction=both,
         update_prediction=update,
     )
-
-
-def _weights_of_states(update: Prediction) -> int:
-    """Return the bytes of the weights of an optimiser's step, beside its moments and gradients."""
-    return update.memory.argument_bytes // (STATES + 1)
 
 
 def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
@@ -160,14 +149,12 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
 
 def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
     schedule, hides = cut.schedule, cut.options.pipeline.hides
-    spent = [
-        [_of_pass(costs[part].passes) for part in cut.parts_of(stage)]
-        for stage in range(cut.stages)
-    ]
+    spent = [[costs[part].passes for part in cut.parts_of(stage)] for stage in range(cut.stages)]
 
     def hidden(stage: int, backward: Action, forward: Action) -> tuple[int, int]:
+        passes = spent[stage]
         return side_by_side(
-            spent[stage][backward.chunk][backward.kind], spent[stage][forward.chunk][forward.kind]
+            passes[backward.chunk].of(backward.kind), passes[forward.chunk].of(forward.kind)
         )
 
     message_ps = exchange.message_ps(message_bytes(cut))
@@ -186,7 +173,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
     times = timed(
         schedule,
         Durations(
-            of=lambda stage, action: spent[stage][action.chunk][action.kind].total_ps,
+            of=lambda stage, action: spent[stage][action.chunk].of(action.kind).total_ps,
             message_ps=lambda _source, _target: message_ps,
             holds_sender=not hides(Overlap.MESSAGES),
             ready_ps=ready,
@@ -224,14 +211,6 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         notes=(*_notes(cut, message_ps, times), *cut.source.notes),
         part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
     )
-
-
-def _of_pass(cost: PassCost) -> dict[Pass, Spent]:
-    return {
-        Pass.FORWARD: cost.forward,
-        Pass.BACKWARD: cost.backward,
-        Pass.WEIGHTS: cost.weights,
-    }
 
 
 def message_bytes(cut: Cut) -> int:

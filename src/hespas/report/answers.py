@@ -15,7 +15,6 @@ from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.breakdown import Amount, amounts_of
-from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import (
     HeldRow,
     KernelTimeRow,
@@ -25,8 +24,8 @@ from hespas.prediction.figures.schema import (
     RunReport,
     TimelineRow,
 )
-from hespas.prediction.figures.step import run_report, run_summary
-from hespas.prediction.result import Prediction, computation_alone
+from hespas.prediction.figures.step import run_report
+from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate
 from hespas.price.kernel import kind_of
 from hespas.program.program import Op
@@ -34,8 +33,7 @@ from hespas.program.scopes import merged_layers
 from hespas.report.stages import short_place
 from hespas.report.text import headline
 from hespas.report.timeline.chart import Counter, Process, Slice
-from hespas.report.timeline.details import program_details
-from hespas.report.timeline.step import step_chart
+from hespas.report.timeline.step import prediction_chart
 from hespas.split.names import operation_names
 
 _SHOWN = ("Step time", "Bound by", "Memory")
@@ -121,29 +119,29 @@ class Answer(Prediction):
         return table_rows(run_report(self), table)
 
     def __repr__(self) -> str:
-        return summary_text(run_summary(self))
+        return summary_text(run_report(self, with_tables=False))
 
     def _repr_html_(self) -> str:
-        return summary_html(run_summary(self))
+        return summary_html(run_report(self, with_tables=False))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PipelineAnswer(PipelinePrediction):
-    """A prediction of a pipeline with its report."""
+    """A prediction of a pipeline with its report, as `Answer` has it."""
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``hespas run --json`` writes."""
-        return msgspec.to_builtins(pipeline_report(self))
+        return msgspec.to_builtins(full_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, as `Answer.rows` does."""
-        return table_rows(pipeline_report(self), table)
+        return table_rows(run_report(self), table)
 
     def __repr__(self) -> str:
-        return summary_text(pipeline_report(self))
+        return summary_text(run_report(self, with_tables=False))
 
     def _repr_html_(self) -> str:
-        return summary_html(pipeline_report(self))
+        return summary_html(run_report(self, with_tables=False))
 
 
 def answer_of(prediction: Prediction) -> Answer:
@@ -168,18 +166,16 @@ _NOT_SHOWN = frozenset({"layers", "loops", "waiting"})
 _Limit = Literal["compute", "memory", "launch", "other"]
 
 
-def full_report(prediction: Prediction) -> RunReport:
+def full_report(prediction: Prediction | PipelinePrediction) -> RunReport:
     """Return all that is reported of a prediction, and what charts are drawn from."""
     return detailed(run_report(prediction), prediction)
 
 
-def detailed(report: RunReport, prediction: Prediction) -> RunReport:
-    """Return a report with what charts are drawn from, which needs every round of its loops."""
-    if prediction.graph.is_folded:
+def detailed(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+    """Return a report with what charts are drawn from, of one program with all rounds of loops."""
+    if not isinstance(prediction, Prediction) or prediction.graph.is_folded:
         return report
-    timeline = prediction.timeline or computation_alone(prediction.tasks)
-    details = program_details(prediction)
-    process = max(step_chart(timeline, details).processes, key=_end_ps)
+    process = max(prediction_chart(prediction).processes, key=_end_ps)
     return msgspec.structs.replace(
         report,
         kernels=kernel_rows(prediction),

@@ -15,9 +15,8 @@ from hespas.models.flops import model_flops
 from hespas.models.kept import least_kept_bytes, local_elements
 from hespas.models.model import TYPE_BYTES
 from hespas.prediction import checks, cutting, machines, workload
-from hespas.prediction.cutting import Cut
+from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled
-from hespas.prediction.fitting import least_memory
 from hespas.prediction.options import PredictOptions
 from hespas.price.methods import DeviceUse, method_named
 from hespas.sources.source import ModelSource

@@ -24,9 +24,8 @@ from hespas.base.cache import used_files
 from hespas.base.process import stay
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.prediction import composition, staged
-from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import RunReport
-from hespas.prediction.figures.step import report_without_tables, run_report
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.study.entry import entry_of
 from hespas.study.executor import Ending, Outcome, Phase, Task, exhausted
@@ -126,11 +125,11 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
     """Return the report, with tables where asked for and the step has not too many kernels."""
     if options.is_pipeline:
-        return pipeline_report(staged.predict_pipeline(options), with_tables=in_full)
+        return run_report(staged.predict_pipeline(options), with_tables=in_full)
     prediction = composition.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
-    if in_full and prediction.graph.kernels <= _MOST_IN_TABLES:
-        return run_report(prediction)
-    return report_without_tables(prediction)
+    return run_report(
+        prediction, with_tables=in_full and prediction.graph.kernels <= _MOST_IN_TABLES
+    )
 
 
 def _figures(report: RunReport) -> dict[str, float | int | None]:

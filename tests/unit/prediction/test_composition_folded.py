@@ -10,7 +10,7 @@ import pytest
 
 from hespas.prediction import composition
 from hespas.prediction.composition import predict_folded
-from hespas.prediction.figures.step import run_summary
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.simulate.timeline import Timeline
@@ -73,7 +73,7 @@ def options(given: dict[str, Any], fidelity: Fidelity) -> PredictOptions:
 
 
 def figures(prediction: Prediction) -> dict[str, Any]:
-    report = run_summary(prediction)
+    report = run_report(prediction, with_tables=False)
     names = set(report.__struct_fields__) - {"per_op"}
     return {name: getattr(report, name) for name in names} | {
         "goodput": prediction.memory.peak_bytes

@@ -15,13 +15,12 @@ from hespas.errors import ConfigError, HespasError
 from hespas.hardware.presets import load_device
 from hespas.models.model import parse_mesh
 from hespas.models.placement import parse_place
-from hespas.prediction import fitting, staged
+from hespas.prediction import cutting, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.composition import predict
-from hespas.prediction.cutting import cut_of, shared_layers
-from hespas.prediction.figures.pipeline import pipeline_report
+from hespas.prediction.cutting import Footprint, cut_of, least_memory, remedy, shared_layers
 from hespas.prediction.figures.schema import CommunicationRow, RunReport
-from hespas.prediction.fitting import StageMemory, least_memory, remedy
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import NetworkOptions, PredictOptions, ProgramOptions
 from hespas.prediction.staged import predict_pipeline
 from hespas.program.devices import communication_ops, device_group_table
@@ -66,7 +65,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_parts_of_a_stage_add_up_to_the_step(schedule: str) -> None:
-    report = pipeline_report(predicted(schedule))
+    report = run_report(predicted(schedule))
     _check_sums(report)
     assert sum(row.time_s for row in report.phases) == pytest.approx(report.compute_s, rel=1e-6)
 
@@ -92,7 +91,7 @@ def _check_sums(report: RunReport) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_computes_the_same(schedule: str) -> None:
-    first, other = pipeline_report(predicted("1f1b")), pipeline_report(predicted(schedule))
+    first, other = run_report(predicted("1f1b")), run_report(predicted(schedule))
     assert other.flops == pytest.approx(first.flops, rel=0.01)
     assert other.tokens_per_s is not None
     assert other.tokens_per_s * other.step_time_s == pytest.approx(16 * 1024)
@@ -151,7 +150,7 @@ def test_one_stage_is_no_pipeline() -> None:
 
 def test_the_report_names_the_stages_and_the_chart_has_a_track_for_each() -> None:
     prediction = predicted("interleaved:2")
-    text = run_text(pipeline_report(prediction))
+    text = run_text(run_report(prediction))
     assert "Pipeline: 4 stages, interleaved:2, 8 micro-batches of 1 sequence; bubble" in text
     (process,) = pipeline_chart(prediction).processes
     stages = [track for track in process.tracks if "devices" in track.name]
@@ -174,7 +173,7 @@ def test_a_stage_that_does_not_fit_is_named_with_a_remedy() -> None:
     large = replace(prediction, device=small)
     (warning,) = [each for each in large.warnings if each.startswith("stage")]
     assert "MB more than there is, and 3 other stages lack less; " in warning
-    assert "does not fit" in run_text(pipeline_report(large))
+    assert "does not fit" in run_text(run_report(large))
 
 
 def test_axes_are_placed_where_they_are_asked_for() -> None:
@@ -320,7 +319,7 @@ def test_a_refusal_says_what_would_fit(
     asked = options("pipe=2,fsdp=4", model=long, schedule=schedule)
     most = max(each.peak_bytes for each in least_memory(cut_of(asked)))
     device = replace(load_device("H100_80GB"), memory_capacity_bytes=most - 1)
-    monkeypatch.setattr(fitting, "device_of_memory", Mock(return_value=device))
+    monkeypatch.setattr(cutting, "device_of_memory", Mock(return_value=device))
     with pytest.raises(ConfigError) as refused:
         predict_pipeline(asked)
     assert would in refused.value.text(lambda name: f"--{name.replace('_', '-')}")
@@ -330,7 +329,7 @@ def test_a_refusal_says_what_would_fit(
 
 def test_states_that_are_too_large_are_to_be_divided() -> None:
     cut = cut_of(options("pipe=4,tp=2"))
-    memory = StageMemory(
+    memory = Footprint(
         weight_bytes=10,
         gradient_bytes=20,
         state_bytes=60,
@@ -355,7 +354,7 @@ def _of_experts(
 
 
 def test_shared_experts_run_beside_all_to_alls_in_stages_too() -> None:
-    off, on = (pipeline_report(_of_experts(experts=each)) for each in (False, True))
+    off, on = (run_report(_of_experts(experts=each)) for each in (False, True))
     exchanged = [_exchanged(report) for report in (off, on)]
     assert exchanged[1].exposed_s < exchanged[0].exposed_s
     assert exchanged[1].time_s == pytest.approx(exchanged[0].time_s)
@@ -370,7 +369,7 @@ def _exchanged(report: RunReport) -> CommunicationRow:
 def test_all_to_alls_run_beside_a_pass_of_another_micro_batch() -> None:
     """What is hidden of them is what the step becomes shorter by; parts add up with it, too."""
     off, on = (_of_experts(schedule="interleaved:2", exchanges=each) for each in (False, True))
-    alone, beside = pipeline_report(off), pipeline_report(on)
+    alone, beside = run_report(off), run_report(on)
     assert alone.pipeline is not None
     assert beside.pipeline is not None
     assert on.finish_ps < off.finish_ps
@@ -389,7 +388,7 @@ def test_all_to_alls_run_beside_a_pass_of_another_micro_batch() -> None:
 def test_what_all_devices_of_experts_hold_is_summed_once_a_step() -> None:
     """A pass sums nothing over them; the step's sum is there, and divides the states."""
     alone, wide = _of_experts("pipe=2,expert=4"), _of_experts("pipe=2,fsdp=4")
-    report = pipeline_report(alone)
+    report = run_report(alone)
     large = {row.kind for row in report.communication if row.axis == "expert" and row.bytes > 1e5}
     assert large == {"all_to_all", "gradients", "weights"}
     for one, other in zip(alone.memories, wide.memories, strict=True):
@@ -431,7 +430,7 @@ def test_what_layers_keep_lies_in_the_hosts_memory(schedule: str) -> None:
         assert other.host_bytes > 0
         assert one.kept_bytes - other.kept_bytes == pytest.approx(other.host_bytes, rel=0.02)
         assert other.peak_bytes < one.peak_bytes
-    report = pipeline_report(host)
+    report = run_report(host)
     assert report.host_memory_bytes == max(each.host_bytes for each in host.memories)
     # What goes out comes back, of every micro-batch.
     micro_batches = host.cut.schedule.micro_batches
@@ -451,7 +450,7 @@ def test_a_slow_link_to_the_host_makes_passes_wait() -> None:
     assert fast.exposed_host_transfer_s == 0
     kept = _kept("minimal_with_context")
     assert fast.step_time_s == pytest.approx(kept.step_time_s, rel=0.1)
-    report = pipeline_report(slow)
+    report = run_report(slow)
     parts_s = report.compute_s + report.exposed_communication_s + report.exposed_host_transfer_s
     assert parts_s == pytest.approx(report.step_time_s)
     # The rest is that stages wait for slow passes of others.

@@ -7,7 +7,7 @@ import pytest
 
 import hespas
 from hespas.errors import ConfigError
-from hespas.prediction.figures.step import run_summary
+from hespas.prediction.figures.step import run_report
 from hespas.report.answers import TABLES, Answer, full_report, summary_html
 
 
@@ -46,7 +46,7 @@ def test_an_unknown_table_is_refused_with_the_likely_one(prediction: Answer) -> 
 
 def test_names_are_escaped_in_html(prediction: Answer) -> None:
     named = replace(prediction, device_name="<script>alert('a&b')</script>")
-    html = summary_html(run_summary(named))
+    html = summary_html(run_report(named, with_tables=False))
     assert "<script>" not in html
     assert "&lt;script&gt;alert(&#x27;a&amp;b&#x27;)&lt;/script&gt;" in html
     assert html.startswith("<table>")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -29,61 +28,33 @@ if TYPE_CHECKING:
 _DAY_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """What a long run repeats: ``tokens`` are those that it takes in, None where not known."""
-
-    time_s: float
-    devices: int
-    device_name: str
-    tokens: int | None
-
-
-def goodput_report(prediction: Prediction) -> GoodputReport | None:
+def goodput_report(prediction: Prediction | PipelinePrediction) -> GoodputReport | None:
     """Return what a long run reaches, None where it is not asked for.
 
     Raises `ConfigError` for unknown failures, nothing to save, and an interval below a step.
     """
-    given = prediction.options.long_run
+    given, assumed = prediction.options.long_run, list[str]()
     if not given.goodput:
         return None
-    assumed: list[str] = []
-    size = _checkpoint_bytes(prediction, assumed)
-    return _report(_step_of(prediction), given, size, assumed)
-
-
-def pipeline_goodput(prediction: PipelinePrediction) -> GoodputReport | None:
-    """Return the same of a pipeline: checkpoints hold the weights and states of all stages once."""
-    given = prediction.options.long_run
-    if not given.goodput:
-        return None
-    return _report(_step_of(prediction), given, prediction.checkpoint_bytes, [])
-
-
-def _step_of(prediction: Prediction | PipelinePrediction) -> _Step:
-    return _Step(
-        time_s=prediction.step_time_s,
-        devices=prediction.devices,
-        device_name=prediction.device_name,
-        tokens=prediction.work.tokens,
-    )
-
-
-def _report(step: _Step, given: GoodputOptions, size: int, assumed: list[str]) -> GoodputReport:
-    rate = failure_interval(given, step.device_name)
+    if isinstance(prediction, Prediction):
+        size = _checkpoint_bytes(prediction, assumed)
+    else:
+        size = prediction.checkpoint_bytes
+    step_s, devices, tokens = prediction.step_time_s, prediction.devices, prediction.work.tokens
+    rate = failure_interval(given, prediction.device_name)
     if rate.source:
         hours = format_amount(rate.device_interval_s / 3600).strip()
         assumed.append(f"a device fails every {hours} hours: {rate.source}")
-    failure_interval_s = rate.device_interval_s / step.devices
+    failure_interval_s = rate.device_interval_s / devices
     bandwidth = given.checkpoint_bandwidth
     if bandwidth is None:
-        bandwidth = CHECKPOINT_BYTES_PER_S * step.devices
+        bandwidth = CHECKPOINT_BYTES_PER_S * devices
         assumed.append(
             f"checkpoints are written and read at {format_quantity(bandwidth, 'B/s')}, "
             f"{format_quantity(CHECKPOINT_BYTES_PER_S, 'B/s')} for each device: {CHECKPOINT_SOURCE}"
         )
     save_s = size / bandwidth
-    interval_s = _interval_s(step.time_s, given, failure_interval_s, save_s)
+    interval_s = _interval_s(step_s, given, failure_interval_s, save_s)
     if given.restart_time == DEFAULT_START_S:
         assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
     if given.spare_nodes is None:
@@ -102,8 +73,8 @@ def _report(step: _Step, given: GoodputOptions, size: int, assumed: list[str]) -
             repair_s=given.repair_time,
         )
     )
-    steps_per_day = _DAY_S * found.productive / step.time_s
-    tokens_per_day = None if step.tokens is None else step.tokens * steps_per_day
+    steps_per_day = _DAY_S * found.productive / step_s
+    tokens_per_day = None if tokens is None else tokens * steps_per_day
     days = _days(given, tokens_per_day)
     price = given.device_hour_usd
     return GoodputReport(
@@ -120,7 +91,7 @@ def _report(step: _Step, given: GoodputOptions, size: int, assumed: list[str]) -
         tokens_per_day=tokens_per_day,
         steps_per_day=steps_per_day,
         days=days,
-        usd=None if days is None or price is None else 24 * days * price * step.devices,
+        usd=None if days is None or price is None else 24 * days * price * devices,
         assumptions=assumed,
     )
 

@@ -6,8 +6,7 @@ micro-batches, and of the optimiser's step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,24 +15,9 @@ from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
 from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
-from hespas.prediction.figures.breakdown import (
-    breakdown,
-    joined_breakdown,
-    kind_rows,
-    layer_rows,
-    phase_rows,
-)
 from hespas.prediction.figures.communication import IDLE, communication_rows, plain_row
-from hespas.prediction.figures.goodput import pipeline_goodput
-from hespas.prediction.figures.schema import (
-    CommunicationRow,
-    PipelineReport,
-    RunReport,
-    StageRow,
-)
-from hespas.prediction.figures.step import summary
-from hespas.prediction.result import Prediction
-from hespas.price.estimate import Estimate
+from hespas.prediction.figures.schema import CommunicationRow, PipelineReport, StageRow
+from hespas.prediction.figures.step import Ran
 from hespas.tasks.graph import devices_text
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import ideal_bubble
@@ -100,64 +84,19 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
     )
 
 
-def pipeline_report(prediction: PipelinePrediction, *, with_tables: bool = True) -> RunReport:
-    """Return all that is reported of a pipeline, without its tables of computation if not."""
-    ran = list(_ran(prediction))
-    total = Estimate()
-    for program, times, _ in ran:
-        total += program.estimates.total * times
-    shown = prediction.options.report
-    shares = ran if with_tables else []
-    parts = joined_breakdown(
-        (breakdown(program), times, opened.both) for program, times, opened in shares
-    )
-    rows = list(_communication(prediction, ran))
-    return msgspec.structs.replace(
-        summary(prediction, total, ran[0][0], prediction.cut.source.name),
-        fidelity=prediction.fidelity,
-        communication_s=sum(row.time_s for row in rows if row.kind != IDLE),
-        host_transfer_s=sum(program.host_transfer_s * times for program, times, _ in ran),
-        peak_memory_bytes=prediction.peak_memory_bytes,
-        host_memory_bytes=max(memory.host_bytes for memory in prediction.memories),
-        host_transfer_bytes=sum(program.host_transfer_bytes * times for program, times, _ in ran),
-        kinds=kind_rows(parts),
-        phases=phase_rows(parts),
-        layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
-        communication=sorted(
-            rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis)
-        ),
-        pipeline=pipeline_rows(prediction),
-        goodput=pipeline_goodput(prediction),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
-    """Which share of a program's exposed time stays exposed in the pipeline.
-
-    ``exchanges`` is that of all-to-alls between experts, ``others`` that of all else.
-    """
-
-    both: float = 1.0
-    exchanges: float = 1.0
-    others: float = 1.0
-
-
-_Ran = tuple[Prediction, int, _Open]
-"""A program, how often it runs in a step, and how much of it stays exposed."""
-
-
-def _ran(prediction: PipelinePrediction) -> Iterator[_Ran]:
+def ran_of(prediction: PipelinePrediction) -> list[Ran]:
+    """Return the programs that a device of the busiest stage runs."""
     parts = prediction.cut.parts_of(prediction.busiest)
+    ran: list[Ran] = []
     for part in sorted(set(parts), key=str):
         cost, chunks = prediction.costs[part], [at for at, each in enumerate(parts) if each == part]
-        times = prediction.cut.schedule.micro_batches * len(chunks)
-        yield cost.prediction, times, _open(prediction, cost, chunks)
-        yield cost.update_prediction, len(chunks), _Open()
+        ran += [_ran(prediction, cost, chunks)]
+        ran += [Ran(prediction=cost.update_prediction, times=len(chunks))]
+    return ran
 
 
-def _open(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> _Open:
-    """Return which share of what passes leave exposed the pipeline does, for chunks of a part."""
+def _ran(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> Ran:
+    """Return the passes of the chunks of a part, with what they leave exposed in the pipeline."""
     times = prediction.cut.schedule.micro_batches * len(chunks)
     before_ps = cost.prediction.exposed_communication_s * PS_PER_S * times
     passes = cost.passes
@@ -165,7 +104,9 @@ def _open(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> 
     spent = [prediction.passes_of(prediction.busiest, chunk) for chunk in chunks]
     left_ps = sum(each.communication_ps for each in spent)
     exchanges_left_ps = sum(each.exchange_ps for each in spent)
-    return _Open(
+    return Ran(
+        prediction=cost.prediction,
+        times=times,
         both=_share(left_ps, before_ps),
         exchanges=_share(exchanges_left_ps, exchanged_ps),
         others=_share(left_ps - exchanges_left_ps, before_ps - exchanged_ps),
@@ -176,27 +117,29 @@ def _share(left_ps: float, before_ps: float) -> float:
     return left_ps / before_ps if before_ps > 0 else 1.0
 
 
-def _communication(prediction: PipelinePrediction, ran: list[_Ran]) -> Iterator[CommunicationRow]:
+def communication_of(prediction: PipelinePrediction, ran: Sequence[Ran]) -> list[CommunicationRow]:
+    """Return the communication inside of passes and around them, that exposed longest first."""
     found: dict[tuple[str, str, str], CommunicationRow] = {}
     others = {axis for axis in prediction.cut.mesh.names if axis != EXPERT}
-    for program, times, open_ in ran:
-        for row in communication_rows(program):
-            # Among groups of experts, devices are a part of the axis, which has no name.
-            is_exchange = row.kind == "all_to_all" and row.axis not in others
-            share = open_.exchanges if is_exchange else open_.others
-            scaled = _times(row, times, share)
-            key = (row.kind, row.axis, row.dimension)
-            found[key] = scaled if key not in found else _sum(found[key], scaled)
-    for row in _around(prediction):
+    rows = [
+        # Among groups of experts, devices are a part of the axis, which has no name.
+        _times(
+            row,
+            each.times,
+            each.exchanges if row.kind == "all_to_all" and row.axis not in others else each.others,
+        )
+        for each in ran
+        for row in communication_rows(each.prediction)
+    ]
+    for row in (*rows, *_around(prediction)):
         key = (row.kind, row.axis, row.dimension)
         found[key] = row if key not in found else _sum(found[key], row)
     found.pop((IDLE, "", ""), None)
-    yield from found.values()
     exposed_s = sum(row.exposed_s for row in found.values())
-    idle_s = max(0.0, prediction.exposed_communication_s - exposed_s)
-    if idle_s > 0:
-        idle_ps = round(idle_s * PS_PER_S)
-        yield _row(IDLE, PIPE, 1, (idle_ps, idle_ps))
+    idle_ps = round(max(0.0, prediction.exposed_communication_s - exposed_s) * PS_PER_S)
+    idle = [_row(IDLE, PIPE, 1, (idle_ps, idle_ps))] if idle_ps else []
+    listed = [*found.values(), *idle]
+    return sorted(listed, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
 
 
 def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:

@@ -9,6 +9,7 @@ answer divide by the same peak: that of the type of most of the FLOPs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,15 +18,20 @@ import msgspec
 
 from hespas.base.fields import given_options
 from hespas.base.version import __version__
-from hespas.frontend.load import PARTITIONED
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.power import energy, network_w
 from hespas.hardware.system import System
 from hespas.prediction.explain.changes import Change, main_changes
 from hespas.prediction.figures.assumptions import assumptions_of_step
-from hespas.prediction.figures.breakdown import breakdown, kind_rows, layer_rows, phase_rows
-from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.breakdown import (
+    breakdown,
+    joined_breakdown,
+    kind_rows,
+    layer_rows,
+    phase_rows,
+)
+from hespas.prediction.figures.communication import IDLE, communication_rows
 from hespas.prediction.figures.goodput import goodput_report
 from hespas.prediction.figures.schema import (
     SCHEMA_VERSION,
@@ -43,6 +49,21 @@ from hespas.price.graph import draw_of
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A program that a device runs ``times`` times in a step.
+
+    ``both`` is the share of its exposed communication that stays exposed in the step,
+    ``exchanges`` that of all-to-alls between experts, ``others`` that of all else.
+    """
+
+    prediction: Prediction
+    times: int = 1
+    both: float = 1.0
+    exchanges: float = 1.0
+    others: float = 1.0
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:
@@ -95,9 +116,7 @@ def _share(amount: float | None, time_s: float, peak_per_s: float | None) -> flo
     return amount / (time_s * peak_per_s)
 
 
-def _bound_shares(
-    prediction: Prediction | PipelinePrediction, total: OpEstimate, straggler_s: float
-) -> BoundShares:
+def _bound_shares(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> BoundShares:
     bound = total.bound
     parts = {
         "compute": bound.compute_s,
@@ -105,7 +124,7 @@ def _bound_shares(
         "launch": bound.launch_s,
         "exposed_communication": prediction.exposed_communication_s,
         "exposed_host_transfer": prediction.exposed_host_transfer_s,
-        "straggler": straggler_s,
+        "straggler": prediction.straggler_s,
         "other": total.other_s,
     }
     whole_s = sum(parts.values())
@@ -167,62 +186,71 @@ def explain_rows(changes: Sequence[Change]) -> list[ExplainRow]:
     ]
 
 
-def run_report(prediction: Prediction) -> RunReport:
-    """Return all that is reported of a prediction; one of folded rounds has no tables."""
-    if prediction.graph.is_folded:
-        report = report_without_tables(prediction)
-        note = (
-            f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
-            "simulated, which are as long as the others, and tables are left out"
+def run_report(
+    prediction: Prediction | PipelinePrediction, *, with_tables: bool = True
+) -> RunReport:
+    """Return all that is reported of a step of one program, or of several.
+
+    Figures of computation are those of one device, of a pipeline one of the stage that computes
+    longest. A program of which rounds are folded has no tables, nor has one without
+    ``with_tables``; a pipeline keeps that of communication.
+    """
+    shown = prediction.options.report
+    if not isinstance(prediction, Prediction):
+        # Few models are divided into stages.
+        from hespas.prediction.figures import pipeline  # noqa: PLC0415
+
+        ran = pipeline.ran_of(prediction)
+        rows = pipeline.communication_of(prediction, ran)
+        report = msgspec.structs.replace(
+            _summary(prediction, ran),
+            communication=rows,
+            communication_s=sum(row.time_s for row in rows if row.kind != IDLE),
+            pipeline=pipeline.pipeline_rows(prediction),
         )
-        return msgspec.structs.replace(report, warnings=[*report.warnings, note])
-    parts, shown = breakdown(prediction), prediction.options.report
+    else:
+        ran = [Ran(prediction=prediction)]
+        report = _with_energy(_summary(prediction, ran), prediction)
+        if prediction.graph.is_folded and with_tables:
+            note = (
+                f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
+                "simulated, which are as long as the others, and tables are left out"
+            )
+            return msgspec.structs.replace(report, warnings=[*report.warnings, note])
+        if with_tables:
+            report = msgspec.structs.replace(
+                report,
+                communication=communication_rows(prediction),
+                explain=explain_rows(main_changes(prediction)),
+            )
+    if not with_tables:
+        return report
+    parts = joined_breakdown((breakdown(each.prediction), each.times, each.both) for each in ran)
     return msgspec.structs.replace(
-        report_without_tables(prediction),
+        report,
         kinds=kind_rows(parts),
         phases=phase_rows(parts),
         layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
-        communication=communication_rows(prediction),
-        explain=explain_rows(main_changes(prediction)),
     )
 
 
-def report_without_tables(prediction: Prediction) -> RunReport:
-    """Return the same without the tables of kernels, modules, communication and changes."""
-    return msgspec.structs.replace(run_summary(prediction), goodput=goodput_report(prediction))
-
-
-def run_summary(prediction: Prediction) -> RunReport:
-    """Return the figures alone."""
-    graph, straggler_s = prediction.graph, prediction.straggler_s
-    name = Path(graph.program.source).name.removesuffix(PARTITIONED)
-    parts, limit = energy_parts(prediction), graph.program.overlap
-    report = summary(prediction, prediction.estimates.total, prediction, name, straggler_s)
+def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
+    """Return a report with what is known of one program alone."""
+    parts, limit = energy_parts(prediction), prediction.graph.program.overlap
     return msgspec.structs.replace(
         report,
         communication_s=prediction.communication_s,
-        host_transfer_s=prediction.host_transfer_s,
         energy_j=report.energy_j if parts is None else _energy_j(parts),
         energy=parts,
-        peak_memory_bytes=prediction.memory.peak_bytes,
-        host_memory_bytes=prediction.memory.host_bytes,
-        host_transfer_bytes=prediction.host_transfer_bytes,
         scheduler=None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit)),
     )
 
 
-def summary(
-    prediction: Prediction | PipelinePrediction,
-    total: Estimate,
-    program: Prediction,
-    name: str,
-    straggler_s: float = 0.0,
-) -> RunReport:
-    """Return the figures that a step of one program and of several have alike.
-
-    ``total`` is what one device computes, ``program`` one that it runs. Energy is that of the board
-    while it computes.
-    """
+def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) -> RunReport:
+    """Return the figures alone; energy is that of the board while it computes."""
+    program, total = ran[0].prediction, Estimate()
+    for each in ran:
+        total += each.prediction.estimates.total * each.times
     whole, work, step_s = total.total, prediction.work, prediction.step_time_s
     compute_s, devices = prediction.compute_s, prediction.devices
     peak, moved_s = _peak(prediction, whole), whole.memory_time_at_peak_s
@@ -233,20 +261,20 @@ def summary(
     pue = prediction.options.energy.pue
     return RunReport(
         schema_version=SCHEMA_VERSION,
-        program=name,
+        program=prediction.name,
         node=prediction.device_name,
         system=None if prediction.system is None else prediction.system.name,
         method=program.estimates.method,
-        fidelity=program.fidelity,
+        fidelity=prediction.fidelity,
         devices=devices,
         step_time_s=step_s,
         compute_s=compute_s,
         communication_s=0.0,
         exposed_communication_s=prediction.exposed_communication_s,
-        host_transfer_s=0.0,
+        host_transfer_s=sum(each.prediction.host_transfer_s * each.times for each in ran),
         exposed_host_transfer_s=prediction.exposed_host_transfer_s,
-        straggler_s=straggler_s,
-        bound=_bound_shares(prediction, whole, straggler_s),
+        straggler_s=prediction.straggler_s,
+        bound=_bound_shares(prediction, whole),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=_rate(tokens_per_s, devices),
         samples_per_s=_rate(work.samples, step_s),
@@ -259,10 +287,10 @@ def summary(
         memory_utilisation=_share(whole.bytes_moved, compute_s, bytes_per_s),
         energy_j=None if whole.energy_j is None else whole.energy_j * pue,
         energy=None,
-        peak_memory_bytes=0,
+        peak_memory_bytes=prediction.peak_memory_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
-        host_memory_bytes=0,
-        host_transfer_bytes=0,
+        host_memory_bytes=prediction.host_memory_bytes,
+        host_transfer_bytes=sum(each.prediction.host_transfer_bytes * each.times for each in ran),
         per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
         kinds=[],
         phases=[],
@@ -274,6 +302,7 @@ def summary(
         warnings=list(prediction.warnings),
         options=_given_options(prediction.options),
         versions={"hespas": __version__, **program.graph.program.compiler_versions},
+        goodput=goodput_report(prediction),
         model_flops=work.model_flops,
         peak_type=whole.main_type if peak else None,
         peak_flops_per_s=peak,

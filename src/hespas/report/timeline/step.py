@@ -19,6 +19,7 @@ from typing import assert_never
 
 from hespas.base.figures import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.result import Prediction, computation_alone
 from hespas.report.timeline.chart import (
     Arguments,
     Chart,
@@ -29,7 +30,13 @@ from hespas.report.timeline.chart import (
     joined,
     whole_ns,
 )
-from hespas.report.timeline.details import NOWHERE, Piece, Place, ProgramDetails
+from hespas.report.timeline.details import (
+    NOWHERE,
+    Piece,
+    Place,
+    ProgramDetails,
+    program_details,
+)
 from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
 from hespas.split.regions import LoopRound
@@ -47,6 +54,14 @@ from hespas.tasks.graph import (
 from hespas.tasks.pipelining.schedule import Action, Pass
 
 Timed = tuple[Task, Interval]
+
+
+def prediction_chart(prediction: Prediction | PipelinePrediction) -> Chart:
+    """Return the chart of a step of one program, or of several."""
+    if not isinstance(prediction, Prediction):
+        return pipeline_chart(prediction)
+    timeline = prediction.timeline or computation_alone(prediction.tasks)
+    return step_chart(timeline, program_details(prediction))
 
 
 def step_chart(

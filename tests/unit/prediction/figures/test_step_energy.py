@@ -8,7 +8,7 @@ import pytest
 import hespas
 from hespas.hardware.presets import load_device
 from hespas.prediction.figures.schema import EnergyParts
-from hespas.prediction.figures.step import energy_parts, run_report, run_summary
+from hespas.prediction.figures.step import energy_parts, run_report
 from hespas.prediction.result import Prediction
 from hespas.report.text import headline
 
@@ -73,8 +73,10 @@ def test_without_the_clock_energy_is_of_the_board_while_it_computes(tmp_path: Pa
     assert energy_parts(prediction) is None
     tdp_w = load_device("H100_80GB").tdp_w
     assert tdp_w is not None
-    assert run_summary(prediction).energy_j == pytest.approx(tdp_w * prediction.compute_s)
-    more = run_summary(predicted(tmp_path, clocks="measured", pue=1.5))
+    assert run_report(prediction, with_tables=False).energy_j == pytest.approx(
+        tdp_w * prediction.compute_s
+    )
+    more = run_report(predicted(tmp_path, clocks="measured", pue=1.5), with_tables=False)
     assert more.energy_j == pytest.approx(1.5 * tdp_w * prediction.compute_s)
 
 

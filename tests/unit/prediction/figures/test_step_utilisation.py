@@ -10,7 +10,6 @@ import pytest
 from hespas.base.units import parse_quantity
 from hespas.models.model import parse_mesh
 from hespas.prediction import composition, staged
-from hespas.prediction.figures.pipeline import pipeline_report
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
@@ -65,7 +64,7 @@ def test_all_of_an_answer_divide_by_the_datasheets_peak(report: RunReport) -> No
 
 def test_those_of_a_pipeline_divide_out() -> None:
     options = model("pipe=7", "7xA100_SXM_40GB", batch=2)
-    check(pipeline_report(staged.predict_pipeline(options)))
+    check(run_report(staged.predict_pipeline(options)))
 
 
 _QUOTIENT = re.compile(
