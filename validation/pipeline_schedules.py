@@ -67,9 +67,23 @@ def _legend() -> Iterator[str]:
     yield _text(x, 21, "framed: the second chunk")
 
 
+def in_flight(schedule: Schedule, stage: int) -> int:
+    """Return the most chunks of micro-batches whose activations a stage holds at a time.
+
+    They are held from the forward pass on until the last pass that reads them: the backward pass,
+    or that of the weights.
+    """
+    last = Pass.WEIGHTS if schedule.splits_backward else Pass.BACKWARD
+    held = most = 0
+    for action in schedule.order[stage]:
+        held += (action.kind is Pass.FORWARD) - (action.kind is last)
+        most = max(most, held)
+    return most
+
+
 def _chart(name: str, times: Times, top: int) -> Iterator[str]:
     bubble = f"{100 * times.bubble:.1f} % of the time waiting"
-    held = max(times.schedule.in_flight(stage) for stage in range(STAGES))
+    held = max(in_flight(times.schedule, stage) for stage in range(STAGES))
     what = "half stages" if times.schedule.chunks > 1 else "micro-batches"
     yield _text(_LEFT, top + 12, f"{name}: {bubble}, at most {held} {what} held", weight="bold")
     for stage in range(STAGES):

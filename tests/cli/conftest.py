@@ -10,8 +10,8 @@ import pytest
 
 from hespas.cli import progress
 from hespas.cli.commands import command_named, commands, run
-from hespas.cli.documented import COMMANDS
 from hespas.cli.flags import start_logging
+from hespas.cli.main import COMMANDS
 from hespas.cli.progress import Durations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,9 +46,8 @@ def call(
 
     def call_it(name: str, *words: str | Path) -> CompletedProcess[str]:
         arguments = [str(word) for word in words]
-        documented = COMMANDS.get(name)
-        command = commands if documented is None else command_named(documented.stage)
-        added = () if documented is None else documented.flags
+        stage, added = COMMANDS.get(name, (None, ()))
+        command = commands if stage is None else command_named(stage)
         capsys.readouterr()
         code = run(command, name, [*added, *arguments])
         shown = capsys.readouterr()

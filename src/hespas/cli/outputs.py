@@ -27,7 +27,7 @@ from hespas.tasks.graph import TaskGraph
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
     from hespas.prediction.result import Prediction
-    from hespas.report.timeline.chart import Chart
+    from hespas.report.timeline.write import Chart
     from hespas.simulate.timeline import Timeline
 
 log = logging.getLogger("hespas")

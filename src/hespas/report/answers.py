@@ -32,8 +32,8 @@ from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
 from hespas.report.stages import short_place
 from hespas.report.text import headline
-from hespas.report.timeline.chart import Counter, Process, Slice
 from hespas.report.timeline.step import prediction_chart
+from hespas.report.timeline.write import Counter, Process, Slice
 from hespas.split.names import operation_names
 
 _SHOWN = ("Step time", "Bound by", "Memory")

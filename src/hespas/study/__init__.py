@@ -4,9 +4,10 @@ In comes a `study.Study`, read from YAML: a list is searched, a scalar is pinned
 of candidates, each predicted, bounded, refused or failed with the reason.
 
 * `study`, `keys`, `goal`: what is searched and looked for, its constraints and prices.
-* `space`: the candidates. `entry`: what is known of one before it is predicted, and its bounds.
-* `run`: bounds, screening, compilation, in an order that the study alone decides; `sampling`.
-* `store`: the results, in one SQLite file; `kept`: those of other studies, and files of caches.
+* `space`: the candidates, and samples of them. `entry`: what is known of one before it is
+  predicted, and its bounds.
+* `run`: bounds, screening, compilation, in an order that the study alone decides.
+* `store`: the results, in one SQLite file, those of other studies, and files of caches.
 * `executor`: tasks, outcomes, and processes that run them; `dask_cluster`: those of a cluster.
   `evaluate`: one task.
 * `rows`: the table, as text and as files.

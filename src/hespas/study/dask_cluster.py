@@ -25,7 +25,7 @@ import msgspec
 
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, option
 from hespas.study.executor import Brought, LocalExecutor, Outcome, Task, available_cores, exhausted
-from hespas.study.kept import contents_of, keep_files
+from hespas.study.store import contents_of, keep_files
 
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30

@@ -29,8 +29,8 @@ from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.study.entry import entry_of
 from hespas.study.executor import Ending, Outcome, Phase, Task, exhausted
-from hespas.study.kept import names_of
 from hespas.study.space import candidate_of
+from hespas.study.store import names_of
 
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -71,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Figures by name, or the reason why there are none.
 
     ``report`` is what ``hespas run --json`` writes. Times and memory are those of the evaluation.
-    ``cached`` are files of the user's caches that it used (`hespas.study.kept`).
+    ``cached`` are files of the user's caches that it used (`hespas.study.store`).
     """
 
     ending: Ending

@@ -28,12 +28,10 @@ from hespas.study.executor import (
     executor_of,
 )
 from hespas.study.goal import TIME_LIKE, Value, ordered
-from hespas.study.kept import KeptOutcomes
 from hespas.study.keys import WORKLOAD
 from hespas.study.rows import COLUMNS, Row, Status, flat, in_order
-from hespas.study.sampling import GENERATION, sampler_of
-from hespas.study.space import candidates_of
-from hespas.study.store import Store, opened, reading
+from hespas.study.space import GENERATION, candidates_of, sampler_of
+from hespas.study.store import KeptOutcomes, Store, opened, reading
 from hespas.study.study import Study, StudyFidelity, study_of
 
 _WAVE = 16

@@ -14,8 +14,8 @@ from hespas.compile.cache import CompiledCache
 from hespas.study.entry import entry_of
 from hespas.study.evaluate import evaluate
 from hespas.study.executor import Ending, Phase, Task
-from hespas.study.kept import contents_of, keep_files, names_of
 from hespas.study.space import candidates_of
+from hespas.study.store import contents_of, keep_files, names_of
 from hespas.study.study import Study, study_of
 
 KEY = "ab" * 32

@@ -1,7 +1,7 @@
 """A step as people look at it: tracks of slices, for Perfetto and Chrome.
 
-`chart.Chart` describes it: a process for each class of devices that behave alike, with tracks of
-nested slices, counters, and flows from one slice to another. `step` makes a chart of a simulated
-timeline, or of stages, with `details` of its program and `waits`. `write` writes a chart as Trace
-Event JSON, or in Perfetto's format.
+`write.Chart` describes it: a process for each class of devices that behave alike, with tracks of
+nested slices, counters, and flows from one slice to another, and is written as Trace Event JSON or
+in Perfetto's format. `step` makes a chart of a simulated timeline, or of stages, with `details` of
+its program and `waits`.
 """

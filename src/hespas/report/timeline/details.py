@@ -11,7 +11,7 @@ from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Rounds, Step
 from hespas.price.estimate import Bound, OpEstimate
 from hespas.program.program import Op
-from hespas.report.timeline.chart import Argument, Arguments
+from hespas.report.timeline.write import Argument, Arguments
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, LoopRound, Region, operations_of
 from hespas.tasks.build import regions_of_tasks

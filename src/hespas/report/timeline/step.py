@@ -20,7 +20,15 @@ from typing import assert_never
 from hespas.base.figures import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.result import Prediction, computation_alone
-from hespas.report.timeline.chart import (
+from hespas.report.timeline.details import (
+    NOWHERE,
+    Piece,
+    Place,
+    ProgramDetails,
+    program_details,
+)
+from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
+from hespas.report.timeline.write import (
     Arguments,
     Chart,
     Counter,
@@ -30,14 +38,6 @@ from hespas.report.timeline.chart import (
     joined,
     whole_ns,
 )
-from hespas.report.timeline.details import (
-    NOWHERE,
-    Piece,
-    Place,
-    ProgramDetails,
-    program_details,
-)
-from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
 from hespas.split.regions import LoopRound
 from hespas.tasks.graph import (

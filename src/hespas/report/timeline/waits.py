@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hespas.report.timeline.chart import Slice
+from hespas.report.timeline.write import Slice
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -120,22 +120,6 @@ class Schedule:
             case _:
                 return None
 
-    def in_flight(self, stage: int) -> int:
-        """Return the most chunks of micro-batches whose activations a stage holds at a time.
-
-        They are held from the forward pass on until the last pass that reads them: the backward
-        pass, or that of the weights.
-        """
-        last = Pass.WEIGHTS if self.splits_backward else Pass.BACKWARD
-        held = most = 0
-        for action in self.order[stage]:
-            if action.kind is Pass.FORWARD:
-                held += 1
-                most = max(most, held)
-            elif action.kind is last:
-                held -= 1
-        return most
-
 
 def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
     """Return the share of the time in which a stage waits, if stages are equal and messages free.
@@ -158,31 +142,6 @@ def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
             raise ConfigError("zero-bubble has no closed form for few micro-batches")
         divisor = 3
     return (stages - 1) / (divisor * micro_batches + stages - 1)
-
-
-def most_in_flight(name: str, *, stages: int, micro_batches: int, stage: int) -> int:
-    """Return how many chunks of micro-batches a stage holds at most, in closed form.
-
-    GPipe holds all; 1F1B as many as there are stages from this one on; with ``V`` chunks a stage,
-    ``2 (p - 1 - s) + (V - 1) p + 1``; with zero-bubble the number of
-    stages.
-
-    >>> most_in_flight("1f1b", stages=8, micro_batches=32, stage=0)
-    8
-    >>> most_in_flight("interleaved:8", stages=8, micro_batches=32, stage=0)
-    71
-    """
-    chunks = chunks_named(name)
-    behind = stages - 1 - stage
-    match name:
-        case "gpipe":
-            return micro_batches
-        case "zero-bubble":
-            return min(micro_batches, stages)
-        case _ if chunks == 1:
-            return min(micro_batches, behind + 1)
-        case _:
-            return min(micro_batches * chunks, 2 * behind + (chunks - 1) * stages + 1)
 
 
 def check_schedule(schedule: Schedule, *, location: str = "") -> None:
@@ -429,18 +388,6 @@ def _action(word: str, location: str) -> Action:
             f"{word[:40]!r} is no pass", location=location, hint="write F0, B0 or W0, or F0.1"
         )
     return Action(Pass(match[1]), int(match[2]), int(match[3] or 0))
-
-
-def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as text, as `read_schedule` reads it.
-
-    >>> from hespas.tasks.pipelining.schedule import schedule_named
-    >>> print(schedule_text(schedule_named("gpipe", stages=2, micro_batches=2)), end="")
-    0: F0 F1 B1 B0
-    1: F0 F1 B1 B0
-    """
-    lines = [f"{stage}: {' '.join(map(str, each))}" for stage, each in enumerate(schedule.order)]
-    return "\n".join(lines) + "\n"
 
 
 def load_schedule(path: Path) -> Schedule:

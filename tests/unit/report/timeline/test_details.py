@@ -19,10 +19,9 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
-from hespas.report.timeline.chart import Chart, Track
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart
-from hespas.report.timeline.write import write_chart
+from hespas.report.timeline.write import Chart, Track, write_chart
 from scheduled import done, kernel, loop, scheduled, start, sync
 
 LLAMA = Path("examples/llama3_100m_fsdp4.mlir")

@@ -9,8 +9,8 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
-from hespas.report.timeline.chart import Chart, Slice
 from hespas.report.timeline.step import step_chart
+from hespas.report.timeline.write import Chart, Slice
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.models import Model, ModelChoice, simulate_job

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from charts import ReadChart, read_chart
-from hespas.report.timeline.chart import Chart, Counter, Process, Slice, Track
-from hespas.report.timeline.write import write_chart
+from hespas.report.timeline.write import Chart, Counter, Process, Slice, Track, write_chart
 
 FILES = ("t.json", "t.trace", "t.json.gz", "t.pftrace", "t.pftrace.gz", "t.perfetto-trace")
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hespas.study.executor import Ending, Outcome, Task
-from hespas.study.kept import KeptOutcomes
 from hespas.study.rows import Row
 from hespas.study.run import run_study
-from hespas.study.store import opened
+from hespas.study.store import KeptOutcomes, opened
 from hespas.study.study import study_of
 
 BLOCK = Path(__file__).parents[3] / "examples" / "attention_block.mlir"

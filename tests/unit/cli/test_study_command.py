@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.cli.study_flags import search_from
+from hespas.cli.study_command import search_from
 from hespas.study.study import Study
 
 ALL = "data=auto,fsdp=auto,tp=auto,context=auto,pipe=auto"
