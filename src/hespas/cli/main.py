@@ -1,13 +1,10 @@
-"""Where the process starts: signals are seen to before anything that takes time is imported.
-
-The documented commands are the stages of ``hespas`` under other names.
-"""
+"""Where the process starts: signals are seen to before anything that takes time is imported."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 _SIGNAL_CODE = 128
@@ -47,32 +44,3 @@ def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoR
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the handler's signature
     """End as by Ctrl-C, so that what is half-written is removed."""
     sys.exit(_SIGNAL_CODE + number)
-
-
-COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "hespas_chakra_gen": ("trace", ("--estimator-times",)),
-    "hespas_mlir_splitter": ("split", ()),
-    "hespas_mlir_analyzer": ("analyze", ()),
-}
-"""The stage that a documented command is, and the flags that make it print as documented."""
-
-
-def chakra_gen() -> None:
-    """``hespas_chakra_gen`` is ``hespas trace``."""
-    start("hespas_chakra_gen", *COMMANDS["hespas_chakra_gen"])
-
-
-def mlir_splitter() -> None:
-    """``hespas_mlir_splitter`` is ``hespas split``."""
-    start("hespas_mlir_splitter", *COMMANDS["hespas_mlir_splitter"])
-
-
-def mlir_analyzer() -> None:
-    """``hespas_mlir_analyzer`` is ``hespas analyze``."""
-    start("hespas_mlir_analyzer", *COMMANDS["hespas_mlir_analyzer"])
-
-
-def estimator(method: str) -> None:
-    """``python -m hespas.estimator.METHOD`` is ``hespas estimate --method METHOD``."""
-    name = f"python -m hespas.estimator.{method}"
-    start(name, "estimate", ("--estimator-times", "--method", method))
