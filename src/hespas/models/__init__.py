@@ -4,11 +4,11 @@
 each, `catalogue.model_named` finds one, and its `model.Model.step` gives the jitted function with
 abstract arguments, sharded over a mesh (`model.parse_mesh`).
 `hespas.sources.function.export_model` turns it into StableHLO. A family is a module with a function
-that builds a step: `llama` (with `decoder` and `adamw`), `resnet` (with `resnet_layers`), `gemm`,
-`moe`. Other language models are settings, `language.LanguageModel`, listed in `families` and made
-of shared pieces: `transformer` puts together `attention` (with `context` and `latent`), `cache`,
-`feed_forward`, `routing` and `norms`; `kernels` names those of fused attention; `training` and
-`serving` make its steps. `flops` has what a step needs, `kept` what layers hold for the backward
-pass. Importing `catalogue`, `families`, `kernels`, `language`, `model`, `flops` or `kept` does not
-import JAX.
+that builds a step: `resnet` (with `resnet_layers`), `gemm`, `moe`. Language models are settings,
+`language.LanguageModel`, listed in `families` and made of shared pieces: `transformer` puts
+together `attention` (with `context` and `latent`), `cache`, `feed_forward`, `routing` and `norms`;
+`weights` names their weights; `kernels` those of fused attention; `training` and `serving` make its
+steps. `flops` has what a step needs, `kept` what layers hold for the backward
+pass. Importing `catalogue`, `families`, `kernels`, `language`, `model`, `weights`, `flops` or
+`kept` does not import JAX.
 """

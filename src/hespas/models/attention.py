@@ -23,6 +23,7 @@ from hespas.models.context import Sharing, context_attention, plain_blocks
 from hespas.models.fused import Fused, fused_attention, fused_blocks
 from hespas.models.kernels import FUSED
 from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.norms import Places
 from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.sharding import Divided
 
@@ -32,7 +33,11 @@ _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def causal_attention(
-    model: LanguageModel, divided: Divided, kind: LayerKind, arrays: tuple[jax.Array, ...]
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
 ) -> jax.Array:
     """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
 
@@ -41,23 +46,28 @@ def causal_attention(
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
     if model.mesh.size(_SEQUENCE) == 1:
-        return _attended(model, divided, kind, arrays)
+        return _attended(model, divided, kind, arrays, places)
     # Partitioners make an all-to-all where both sides of it are asked for.
     heads = ("heads", "kv_heads", "kv_heads")
     by_token = (
         divided.constrain(each, "batch", "sequence", name, None)
         for each, name in zip(arrays, heads, strict=True)
     )
-    made = _attended(model, divided, kind, tuple(by_token))
+    made = _attended(model, divided, kind, tuple(by_token), places)
     return divided.constrain(made, "batch", "sequence", "heads", None)
 
 
 def _attended(
-    model: LanguageModel, divided: Divided, kind: LayerKind, arrays: tuple[jax.Array, ...]
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
 ) -> jax.Array:
     """Return attention among the tokens of a step, divided by heads.
 
-    Rematerialisation policies keep queries, keys and values as attention reads them. Keys and
+    Rematerialisation policies keep queries, keys and values as attention reads them, and the result
+    by the name ``context``, fused kernels with their statistics. Keys and
     values of sequences that are divided along ``context`` are gathered, or go round, as
     `hespas.models.context` says.
     """
@@ -85,11 +95,14 @@ def _attended(
     key, value = (
         divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
     )
-    length = query.shape[1]
-    mask = _earlier(length, length, kind.window)
     with jax.named_scope("softmax"):
-        made = _mixed(model, query, jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2), mask)
-        return divided.constrain(made, "batch", "queries", "attended_heads", None)
+        if places.documents is not None:
+            made = _within_documents(query, key, value, places.documents)
+        else:
+            mask = earlier(query.shape[1], query.shape[1], kind.window)
+            made = _mixed(model, query, jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2), mask)
+        made = divided.constrain(made, "batch", "queries", "attended_heads", None)
+    return checkpoint_name(made, "context")
 
 
 def cached_attention(
@@ -107,7 +120,7 @@ def cached_attention(
     # Tokens that a window leaves out are not read.
     first = max(0, tokens - kind.window - new + 1) if kind.window else 0
     key, value = key[:, :, first:], value[:, :, first:]
-    mask = _earlier(new, tokens - first, kind.window) if new > 1 else None
+    mask = earlier(new, tokens - first, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
         return _mixed(model, query, key, value, mask)
 
@@ -183,7 +196,32 @@ def _mixed(
     return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
 
 
-def _earlier(new: int, tokens: int, window: int) -> jax.Array:
+def _within_documents(
+    query: jax.Array, key: jax.Array, value: jax.Array, documents: tuple[jax.Array, jax.Array]
+) -> jax.Array:
+    """Return softmax(query key^T) value among the earlier tokens of each one's document.
+
+    Masks are selects of floats, and all is of the type of the queries, as MaxText has it.
+    """
+    segments, are_earlier = documents
+    batch, length, heads, size = query.shape
+    kv_heads = key.shape[2]
+    grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
+    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key)
+    same = segments[:, :, None] == segments[:, None, :]
+    seen = jnp.logical_and(same, are_earlier[None])
+    mask = jnp.where(seen, 0.0, _MASKED)[:, None, None]
+    scores = jnp.where(mask >= _MASKED * 0.5, scores, _MASKED)
+    scores = jnp.reshape(scores, (batch, heads, length, length))
+    exponentials = jnp.exp(scores - jnp.max(scores, -1, keepdims=True))
+    exponentials = jnp.reshape(exponentials, (batch, kv_heads, -1, length, length))
+    inverse = 1.0 / jnp.sum(exponentials, -1, keepdims=True)
+    context = jnp.einsum("bkgts,bskd->btkgd", exponentials, value)
+    context = context * jnp.transpose(inverse, (0, 3, 1, 2, 4))
+    return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
+
+
+def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
     """Return which of ``tokens`` each of the last ``new`` sees."""
     row = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 0) + (tokens - new)
     column = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 1)

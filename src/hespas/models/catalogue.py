@@ -12,170 +12,7 @@ from functools import partial
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
-from hespas.models.kernels import FUSED
-from hespas.models.model import MeshAxes, Model, check_division, check_heads, check_tokens
-
-_FSDP_4 = MeshAxes(axes=(("fsdp", 4),))
-_FSDP_64 = MeshAxes(axes=(("fsdp", 64),))
-_LLAMA3_AXES = {
-    "batch": ("data", "fsdp"),
-    "sequence": ("context",),
-    "embedding": ("fsdp",),
-    "heads": ("tp",),
-    "kv_heads": ("tp",),
-    "mlp": ("tp",),
-    "vocabulary": ("tp",),
-}
-_LLAMA2_AXES = {
-    "batch": ("data", "fsdp"),
-    "sequence": ("context",),
-    "embedding": ("fsdp",),
-    "norm": ("fsdp",),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama3:
-    """A model and how it is run; ``batch`` counts sequences per data-parallel part of the mesh.
-
-    They are computed in ``accumulation`` rounds, over which gradients are accumulated. Where
-    ``attention`` is auto, what runs the model decides: see `hespas.sources.source`. Weights that
-    AdamW changes and its moments are of ``state_dtype``, and weights are cast to ``dtype`` before
-    they are gathered.
-    """
-
-    embedding: int
-    heads: int
-    kv_heads: int
-    layers: int
-    mlp: int
-    head_size: int = 128
-    vocabulary: int = 128256
-    rope_theta: int = 500000
-    mesh: MeshAxes = _FSDP_4
-    batch: int = 1
-    accumulation: int = 1
-    sequence: int = 4096
-    attention: str = "auto"
-    context_attention: str = "gather"
-    remat: str = "minimal_with_context"
-    scan: bool = False
-    dtype: str = "bf16"
-    state_dtype: str = "f32"
-
-    @property
-    def parts(self) -> int:
-        """How many data-parallel parts the mesh has."""
-        return self.mesh.size("data", "fsdp")
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
-        return _llama_sizes(self, kv_heads=self.kv_heads)
-
-    @property
-    def axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension, major first."""
-        return _LLAMA3_AXES
-
-    def why_not(self, kernels: str) -> str:
-        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
-        return _why_not(self, kernels)
-
-    def check(self) -> None:
-        """Raise `ConfigError` for settings that do not fit each other."""
-        _check_fit(self)
-        check_heads(self.heads, self.kv_heads)
-        check_division(self.mesh, self.sizes, self.axes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama2:
-    """A model and how it is run, with the settings of `Llama3`."""
-
-    embedding: int = 4096
-    heads: int = 32
-    layers: int = 32
-    mlp: int = 11008
-    head_size: int = 128
-    vocabulary: int = 32000
-    rope_theta: int = 10000
-    mesh: MeshAxes = MeshAxes(axes=(("data", 2), ("fsdp", 4)))  # noqa: RUF009 - immutable
-    batch: int = 1
-    accumulation: int = 1
-    sequence: int = 4096
-    attention: str = "auto"
-    context_attention: str = "gather"
-    remat: str = "minimal_with_context"
-    scan: bool = False
-    dtype: str = "bf16"
-    state_dtype: str = "f32"
-
-    @property
-    def parts(self) -> int:
-        """How many data-parallel parts the mesh has."""
-        return self.mesh.size("data", "fsdp")
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
-        return _llama_sizes(self, kv_heads=self.heads)
-
-    @property
-    def axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension, major first."""
-        return _LLAMA2_AXES
-
-    def why_not(self, kernels: str) -> str:
-        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
-        return _why_not(self, kernels)
-
-    def check(self) -> None:
-        """Raise `ConfigError` for settings that do not fit each other."""
-        _check_fit(self)
-        check_division(self.mesh, self.sizes, self.axes)
-
-
-def _why_not(settings: Llama2 | Llama3, kernels: str) -> str:
-    devices = settings.mesh.size("context")
-    return FUSED[kernels].why_not(dtype=settings.dtype, sequence=settings.sequence, devices=devices)
-
-
-def _check_fit(settings: Llama2 | Llama3) -> None:
-    check_tokens("sequence", settings.sequence)
-    why = settings.why_not(settings.attention) if settings.attention in FUSED else ""
-    if why:
-        raise ConfigError(why, hint="change that, or give attention unfused")
-    if settings.batch % settings.accumulation:
-        raise ConfigError(
-            f"a batch of {settings.batch} is not divided by accumulation = {settings.accumulation}",
-            hint=f"choose a divisor of {settings.batch}",
-        )
-    devices = settings.mesh.size("context")
-    in_blocks = settings.attention in FUSED or settings.context_attention == "ring"
-    if devices > 1 and in_blocks and settings.sequence % (2 * devices):
-        raise ConfigError(
-            f"sequence = {settings.sequence} cannot be divided by twice context={devices} of the "
-            "mesh: each device has a block from the front of a sequence and one from its end",
-            hint=f"choose a sequence that {2 * devices} divides",
-        )
-
-
-def _llama_sizes(settings: Llama2 | Llama3, *, kv_heads: int) -> dict[str, int]:
-    return {
-        "rounds": settings.accumulation,
-        "batch": settings.batch * settings.parts // settings.accumulation,
-        "sequence": settings.sequence,
-        "embedding": settings.embedding,
-        "embedding_row": settings.embedding,
-        "norm": settings.embedding,
-        "heads": settings.heads,
-        "kv_heads": kv_heads,
-        "head_size": settings.head_size,
-        "mlp": settings.mlp,
-        "vocabulary": settings.vocabulary,
-        "layers": settings.layers,
-    }
+from hespas.models.model import MeshAxes, Model, check_division
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,61 +134,9 @@ _PRODUCT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
 """Which dimension is divided in the factors, and which in the product."""
 
 
-def _square(embedding: int, heads: int, layers: int, mlp: int) -> Llama3:
-    return Llama3(embedding=embedding, heads=heads, kv_heads=heads, layers=layers, mlp=mlp)
-
-
-_large = partial(Llama3, kv_heads=8)
-_llama3 = partial(
-    Model,
-    build="hespas.models.llama:build",
-    build_part="hespas.models.llama:build_part",
-)
-_llama2 = partial(Model, build="hespas.models.llama:build")
 _resnet = partial(Model, build="hespas.models.resnet:build")
 _gemm = partial(Model, build="hespas.models.gemm:build")
 _experts = partial(Model, build="hespas.models.moe:build")
-_TRAINING = partial("Llama-3-like training step, {} parameters".format)
-
-_LLAMA: tuple[Model, ...] = (
-    *(
-        _llama3(name=name, settings=size, summary=_TRAINING(parameters))
-        for name, size, parameters in (
-            ("llama3-100m", _square(576, 9, 7, 2016), "190.7 M"),
-            ("llama3-200m", _square(832, 13, 10, 2912), "341.5 M"),
-            ("llama3-500m", _square(1280, 20, 16, 4480), "813.3 M"),
-            ("llama3-1b", _square(1792, 28, 22, 6272), "1.767 B"),
-            ("llama3-2b", _square(2240, 35, 28, 7840), "3.174 B"),
-            ("llama3-3b", _square(2624, 41, 32, 9184), "4.749 B"),
-        )
-    ),
-    _llama3(
-        name="llama3-8b",
-        settings=_large(embedding=4096, heads=32, layers=32, mlp=14336),
-        summary="Llama-3-8B training step, 8.030 B parameters",
-    ),
-    _llama3(
-        name="llama3-70b",
-        settings=_large(embedding=8192, heads=64, layers=80, mlp=28672, mesh=_FSDP_64),
-        summary="Llama-3-70B training step, 70.554 B parameters",
-    ),
-    _llama3(
-        name="llama3-405b",
-        settings=_large(embedding=16384, heads=128, layers=126, mlp=53248, mesh=_FSDP_64),
-        summary="Llama-3-405B training step, 405.853 B parameters",
-    ),
-    _llama2(
-        name="llama2-7b",
-        summary="Llama-2-7B training step, sharded in the node, data parallel across nodes",
-        settings=Llama2(),
-    ),
-    _llama2(
-        name="llama2-7b-data-parallel",
-        summary="Llama-2-7B training step, every device with all weights",
-        settings=Llama2(mesh=MeshAxes(axes=(("data", 128),))),
-    ),
-)
-
 _RESNETS = {
     "resnet18": ResNet(stages="2-2-2-2", bottleneck=False),
     "resnet34": ResNet(stages="3-4-6-3", bottleneck=False),
@@ -385,7 +170,6 @@ _GEMM: tuple[Model, ...] = (
 )
 
 _LISTED: tuple[Model, ...] = (
-    *_LLAMA,
     *llama.MODELS,
     *gpt3.MODELS,
     *mixtral.MODELS,

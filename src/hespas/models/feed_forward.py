@@ -17,24 +17,6 @@ from hespas.models.products import product
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
-Shapes = dict[str, tuple[str, ...]]
-
-
-def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
-    """Return the dimensions of the weights; ``width`` names the inner dimension.
-
-    Where products are ``merged``, the gate and what it multiplies are one.
-    """
-    weights: Shapes = {f"{prefix}down": (width, "embedding")}
-    if style.gated and merged:
-        weights[f"{prefix}gate_up"] = ("embedding", "two", width)
-    else:
-        weights[f"{prefix}up"] = ("embedding", width)
-        if style.gated:
-            weights[f"{prefix}gate"] = ("embedding", width)
-    if style.biases:
-        weights |= {f"{prefix}up_bias": (width,), f"{prefix}down_bias": ("norm",)}
-    return weights
 
 
 def feed_forward(

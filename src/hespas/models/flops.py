@@ -6,7 +6,7 @@ data don't count.
 
 from __future__ import annotations
 
-from hespas.models.catalogue import Experts, Gemm, Llama2, Llama3, ResNet
+from hespas.models.catalogue import Experts, Gemm, ResNet
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.resnet_layers import CLASSES, network
 
@@ -21,8 +21,6 @@ def model_flops(settings: object) -> float | None:
     51.5
     """
     match settings:
-        case Llama2() | Llama3():
-            return float(settings.batch * settings.parts * _decoder(settings))
         case LanguageModel():
             return float(settings.batch * settings.parts * _language(settings))
         case Experts():
@@ -35,41 +33,44 @@ def model_flops(settings: object) -> float | None:
             return None
 
 
-def _decoder(settings: Llama2 | Llama3) -> int:
-    """Return the FLOPs of training on one sequence.
-
-    ``6 N + 12 L H Q T`` for each token: forward and backward products with N weights, and attention
-    among T tokens in L layers of H heads of Q, masked or not. N is without the embedding of the
-    input, which is looked up. Source: A. Chowdhery et al., PaLM: Scaling Language Modeling with
-    Pathways, 2022, appendix B.
-    """
-    sizes = settings.sizes
-    width, head = sizes["embedding"], sizes["head_size"]
-    attention = 2 * width * head * (sizes["heads"] + sizes["kv_heads"])
-    layer = attention + 3 * width * sizes["mlp"]
-    weights = sizes["layers"] * layer + width * sizes["vocabulary"]
-    mixing = 12 * sizes["layers"] * sizes["heads"] * head * sizes["sequence"]
-    return sizes["sequence"] * (6 * weights + mixing)
-
-
 def _language(settings: LanguageModel) -> int:
     """Return the FLOPs of one sequence: 2 for each weight a token meets, and attention's.
 
     Training has three times those of its forward pass. Attention has ``2 H (Q + V)`` for each token
     and each of those that it is among, masked or not: all of the context, or a layer's window; H
     are heads, Q and V the lengths of a query and a value. Each token of training has logits, and
-    each new one of a decode step; of a prompt the last has.
+    each new one of a decode step; of a prompt the last has. So training of a plain decoder has
+    ``6 N + 12 L H Q T`` for each of T tokens in L layers, with N weights but those of the embedding
+    of the input. Source: A. Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022,
+    appendix B.
     """
     run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
-    layers = sum(_layer(settings, kind) for kind in settings.kinds)
+    layers = sum(2 * _weights(settings, kind) + _mixing(settings, kind) for kind in settings.kinds)
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens
     forward = tokens * layers + with_logits * logits
     return 3 * forward if isinstance(run, Training) else forward
 
 
-def _layer(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return the FLOPs of one token in the forward pass of a layer."""
+def mixing_flops(settings: LanguageModel) -> int:
+    """Return those of the FLOPs of one sequence that attention among tokens has, all unmasked."""
+    forward = settings.sequence * sum(_mixing(settings, kind) for kind in settings.kinds)
+    return 3 * forward if isinstance(settings.run, Training) else forward
+
+
+def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return the FLOPs of attention of one token in the forward pass of a layer."""
+    query, value = settings.head_sizes
+    latent = settings.latent
+    if latent is not None and isinstance(settings.run, Decode):
+        # The vectors themselves are keys and values.
+        query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
+    seen = min(settings.context, kind.window or settings.context)
+    return 2 * settings.sizes_of_layers.heads * (query + value) * seen
+
+
+def _weights(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return how many weights one token meets in a layer."""
     sizes, routing, latent = settings.sizes_of_layers, settings.routing, settings.latent
     width, heads = sizes.embedding, sizes.heads
     query, value = settings.head_sizes
@@ -79,17 +80,11 @@ def _layer(settings: LanguageModel, kind: LayerKind) -> int:
         weights = latent.query_rank * (width + heads * query)
         weights += width * (latent.kv_rank + latent.rope_size)
         weights += latent.kv_rank * heads * (sizes.head_size + value) + heads * value * width
-        if isinstance(settings.run, Decode):
-            # The vectors themselves are keys and values.
-            query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
     products = 3 if settings.style.gated else 2
     if kind.is_routed and routing is not None:
         taken = routing.chosen + routing.shared_experts
-        weights += width * routing.experts + taken * products * width * routing.expert_mlp
-    else:
-        weights += products * width * sizes.mlp
-    seen = min(settings.context, kind.window or settings.context)
-    return 2 * weights + 2 * heads * (query + value) * seen
+        return weights + width * routing.experts + taken * products * width * routing.expert_mlp
+    return weights + products * width * sizes.mlp
 
 
 def _experts(settings: Experts) -> int:

@@ -5,9 +5,9 @@ Importing this does not import JAX.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
-from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.language import LanguageModel, Training
 from hespas.models.model import TYPE_BYTES
 
@@ -25,11 +25,10 @@ _LATENT = (
 _WIDTH = ("batch", "sequence", "mlp")
 _SHARED_WIDTH = ("batch", "sequence", "shared_mlp")
 
-Trained = Llama2 | Llama3 | LanguageModel
 Arrays = tuple[tuple[str, ...], ...]
 
 
-def least_kept_bytes(settings: Trained) -> int:
+def least_kept_bytes(model: LanguageModel) -> int:
     """Return the bytes of one device that a layer holds at least of a micro-batch.
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
@@ -41,17 +40,12 @@ def least_kept_bytes(settings: Trained) -> int:
     >>> least_kept_bytes(settings) == 4096 * (4096 + 6144 + 2 * 14336) * 2
     True
     """
-    arrays = _of_language(settings) if isinstance(settings, LanguageModel) else _of_llama(settings)
-    return sum(local_elements(settings, names) for names in arrays) * TYPE_BYTES[settings.dtype]
+    axes = model.axes
+    elements = sum(local_elements(model, names, axes) for names in _arrays(model))
+    return elements * TYPE_BYTES[model.dtype]
 
 
-def _of_llama(settings: Llama2 | Llama3) -> Arrays:
-    into = ("batch", "sequence", "embedding_row")
-    keeps = settings.remat == _KEEPS_PRODUCTS
-    return (into, *_PROJECTIONS, _WIDTH, _WIDTH) if keeps else (into,)
-
-
-def _of_language(model: LanguageModel) -> Arrays:
+def _arrays(model: LanguageModel) -> Arrays:
     into, run = ("batch", "norm_sequence", "row"), model.run
     if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS:
         return (into,)
@@ -62,17 +56,19 @@ def _of_language(model: LanguageModel) -> Arrays:
     return (*arrays, width, width) if model.style.gated else (*arrays, width)
 
 
-def local_elements(settings: Trained, names: tuple[str, ...]) -> int:
+def local_elements(
+    model: LanguageModel, names: tuple[str, ...], axes: Mapping[str, tuple[str, ...]]
+) -> int:
     """Return how many elements of an array with these dimensions one device has.
 
-    Of weights a mesh axis divides one dimension only, the first that it can.
+    ``axes`` of the mesh divide dimensions, each one only of an array, the first that it can.
     """
     divided: set[str] = set()
     parts = 1
     for name in names:
-        for axis in settings.axes.get(name, ()):
+        for axis in axes.get(name, ()):
             if axis not in divided:
                 divided.add(axis)
-                parts *= settings.mesh.size(axis)
-    sizes = settings.sizes
+                parts *= model.mesh.size(axis)
+    sizes = model.sizes
     return -(-prod(sizes.get(name, 1) for name in names) // parts)

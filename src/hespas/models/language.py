@@ -19,7 +19,8 @@ from hespas.models.model import MeshAxes, check_division, check_heads, check_tok
 class Sizes:
     """How large a decoder is; ``mlp`` is the inner width of its dense layers.
 
-    With ``kv_heads`` 0 there are as many heads of keys and values as of queries.
+    With ``kv_heads`` 0 there are as many heads of keys and values as of queries. Positions are
+    rotary, with periods up to ``rope_theta``, unless that is 0.
     """
 
     embedding: int
@@ -29,6 +30,7 @@ class Sizes:
     mlp: int
     vocabulary: int
     head_size: int = 128
+    rope_theta: int = 10000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +38,13 @@ class Style:
     """What a decoder is put together from.
 
     ``gated`` layers multiply the activation by a second product. Positions are learned for
-    ``learned_positions`` tokens, or rotary where that is 0. Of each ``global_every`` layers the
-    last sees all earlier tokens, the others the last ``window``. ``score_cap`` and ``logit_cap``
-    bound scores and logits by a hyperbolic tangent, 0 for none.
+    ``learned_positions`` tokens. Of each ``global_every`` layers the last sees all earlier tokens,
+    the others the last ``window``. ``score_cap`` and ``logit_cap`` bound scores and logits by a
+    hyperbolic tangent, 0 for none. Queries are multiplied by ``query_scale``, or where that is 0 by
+    the inverse root of their length. Tokens of training are looked up by a product with a
+    ``one_hot`` matrix. Its batches may have several ``documents`` in a sequence, which unfused
+    attention keeps apart, in the type that is computed in, dividing by sums of exponentials behind
+    its products, as MaxText does.
     """
 
     IS_FIXED: ClassVar[bool] = True
@@ -52,11 +58,13 @@ class Style:
     biases: bool = False
     tied: bool = False
     learned_positions: int = 0
-    rope_theta: float = 10000.0
     window: int = 0
     global_every: int = 1
     score_cap: float = 0.0
     logit_cap: float = 0.0
+    query_scale: float = 0.0
+    one_hot: bool = False
+    documents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,6 +442,17 @@ class LanguageModel:
             "attended_kv_heads": ("tp", "sequence"),
         }
 
+    @property
+    def state_axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension of states: with ZeRO ``data`` does, too.
+
+        Where weights are gathered along ``data``, its devices have neighbouring parts.
+        """
+        run = self.run
+        if not isinstance(run, Training) or not run.zero:
+            return self.axes
+        return self.axes | self.sharded(("data", "fsdp") if run.zero == 3 else ("fsdp", "data"))
+
     def sharded(self, axes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """Return the dimensions of weights that axes of the mesh divide, where they can.
 
@@ -486,6 +505,11 @@ class LanguageModel:
                 hint=f"give kv_heads = {heads}",
             )
         check_heads(heads, kv_heads or heads)
+        if self.batch % self.accumulation:
+            raise ConfigError(
+                f"a batch of {self.batch} is not divided by accumulation = {self.accumulation}",
+                hint=f"choose a divisor of {self.batch}",
+            )
         check_tokens("sequence", self.sequence)
         check_tokens("context", self.context)
 
@@ -555,11 +579,6 @@ class LanguageModel:
         ]
 
     def _check_training(self, run: Training) -> None:
-        if run.batch % run.accumulation:
-            raise ConfigError(
-                f"a batch of {run.batch} is not divided by accumulation = {run.accumulation}",
-                hint=f"choose a divisor of {run.batch}",
-            )
         if run.zero not in {0, 1, 2, 3}:
             raise ConfigError(f"zero is {run.zero}", hint="give 0, 1, 2 or 3")
         if run.zero and run.mesh.size("data") == 1:

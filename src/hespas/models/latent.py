@@ -20,27 +20,12 @@ import jax.numpy as jnp
 from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
 from hespas.models.language import Decode, LanguageModel, Latent, LayerKind
-from hespas.models.norms import norm_weights, normalised, rotated
+from hespas.models.norms import Places, normalised, rotated, scaled
 from hespas.models.products import product
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
-Shapes = dict[str, tuple[str, ...]]
 _CACHED = "latents"
-
-
-def latent_weights(model: LanguageModel) -> Shapes:
-    """Return the dimensions of the weights."""
-    return {
-        "query_down": ("embedding", "query_rank"),
-        **norm_weights(model.style, "query_norm", "query_norm"),
-        "query_up": ("query_rank", "heads", "query_size"),
-        "latent_down": ("embedding", "latent"),
-        **norm_weights(model.style, "latent_norm", "latent_norm"),
-        "key_up": ("kv_rank", "heads", "head_size"),
-        "value_up": ("kv_rank", "heads", "value_size"),
-        "output": ("heads", "value_size", "embedding"),
-    }
 
 
 def latent_attention(  # noqa: PLR0917 - the pieces of one layer
@@ -49,14 +34,14 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     kind: LayerKind,
     x: jax.Array,
     weights: Weights,
-    positions: jax.Array,
+    places: Places,
     cache: Cache | None,
 ) -> tuple[jax.Array, Cache | None]:
     """Return each head's result, (batch, sequence, heads, value size), and the cache with it."""
     latent = model.latent
     assert latent is not None  # noqa: S101 - for the type checker: such a model has it
     with jax.named_scope("projections"):
-        query, vectors, rotary = _projected(model, latent, x, weights, positions)
+        query, vectors, rotary = _projected(model, latent, x, weights, places)
     if cache is not None:
         stored = jnp.concatenate((vectors, rotary), -1)[:, None]
         cache = cache.written(**{_CACHED: stored})
@@ -69,11 +54,11 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         shape = (*key.shape[:3], latent.rope_size)
         shared = jnp.broadcast_to(rotary[:, :, None], shape)
         key = jnp.concatenate((key, shared), -1)
-    return causal_attention(model, divided, kind, (query, key, value)), cache
+    return causal_attention(model, divided, kind, (query, key, value), places), cache
 
 
 def _projected(
-    model: LanguageModel, latent: Latent, x: jax.Array, weights: Weights, positions: jax.Array
+    model: LanguageModel, latent: Latent, x: jax.Array, weights: Weights, places: Places
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return queries, scaled, and of each token its vector and the part of keys with positions."""
     style = model.style
@@ -81,12 +66,11 @@ def _projected(
     query = product("bsr,rhd->bshd", low, weights["query_up"])
     size = model.sizes_of_layers.head_size
     plain, turning = query[..., :size], query[..., size:]
-    query = jnp.concatenate((plain, rotated(turning, positions, style.rope_theta)), -1)
-    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    query = scaled(style, jnp.concatenate((plain, rotated(turning, places)), -1))
     both = product("bse,el->bsl", x, weights["latent_down"])
     vectors, turning = both[..., : latent.kv_rank], both[..., latent.kv_rank :]
     vectors = normalised(style, vectors, weights, "latent_norm")
-    rotary = rotated(turning[:, :, None], positions, style.rope_theta)[:, :, 0]
+    rotary = rotated(turning[:, :, None], places)[:, :, 0]
     return query, vectors, rotary
 
 

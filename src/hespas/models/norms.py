@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,6 @@ from hespas.models.language import Style
 
 _EPSILON = 1e-5
 Weights = Mapping[str, Any]
-Shapes = dict[str, tuple[str, ...]]
-
-
-def norm_weights(style: Style, name: str, dimension: str = "norm") -> Shapes:
-    """Return the dimensions of a norm's weights."""
-    bias: Shapes = {f"{name}_bias": (dimension,)} if style.norm == "layer" else {}
-    return {name: (dimension,), **bias}
 
 
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
@@ -35,11 +28,35 @@ def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.A
     return scaled + weights[f"{name}_bias"].astype(x.dtype) if style.norm == "layer" else scaled
 
 
-def rotated(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired."""
-    size = x.shape[-1]
+class Places(NamedTuple):
+    """Where tokens stand, as all layers take it.
+
+    ``turn`` has the sine and cosine of each one's rotary angles, None without such positions.
+    ``documents`` has each one's document, 0 for none, and which are earlier than which; None where
+    a sequence is one.
+    """
+
+    turn: tuple[jax.Array, jax.Array] | None
+    documents: tuple[jax.Array, jax.Array] | None = None
+
+
+def turns(positions: jax.Array, size: int, theta: float) -> tuple[jax.Array, jax.Array]:
+    """Return the sine and cosine of rotary angles of (batch, sequence), for heads of ``size``."""
     periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
     angles = positions[:, :, None, None] / periods
-    sine, cosine = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
+    return jnp.sin(angles), jnp.cos(angles)
+
+
+def rotated(x: jax.Array, places: Places) -> jax.Array:
+    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired."""
+    if places.turn is None:
+        return x
+    sine, cosine = (each.astype(x.dtype) for each in places.turn)
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate((first * cosine - second * sine, second * cosine + first * sine), -1)
+
+
+def scaled(style: Style, query: jax.Array) -> jax.Array:
+    """Multiply queries with the style's scale, or the inverse root of their length."""
+    scale = style.query_scale or query.shape[-1] ** -0.5
+    return query if scale == 1 else query * jnp.asarray(scale, query.dtype)

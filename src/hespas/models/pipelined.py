@@ -1,6 +1,6 @@
 """The programs of a part of a model: a pass of a micro-batch, and the optimiser's step.
 
-They are made from `Pieces`, which a family of models offers. Every stage of a pipeline runs a
+Every stage of a pipeline runs a
 program of its own part at the same time. Sums over data-parallel devices are left to the schedule:
 a pass leaves the gradients of its own sequences, layer after layer, and the optimiser's step takes
 their sum.
@@ -14,71 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from hespas.models.adamw import training_state, updated
-from hespas.models.decoder import BeforeLayer, untouched
 from hespas.models.model import Step
 from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
 from hespas.models.sharding import Divided
+from hespas.models.transformer import BeforeLayer, Transformer, untouched
 
 Weights = Mapping[str, Any]
-
-
-class Pieces(Protocol):
-    """What a family of models offers of a part of a model, for a pipeline.
-
-    ``divided`` has the sizes of a micro-batch of one data-parallel part.
-    """
-
-    @property
-    def divided(self) -> Divided:
-        """Return the sizes of dimensions, and how they are divided."""
-        ...
-
-    @property
-    def platform(self) -> str:
-        """Return what the programs are lowered for."""
-        ...
-
-    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> Weights:
-        """Return the abstract weights of the part."""
-        ...
-
-    def fixed_weights(self) -> Weights:
-        """Return the abstract weights that a step makes of others once, by the same groups.
-
-        They have no gradients. A group is a list of layers.
-        """
-        ...
-
-    def batch(self) -> Weights:
-        """Return the abstract batch."""
-        ...
-
-    def activations(self) -> Any:
-        """Return the abstract array that goes from layer to layer."""
-        ...
-
-    def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
-        """Return what goes into the first layer of the model."""
-        ...
-
-    def through_layers(
-        self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
-    ) -> jax.Array:
-        """Return what comes out of the part's last layer.
-
-        What goes into a layer outside of a loop, and its weights, go through ``before`` first.
-        """
-        ...
-
-    def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the loss from what comes out of the model's last layer."""
-        ...
 
 
 def part_divided(divided: Divided, part: Part) -> Divided:
@@ -107,45 +54,45 @@ def part_divided(divided: Divided, part: Part) -> Divided:
     return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 
-def part_step(pieces: Pieces, part: Part, *, dtype: Any, state_dtype: Any) -> Step:
+def part_step(decoder: Transformer, part: Part, *, dtype: Any, state_dtype: Any) -> Step:
     """Return a program of a part.
 
     Passes have weights of ``dtype``; the optimiser's states and sums of gradients are of
     ``state_dtype``.
     """
     function, arguments, donated = (
-        _update(pieces, part, dtype, state_dtype)
+        _update(decoder, part, dtype, state_dtype)
         if part.program is PartProgram.UPDATE
-        else _pass(pieces, part, dtype)
+        else _pass(decoder, part, dtype)
     )
     return Step(
         function=jax.jit(function, donate_argnums=donated),
         arguments=arguments,
         mesh=part.mesh,
-        platform=pieces.platform,
+        platform=decoder.platform,
     )
 
 
 _Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
 
 
-def _pass(pieces: Pieces, part: Part, dtype: Any) -> _Made:
-    weights = pieces.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
-    batch, activations = pieces.batch(), pieces.activations()
+def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
+    weights = decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+    batch, activations = decoder.batch(), decoder.activations()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
-    fixed_weights = pieces.fixed_weights()
+    fixed_weights = decoder.fixed_weights()
     with_weights = part.program is PartProgram.BOTH
     before = _gradients_together(fixed_weights) if with_weights else untouched
 
     def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
-        x = pieces.embedded(weights, batch) if x is None else x
-        x = pieces.through_layers(x, weights, batch, before)
-        return pieces.loss_of(x, weights, batch) if part.is_last else x
+        x = decoder.embedded(weights, batch) if x is None else x
+        x = decoder.through_layers(x, weights, batch, before)
+        return decoder.loss_of(x, weights, batch) if part.is_last else x
 
     def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
         if part.is_first and not with_weights:
             # Gradients of weights need those of what goes into each layer, the first one's too.
-            x, _ = jax.vjp(lambda w: pieces.embedded(w, batch), weights)
+            x, _ = jax.vjp(lambda w: decoder.embedded(w, batch), weights)
         made, backward = jax.vjp(lambda w, x: forward(_joined(w, fixed), x, batch), weights, x)
         if part.is_last:
             gradient = jnp.ones_like(made)
@@ -201,9 +148,9 @@ def _joined(weights: Weights, fixed: Weights) -> Weights:
     return {**weights, **layers}
 
 
-def _update(pieces: Pieces, part: Part, dtype: Any, state_dtype: Any) -> _Made:
-    weights = pieces.part_weights(state_dtype, is_first=part.is_first, is_last=part.is_last)
-    state = training_state(weights, pieces.divided.array(dtype=jnp.int32))
+def _update(decoder: Transformer, part: Part, dtype: Any, state_dtype: Any) -> _Made:
+    weights = decoder.part_weights(state_dtype, is_first=part.is_first, is_last=part.is_last)
+    state = training_state(weights, decoder.divided.array(dtype=jnp.int32))
 
     def run(state: Weights, gradients: Weights) -> object:
         made = updated(state, gradients)

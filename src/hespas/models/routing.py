@@ -35,21 +35,9 @@ from hespas.models.products import (
     stored_order,
 )
 from hespas.models.sharding import Divided
+from hespas.models.weights import routing_weights
 
 Weights = Mapping[str, Any]
-Shapes = dict[str, tuple[str, ...]]
-
-
-def routing_weights(routing: Routing) -> Shapes:
-    """Return the dimensions of the router's weights and of the experts'."""
-    bias: Shapes = {"router_bias": ("choices",)} if routing.gate == "sigmoid" else {}
-    return {
-        "router": ("embedding", "choices"),
-        **bias,
-        "experts_gate": ("experts", "embedding", "expert_mlp"),
-        "experts_up": ("experts", "embedding", "expert_mlp"),
-        "experts_down": ("experts", "expert_mlp", "embedding"),
-    }
 
 
 def through_experts(

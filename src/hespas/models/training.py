@@ -38,7 +38,7 @@ def build(settings: LanguageModel) -> Step:
     assert isinstance(run, Training)  # noqa: S101 - for the type checker
     divided = Divided(mesh=run.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
-    of_states = Transformer(model=settings, divided=_divided_states(divided, settings))
+    of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
     state = training_state(
         of_states.weights(dtype_named(run.state_dtype)), divided.array(dtype=jnp.int32)
     )
@@ -79,25 +79,13 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
         dense = min(routing.dense_layers, part.layers) if part.is_first else 0
         of_part = replace(of_part, routing=replace(routing, dense_layers=dense))
     whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
-    pieces = Transformer(model=of_part, divided=part_divided(whole, part))
+    decoder = Transformer(model=of_part, divided=part_divided(whole, part))
     return part_step(
-        pieces,
+        decoder,
         part,
         dtype=dtype_named(run.dtype),
         state_dtype=dtype_named(settings.state_dtype),
     )
-
-
-def _divided_states(divided: Divided, settings: LanguageModel) -> Divided:
-    """Return how states are divided: over the axis ``data`` too, with ZeRO.
-
-    Where weights are gathered along ``data``, its devices have neighbouring parts.
-    """
-    run = settings.run
-    if not (isinstance(run, Training) and run.zero):
-        return divided
-    axes = ("data", "fsdp") if run.zero == 3 else ("fsdp", "data")
-    return replace(divided, axes={**divided.axes, **settings.sharded(axes)})
 
 
 def _preparation(settings: LanguageModel, decoder: Transformer, states: Any) -> Preparation | None:

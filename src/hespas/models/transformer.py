@@ -10,7 +10,7 @@ norms of `norms`. A step is made of it by `hespas.models.training` or `hespas.mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,21 +19,22 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from hespas.models.attention import cached_attention, causal_attention, fused_over_cache
+from hespas.models.attention import cached_attention, causal_attention, earlier, fused_over_cache
 from hespas.models.cache import Cache
-from hespas.models.decoder import BeforeLayer, cross_entropy, offloaded, untouched
-from hespas.models.feed_forward import feed_forward, feed_forward_weights
-from hespas.models.kernels import FUSED, platform_of
+from hespas.models.feed_forward import feed_forward
+from hespas.models.kernels import platform_of
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
-from hespas.models.latent import latent_attention, latent_weights
-from hespas.models.norms import norm_weights, normalised, rotated
+from hespas.models.latent import latent_attention
+from hespas.models.norms import Places, normalised, rotated, scaled, turns
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
-from hespas.models.routing import routing_weights, through_experts
+from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided, dtype_named
+from hespas.models.weights import MERGED, SHARED_EXPERTS, layer_weights, outer_weights
 
 Weights = Mapping[str, Any]
-Shapes = dict[str, tuple[str, ...]]
-BATCH = ("inputs", "positions", "targets")
+_TOKENS = ("inputs", "positions", "targets")
+_DOCUMENTS = ("segments", "target_positions", "target_segments")
+_NORMALISER_WEIGHT = 0.0
 _SAVED = (
     "query_projection",
     "key_projection",
@@ -45,60 +46,16 @@ _SAVED = (
     "mlp_down",
 )
 _STACKED, _FIRST, _LAST = "layers", "first_layers", "last_layers"
-_SHARED = "shared_"
 _PROJECTED = ("query", "key", "value")
-_MERGED = "query_key_value"
 
 
-def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    """Return the dimensions of a layer's weights, by name."""
-    style = model.style
-    norms = ["attention_norm", "mlp_norm"]
-    if style.norms_after:
-        norms += ["after_attention_norm", "after_mlp_norm"]
-    shapes: Shapes = {}
-    for name in norms:
-        shapes |= norm_weights(style, name)
-    shapes |= latent_weights(model) if model.latent is not None else _grouped_weights(model)
-    if not kind.is_routed or model.routing is None:
-        return shapes | feed_forward_weights(style, "mlp", merged=model.merges_products)
-    shapes |= routing_weights(model.routing)
-    if model.routing.shared_experts:
-        merged = model.merges_products
-        shapes |= feed_forward_weights(style, "shared_mlp", _SHARED, merged=merged)
-    return shapes
+BeforeLayer = Callable[[jax.Array, Weights], tuple[jax.Array, Weights]]
+"""What the input of a layer and its weights go through before the layer."""
 
 
-def _grouped_weights(model: LanguageModel) -> Shapes:
-    shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
-    if model.merges_products:
-        shapes |= {_MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
-    else:
-        shapes |= {
-            "query": ("embedding", "heads", "head_size"),
-            "key": ("embedding", "kv_heads", "head_size"),
-            "value": ("embedding", "kv_heads", "head_size"),
-        }
-    if model.style.biases:
-        shapes |= {
-            "query_bias": ("heads", "head_size"),
-            "key_bias": ("kv_heads", "head_size"),
-            "value_bias": ("kv_heads", "head_size"),
-            "output_bias": ("norm",),
-        }
-    if model.style.norms_of_heads:
-        shapes |= {"query_norm": ("head_size",), "key_norm": ("head_size",)}
-    return shapes
-
-
-def outer_weights(model: LanguageModel) -> Shapes:
-    """Return the dimensions of the weights before and behind the layers, by name."""
-    shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
-    if not model.style.tied:
-        shapes["head"] = ("embedding", "vocabulary")
-    if model.style.learned_positions:
-        shapes["positions"] = ("positions", "embedding")
-    return shapes
+def untouched(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
+    """Return what goes into a layer as it is."""
+    return x, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,20 +138,27 @@ class Transformer:
     def batch(self, *, rounds: int = 1) -> dict[str, Any]:
         """Return the abstract batch of training: tokens, their positions, and what follows them.
 
+        Where sequences have documents, it says which each token is of, 0 for none.
         With several ``rounds`` the arrays have a first dimension of as many.
         """
         names = ("batch", "sequence") if rounds == 1 else ("rounds", "batch", "sequence")
-        return dict.fromkeys(BATCH, self.divided.array(*names, dtype=jnp.int32))
+        arrays = _TOKENS + _DOCUMENTS if self.model.style.documents else _TOKENS
+        return dict.fromkeys(arrays, self.divided.array(*names, dtype=jnp.int32))
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the mean cross entropy of the tokens."""
+        """Return the mean cross entropy of the tokens, of those of a document where there are."""
         x = self.embedded(weights, batch)
         return self.loss_of(self.through_layers(x, weights, batch), weights, batch)
 
     def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return what goes into the first layer."""
         with jax.named_scope("embedding"):
-            x = weights["embedding"].astype(self.dtype)[batch["inputs"]]
+            inputs, table = batch["inputs"], weights["embedding"].astype(self.dtype)
+            if self.model.style.one_hot:
+                numbers = jax.lax.iota(jnp.int32, self.divided.sizes["vocabulary"])
+                x = jnp.dot((inputs[..., None] == numbers).astype(self.dtype), table)
+            else:
+                x = table[inputs]
             # Devices that share the tokens of a sequence between products look up whole ones.
             x = self._between(self.divided.constrain(x, "batch", "sequence", None))
             if self.model.style.learned_positions:
@@ -208,35 +172,47 @@ class Transformer:
 
         What goes into a layer outside of a loop, and its weights, go through ``before`` first.
         """
-        model, positions = self.model, batch["positions"]
+        model, places = self.model, self._places(batch)
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
         alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
         if not self.is_looped:
-            return _one_by_one(alone, model.kinds, x, weights[_FIRST], positions)
+            return _one_by_one(alone, model.kinds, x, weights[_FIRST], places)
         plan = model.plan
-        x = _one_by_one(alone, plan.first, x, weights[_FIRST], positions)
+        x = _one_by_one(alone, plan.first, x, weights[_FIRST], places)
 
         def group(carried: jax.Array, of_group: Sequence[Weights]) -> tuple[jax.Array, None]:
             for kind, own in zip(plan.repeated, of_group, strict=True):
-                carried = layers[kind](carried, own, positions)
+                carried = layers[kind](carried, own, places)
             return carried, None
 
         with jax.named_scope("layers"):
             x, _ = jax.lax.scan(group, x, weights[_STACKED])
-        return _one_by_one(alone, plan.last, x, weights[_LAST], positions)
+        return _one_by_one(alone, plan.last, x, weights[_LAST], places)
 
     def through_cached_layers(
         self, x: jax.Array, weights: Weights, positions: jax.Array, caches: Sequence[Cache]
     ) -> tuple[jax.Array, list[Cache]]:
         """Return what comes out of the last layer, and the caches with the new tokens."""
-        changed: list[Cache] = []
+        places, changed = self._places({"positions": positions}), list[Cache]()
         layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
         for index, (kind, own, cache) in enumerate(layers):
             with jax.named_scope(f"layers_{index:02d}"):
-                x, written = self._layer(kind, x, own, positions, cache)
+                x, written = self._layer(kind, x, own, places, cache)
                 assert written is not None  # noqa: S101 - for the type checker: it was given
                 changed.append(written)
         return x, changed
+
+    def _places(self, batch: Weights) -> Places:
+        """Return where tokens stand, made once for all layers, outside of their loop."""
+        sizes, latent = self.model.sizes_of_layers, self.model.latent
+        size = latent.rope_size if latent is not None else sizes.head_size
+        theta, length = sizes.rope_theta, batch["positions"].shape[1]
+        segments = batch.get("segments")
+        with jax.named_scope("positions"):
+            return Places(
+                turn=turns(batch["positions"], size, theta) if theta else None,
+                documents=None if segments is None else (segments, earlier(length, length)),
+            )
 
     def logits(self, x: jax.Array, weights: Weights) -> jax.Array:
         """Return the logits of each token, in f32."""
@@ -258,24 +234,33 @@ class Transformer:
         logits = self.logits(x, weights)
         with jax.named_scope("loss"):
             vocabulary = self.divided.sizes["vocabulary"]
-            losses, _ = cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
-            return jnp.mean(losses)
+            losses = _cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
+            if not self.model.style.documents:
+                return jnp.mean(losses)
+            counted = batch["target_segments"] != 0
+            return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
     def _rematerialised(self, kind: LayerKind) -> Any:
         run, policies = self.model.run, jax.checkpoint_policies
         assert isinstance(run, Training)  # noqa: S101 - for the type checker
         is_small = run.product_dtype == "f8"
 
-        def layer(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
             own = rounded(weights) if is_small else weights
-            return self._layer(kind, x, own, positions, None)[0]
+            return self._layer(kind, x, own, places, None)[0]
 
         checkpoint = partial(jax.checkpoint, layer, prevent_cse=not run.scan)
         match run.remat:
             case "minimal_with_context":
                 return checkpoint(policy=policies.save_only_these_names(*_SAVED))
             case "offload":
-                return checkpoint(policy=offloaded(_SAVED))
+                policy = policies.save_and_offload_only_these_names(
+                    names_which_can_be_saved=(),
+                    names_which_can_be_offloaded=_SAVED,
+                    offload_src="device",
+                    offload_dst="pinned_host",
+                )
+                return checkpoint(policy=policy)
             case "full":
                 return checkpoint(policy=policies.nothing_saveable)
             case _:
@@ -286,14 +271,14 @@ class Transformer:
         kind: LayerKind,
         x: jax.Array,
         weights: Weights,
-        positions: jax.Array,
+        places: Places,
         cache: Cache | None,
     ) -> tuple[jax.Array, Cache | None]:
         style = self.model.style
         with jax.named_scope("norm"):
             hidden = self._normed(self._between(x), weights, "attention_norm")
         with jax.named_scope("attention"):
-            context, cache = self._attention(kind, hidden, weights, positions, cache)
+            context, cache = self._attention(kind, hidden, weights, places, cache)
             with jax.named_scope("output"):
                 made = product("bshd,hde->bse", context, weights["output"])
                 if style.biases:
@@ -320,26 +305,24 @@ class Transformer:
         if not routing.shared_experts:
             return made
         with jax.named_scope("shared"):
-            return made + feed_forward(style, self.divided, x, weights, _SHARED)
+            return made + feed_forward(style, self.divided, x, weights, SHARED_EXPERTS)
 
     def _attention(
         self,
         kind: LayerKind,
         x: jax.Array,
         weights: Weights,
-        positions: jax.Array,
+        places: Places,
         cache: Cache | None,
     ) -> tuple[jax.Array, Cache | None]:
         model, divided = self.model, self.divided
         if model.latent is not None:
-            return latent_attention(model, divided, kind, x, weights, positions, cache)
+            return latent_attention(model, divided, kind, x, weights, places, cache)
         with jax.named_scope("projections"):
             query, key, value = self._projected(x, weights)
-        query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-        if not model.style.learned_positions:
-            with jax.named_scope("rotary"):
-                theta = model.style.rope_theta
-                query, key = rotated(query, positions, theta), rotated(key, positions, theta)
+        query = scaled(model.style, query)
+        with jax.named_scope("rotary"):
+            query, key = rotated(query, places), rotated(key, places)
         if cache is not None:
             cache = cache.written(keys=jnp.swapaxes(key, 1, 2), values=jnp.swapaxes(value, 1, 2))
             if isinstance(model.run, Decode):
@@ -347,16 +330,13 @@ class Transformer:
                     return fused_over_cache(model, divided, kind, query, cache), cache
                 cached = (cache.read("keys"), cache.read("values"))
                 return cached_attention(model, kind, query, cached), cache
-        context = causal_attention(model, divided, kind, (query, key, value))
-        # Fused attention names what it keeps itself: its statistics stand beside the result.
-        is_named = model.run.attention in FUSED
-        return context if is_named else checkpoint_name(context, "context"), cache
+        return causal_attention(model, divided, kind, (query, key, value), places), cache
 
     def _projected(self, x: jax.Array, weights: Weights) -> list[jax.Array]:
         """Return queries, keys and values."""
         style = self.model.style
-        if _MERGED in weights:
-            merged = product("bse,ekgd->bskgd", x, weights[_MERGED])
+        if MERGED in weights:
+            merged = product("bse,ekgd->bskgd", x, weights[MERGED])
             query = merged[:, :, :, :-2]
             shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
             made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
@@ -401,8 +381,8 @@ class Transformer:
 def _behind(before: BeforeLayer, layer: Any) -> Any:
     """Return a layer whose input and weights go through ``before`` first."""
 
-    def changed(x: jax.Array, weights: Weights, positions: jax.Array) -> jax.Array:
-        return layer(*before(x, weights), positions)
+    def changed(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
+        return layer(*before(x, weights), places)
 
     return changed
 
@@ -412,9 +392,43 @@ def _one_by_one(
     kinds: Sequence[LayerKind],
     x: jax.Array,
     weights: Sequence[Weights],
-    positions: jax.Array,
+    places: Places,
 ) -> jax.Array:
     for index, (kind, own) in enumerate(zip(kinds, weights, strict=True)):
         with jax.named_scope(f"layers_{index:02d}"):
-            x = layers[kind](x, own, positions)
+            x = layers[kind](x, own, places)
     return x
+
+
+_Kept = tuple[jax.Array, ...]
+
+
+@jax.custom_vjp
+def _cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss, with a part that weighs the normaliser.
+
+    ``targets`` is one-hot, of the shape and type of ``logits``.
+    """
+    return _loss_forward(logits, targets)[0]
+
+
+def _loss_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    largest = logits.max(-1, keepdims=True)
+    shifted = logits - largest
+    exponentials = jnp.exp(shifted)
+    sums = jnp.sum(exponentials, -1, keepdims=True)
+    log_softmax = shifted - jnp.log(sums)
+    losses = -jnp.sum(targets * log_softmax, -1)
+    normaliser = jnp.squeeze(jnp.log(sums) + largest, -1)
+    weighed = _NORMALISER_WEIGHT * jax.lax.square(normaliser)
+    return losses + weighed, (logits, targets, exponentials, sums, normaliser)
+
+
+def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logits, targets, exponentials, sums, normaliser = kept
+    scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
+    difference = scale * exponentials / sums - targets
+    return jnp.asarray(jnp.expand_dims(gradient, -1) * difference, logits.dtype), None
+
+
+_cross_entropy.defvjp(_loss_forward, _loss_backward)

@@ -21,7 +21,6 @@ import msgspec
 from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, DeviceCountError, HespasError, option
 from hespas.hardware.presets import is_tpu, part_of
-from hespas.models.catalogue import Llama2, Llama3
 from hespas.models.kernels import FUSED
 from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
@@ -74,8 +73,8 @@ def model_source(
 def _states_note(settings: object) -> Iterator[str]:
     """Say what type weights and moments have in training, and how to change it."""
     match settings:
-        case Llama2() | Llama3() | LanguageModel(run=Training()):
-            own = settings.state_dtype
+        case LanguageModel(run=Training(state_dtype=own)):
+            pass
         case _:
             return
     other = "bf16" if own == "f32" else "f32"
@@ -324,14 +323,11 @@ def same_but_for_sizes(source: ModelSource) -> ModelSource:
     'data.fsdp.tp=8,tp=2'
     """
     settings, mesh = source.settings, source.mesh
-    is_decoder = isinstance(settings, Llama2 | Llama3 | LanguageModel)
+    is_decoder = isinstance(settings, LanguageModel)
     if source.part is not None or not is_decoder or not set(REDUCED) <= set(mesh.names):
         return source
-    match settings:
-        case LanguageModel(run=Training(zero=1 | 2)):  # Gradients are each device's of data.
-            return source
-        case _:
-            pass
+    if isinstance(settings.run, Training) and settings.run.zero in {1, 2}:
+        return source  # Gradients are each device's of data.
     others = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
     alike = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *others))
     return replace(source, texts={**source.texts, "mesh": alike})

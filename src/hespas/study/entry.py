@@ -10,10 +10,11 @@ from importlib import metadata
 
 from hespas.base.version import __version__
 from hespas.hardware.device import Device, at_fastest
-from hespas.models.catalogue import Llama2, Llama3
-from hespas.models.flops import model_flops
+from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.kept import least_kept_bytes, local_elements
+from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES
+from hespas.models.weights import all_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled
@@ -27,19 +28,6 @@ from hespas.study.keys import canonical
 from hespas.study.space import Candidate
 
 _MOMENTS = 2
-_LAYER = (
-    ("norm",),
-    ("norm",),
-    ("embedding", "heads", "head_size"),
-    ("embedding", "kv_heads", "head_size"),
-    ("embedding", "kv_heads", "head_size"),
-    ("heads", "head_size", "embedding"),
-    ("embedding", "mlp"),
-    ("embedding", "mlp"),
-    ("mlp", "embedding"),
-)
-"""The weights of a layer of a Llama-like decoder, by the dimensions of each."""
-_OUTER = (("vocabulary", "embedding"), ("embedding", "vocabulary"), ("norm",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +51,14 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
     63
     """
     settings = source.settings
-    memory_bytes = _decoder_bytes(settings) if isinstance(settings, Llama2 | Llama3) else 0
+    trains = isinstance(settings, LanguageModel) and isinstance(settings.run, Training)
+    memory_bytes = _decoder_bytes(settings) if trains else 0
     if device is None:
         return Bounds(memory_bytes=memory_bytes)
     needed = _needed(settings, model_flops(settings) or 0.0)
-    state_bytes = _state_bytes(settings) if isinstance(settings, Llama2 | Llama3) else 0
+    state_bytes = _state_bytes(settings) if trains else 0
     moved_s = 2 * state_bytes / device.memory_bandwidth_bytes_per_s
-    rate = _rate(device, getattr(settings, "dtype", ""))
+    rate = _rate(device, settings)
     return Bounds(memory_bytes=memory_bytes, time_s=max(needed / devices / rate, moved_s))
 
 
@@ -81,12 +70,13 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     """
     settings = cut.source.settings
     held = max(stage.peak_bytes for stage in least_memory(cut))
-    if device is None or not isinstance(settings, Llama2 | Llama3):
+    if device is None or not isinstance(settings, LanguageModel):
         return Bounds(memory_bytes=held)
-    rate = _rate(device, settings.dtype) * cut.mesh.device_count
+    rate = _rate(device, settings) * cut.mesh.device_count
     needed = _needed(settings, cut.work.model_flops or 0.0)
     schedule = cut.schedule
-    if schedule.chunks > 1 or schedule.splits_backward:
+    are_equal = len(set(settings.kinds)) == 1
+    if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
         return Bounds(memory_bytes=held, time_s=needed / rate)
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     head = 6 * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
@@ -96,23 +86,24 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     return Bounds(memory_bytes=held, time_s=max(needed, to_last_and_back) / rate)
 
 
-def _rate(device: Device, dtype: str) -> float:
-    """Return the fastest rate of products of a type: those of f32 may run as tf32."""
-    if dtype not in TYPE_BYTES:
+def _rate(device: Device, settings: object) -> float:
+    """Return the fastest rate of products of a model: those of f32 may run as tf32."""
+    dtype, run = getattr(settings, "dtype", ""), getattr(settings, "run", None)
+    is_small = {getattr(run, "product_dtype", ""), getattr(run, "weight_dtype", "")} & {"f8"}
+    if is_small or dtype not in TYPE_BYTES:
         return at_fastest(device).peak_flops
     return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
 
 
 def _needed(settings: object, flops: float) -> float:
     """Return FLOPs that no program can leave out: of masked attention, half of the mixing."""
-    if not isinstance(settings, Llama2 | Llama3):
+    if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
         return flops
-    sizes = settings.sizes
-    mixing = 12 * sizes["layers"] * sizes["heads"] * sizes["head_size"] * sizes["sequence"] ** 2
-    return flops - settings.batch * settings.parts * mixing / 2
+    sequences = settings.batch * settings.parts
+    return flops - sequences * mixing_flops(settings) / 2
 
 
-def _decoder_bytes(settings: Llama2 | Llama3) -> int:
+def _decoder_bytes(settings: LanguageModel) -> int:
     """Return the state, and at the start of the last layer's gradient all that layers keep.
 
     Gradients are of the type that is computed in until they are summed or used; where rounds are
@@ -121,7 +112,8 @@ def _decoder_bytes(settings: Llama2 | Llama3) -> int:
     state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
     gradients = _weights(settings) * min(state, computed)
     activations = settings.layers * least_kept_bytes(settings)
-    if settings.scan:
+    run = settings.run
+    if isinstance(run, Training) and run.scan:
         sums = _weights(settings) * state if settings.accumulation > 1 else 0
         held = activations + gradients + sums
     else:
@@ -129,13 +121,13 @@ def _decoder_bytes(settings: Llama2 | Llama3) -> int:
     return _state_bytes(settings) + held
 
 
-def _state_bytes(settings: Llama2 | Llama3) -> int:
+def _state_bytes(settings: LanguageModel) -> int:
     return (1 + _MOMENTS) * _weights(settings) * TYPE_BYTES[settings.state_dtype]
 
 
-def _weights(settings: Llama2 | Llama3) -> int:
-    layer = sum(local_elements(settings, names) for names in _LAYER)
-    return settings.layers * layer + sum(local_elements(settings, names) for names in _OUTER)
+def _weights(settings: LanguageModel) -> int:
+    axes = settings.state_axes
+    return sum(local_elements(settings, names, axes) for names in all_weights(settings))
 
 
 _MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})

@@ -94,7 +94,9 @@ def test_the_published_counts_are_of_all_that_train() -> None:
         for name, model in models().items()
         if isinstance(model.settings, LanguageModel) and not name.endswith(("prefill", "decode"))
     }
-    assert trained == set(PUBLISHED)
+    of_maxtext = {name for name in trained if "llama" in name} - set(PUBLISHED)
+    assert trained - of_maxtext == set(PUBLISHED)
+    assert len(of_maxtext) == 11  # tests of hespas.models.transformer count them
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

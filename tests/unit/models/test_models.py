@@ -108,8 +108,6 @@ _SMALL = {
         "attention": "unfused",
         "mesh": "data=1",
     },
-    "Llama3": {**_DECODER, "kv_heads": "1"},
-    "Llama2": {**_DECODER, "mesh": "data=2,fsdp=2"},
     "ResNet": {"stages": "1-1-1-1", "batch": "2", "image": "32"},
     "Gemm": {"m": "64", "k": "64", "n": "64"},
     "Experts": {"embedding": "64", "mlp": "128", "sequence": "64"},

@@ -17,12 +17,13 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
-from hespas.models.catalogue import Llama3, model_named
-from hespas.models.llama import decoder_of
+from hespas.models.catalogue import model_named
+from hespas.models.language import LanguageModel
 from hespas.models.model import parse_mesh
 from hespas.models.part import Part, PartProgram
 from hespas.models.products import Rounded, product
 from hespas.models.sharding import Divided
+from hespas.models.transformer import Transformer
 from hespas.program.devices import communication_ops, device_group_table
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
@@ -67,7 +68,8 @@ def filled(tree: Any, seed: int) -> Any:
 
 
 def layer(weights: Mapping[str, Any], index: int, *others: str) -> dict[str, Any]:
-    return {"layer_00": weights[f"layer_{index:02d}"], **{name: weights[name] for name in others}}
+    own = {"first_layers": [weights["first_layers"][index]]}
+    return own | {name: weights[name] for name in others}
 
 
 def close(one: Any, other: Any) -> None:
@@ -76,10 +78,9 @@ def close(one: Any, other: Any) -> None:
 
 @pytest.mark.usefixtures("one_device")
 def test_parts_compute_the_loss_and_the_gradients_of_the_whole() -> None:
-    settings: Llama3 = MODEL.with_options(SMALL)
-    whole = decoder_of(
-        settings, Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
-    )
+    settings: LanguageModel = MODEL.with_options(SMALL)
+    divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
+    whole = Transformer(model=settings, divided=divided)
     weights, batch = filled(whole.weights(jnp.float32), 1), filled(whole.batch(), 2)
     loss, gradients = jax.jit(jax.value_and_grad(whole.loss))(weights, batch)
 
@@ -130,8 +131,8 @@ def test_the_states_of_the_optimiser_are_divided() -> None:
     part = Part(mesh=parse_mesh("pipe=2,fsdp=4"), layers=1, program=PartProgram.UPDATE)
     step = MODEL.part_step({**SMALL, "mesh": "fsdp=4"}, part)
     state, gradients = step.arguments
-    gate = state["first_moment"]["layer_00"]["gate"]
-    assert gate.dtype == gradients["layer_00"]["gate"].dtype == jnp.float32
+    gate = state["first_moment"]["first_layers"][0]["gate"]
+    assert gate.dtype == gradients["first_layers"][0]["gate"].dtype == jnp.float32
     assert gate.sharding.shard_shape(gate.shape) == (32 // 4, 48)
 
 

@@ -15,9 +15,9 @@ from hespas.models.language import LanguageModel, Sizes, Style
 
 _BOTH = partial(Style, activation="gelu", tied=True, norms_after=True)
 _GEMMA_2 = _BOTH(window=4096, global_every=2, score_cap=50.0, logit_cap=30.0)
-_GEMMA_3 = _BOTH(window=1024, global_every=6, norms_of_heads=True, rope_theta=1e6)
+_GEMMA_3 = _BOTH(window=1024, global_every=6, norms_of_heads=True)
 _two = partial(Sizes, vocabulary=256000)
-_three = partial(Sizes, vocabulary=262144)
+_three = partial(Sizes, vocabulary=262144, rope_theta=1000000)
 
 _SIZES = (
     (

@@ -32,6 +32,7 @@ def _sizes(embedding: int, heads: int, layers: int) -> Sizes:
         layers=layers,
         mlp=4 * embedding,
         vocabulary=51200,
+        rope_theta=0,
     )
 
 

@@ -20,6 +20,17 @@ _BYTES = 2
 Sized = Callable[..., LanguageModel]
 
 
+def training(name: str, summary: str, settings: LanguageModel) -> Model:
+    """Return a training step."""
+    return Model(
+        name=name,
+        summary=summary,
+        settings=settings,
+        build=f"{_TRAINING}:build",
+        build_part=f"{_TRAINING}:build_part",
+    )
+
+
 def listed(
     name: str,
     title: str,
@@ -31,21 +42,15 @@ def listed(
 ) -> Iterator[Model]:
     """Yield the steps of a model; ``model(run=..)`` makes its settings.
 
-    ``parameters`` is the count that was published; ``trains`` is False for a family whose training
-    step stands elsewhere.
+    ``parameters`` is the count that was published; ``trains`` is False for a model whose training
+    step is another.
     """
     count = f"{parameters / 1e9:.3f} B parameters"
     is_large = parameters > _LARGE
     if trains:
         mesh = _NODES if is_large else _NODE
         run = Training(mesh=mesh, sequence=sequence)
-        yield Model(
-            name=name,
-            summary=f"{title} training step, {count}",
-            settings=model(run=run),
-            build=f"{_TRAINING}:build",
-            build_part=f"{_TRAINING}:build_part",
-        )
+        yield training(name, f"{title} training step, {count}", model(run=run))
     alone = model(run=Prefill(mesh=MeshAxes(axes=(("tp", 1),))))
     devices = 1
     while parameters * _BYTES / devices > _DEVICE_BYTES and devices < alone.sizes["kv_heads"]:

@@ -11,18 +11,19 @@ from functools import partial
 from hespas.models.families.listing import listed
 from hespas.models.language import LanguageModel, Routing, Sizes, Style
 
+_sizes = partial(Sizes, kv_heads=8, rope_theta=1000000)
 _SIZES = (
     (
         "mixtral-8x7b",
         "Mixtral 8x7B",
         46.703e9,
-        Sizes(embedding=4096, heads=32, kv_heads=8, layers=32, mlp=14336, vocabulary=32000),
+        _sizes(embedding=4096, heads=32, layers=32, mlp=14336, vocabulary=32000),
     ),
     (
         "mixtral-8x22b",
         "Mixtral 8x22B",
         140.630e9,
-        Sizes(embedding=6144, heads=48, kv_heads=8, layers=56, mlp=16384, vocabulary=32768),
+        _sizes(embedding=6144, heads=48, layers=56, mlp=16384, vocabulary=32768),
     ),
 )
 
@@ -36,7 +37,7 @@ MODELS = tuple(
         partial(
             LanguageModel,
             sizes_of_layers=sizes,
-            style=Style(rope_theta=1e6),
+            style=Style(),
             routing=Routing(experts=8, chosen=2, expert_mlp=sizes.mlp),
         ),
     )
