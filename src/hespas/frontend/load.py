@@ -17,7 +17,7 @@ from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
-from hespas.xla.mlir.trial import check_bytecode
+from hespas.xla.trial import check_bytecode
 
 if TYPE_CHECKING:
     from hespas.compile.compiled import CompiledProgram

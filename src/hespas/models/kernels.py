@@ -39,7 +39,7 @@ FUSED = {
         title="cuDNN's fused attention", module="hespas.xla.attention", platform="cuda"
     ),
     "flash": Kernels(title="FlashAttention", module="hespas.xla.flash", platform="cuda"),
-    "flashmla": Kernels(title="FlashMLA", module="hespas.xla.flash_mla", platform="cuda"),
+    "flashmla": Kernels(title="FlashMLA", module="hespas.xla.flash", platform="cuda"),
     "splash": Kernels(
         title="splash attention",
         module="hespas.xla.splash",

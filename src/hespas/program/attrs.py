@@ -20,7 +20,7 @@ FLASH_FORWARD, FLASH_BACKWARD = "__flash_attention$forward", "__flash_attention$
 """FlashAttention: `hespas.xla.flash` says which buffers the two calls have."""
 
 FLASH_MLA = "__flash_mla$decode"
-"""FlashMLA: new tokens over a cache of latent vectors (`hespas.xla.flash_mla`)."""
+"""FlashMLA: new tokens over a cache of latent vectors (`hespas.xla.flash`)."""
 
 MOSAIC = "tpu_custom_call"
 """A TPU's kernel that its author wrote, in Pallas."""

@@ -18,7 +18,7 @@ from hespas.models.catalogue import model_named
 from hespas.models.part import Part
 from hespas.sources.exported import Exported
 from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir, printed
-from hespas.xla.mlir.trial import check_bytecode
+from hespas.xla.trial import check_bytecode
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
 _IMPORTED = (

@@ -7,8 +7,9 @@
   its own, and the kernels that a GPU's compiler wrote.
 * `run`: compile and time modules on this machine, in a process that stays, and whole steps on its
   devices, in a process of their own.
+* `trial`: read what may be damaged in a process of its own first.
 * `cpu`: start JAX on the CPU alone.
 
-Code that starts a process imports only the process's `messages`; the `worker` modules run inside
-it, as ``python -m hespas.xla.compile.worker``.
+Code that starts a process does not import its `worker`, which runs inside it, as
+``python -m hespas.xla.compile.worker``.
 """

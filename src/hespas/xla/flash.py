@@ -1,8 +1,10 @@
-"""FlashAttention's kernels for JAX programs: one custom call forward, one backward.
+"""FlashAttention's kernels for JAX programs, forward and backward, and FlashMLA's for decoding.
 
-The two have names of their own, since no library of JAX's has these kernels: a program with them is
-priced, and optimised by XLA up to the executable, but does not run. Source of what they take and
-hold: Dao-AILab/flash-attention, ``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``.
+Their custom calls have names of their own, since no library of JAX's has these kernels: a program
+with them is priced, and optimised by XLA up to the executable, but does not run. Source of what
+they take and hold: Dao-AILab/flash-attention, ``mha_fwd`` and ``mha_bwd`` of
+``csrc/flash_attn/flash_api.cpp``; deepseek-ai/FlashMLA, ``flash_mla_with_kvcache``: keys are whole
+latent vectors, values their first numbers, for all heads of the queries.
 """
 
 # JAX's internals are only partly known.
@@ -22,7 +24,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
-from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD
+from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA
 
 _PLATFORM = "cuda"
 _ROWS, _COLUMNS = 128, 32
@@ -120,13 +122,33 @@ def _rows(array: Any) -> tuple[int, ...]:
     return tuple(reversed(range(array.ndim)))
 
 
-def _primitive(name: str, shapes: Any, target: str) -> Primitive:
+def latent_decoding(query: jax.Array, cache: jax.Array, *, value_size: int) -> jax.Array:
+    """Return softmax(query cache^T) times the first ``value_size`` numbers of the cache's vectors.
+
+    ``query`` is (batch, 1, heads, vector), scaled, ``cache`` is (batch, 1, tokens, vector), and the
+    result is (batch, 1, heads, ``value_size``).
+    """
+    (context,) = _decoding.bind(query, cache, value_size=value_size)
+    return context
+
+
+def _decoding_shapes(query: Any, _cache: Any, *, value_size: int) -> tuple[ShapedArray, ...]:
+    return (ShapedArray((*query.shape[:-1], value_size), query.dtype),)
+
+
+def _lower_decoding(ctx: Any, *operands: Any, value_size: int) -> Any:
+    del value_size
+    return call_by_rows(ctx, FLASH_MLA, operands)
+
+
+def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
     made = Primitive(name)
     made.multiple_results = True
     made.def_abstract_eval(shapes)
-    register_lowering(made, _lowering(target), platform=_PLATFORM)
+    register_lowering(made, lowering, platform=_PLATFORM)
     return made
 
 
-_forward = _primitive("flash_attention", _forward_shapes, FLASH_FORWARD)
-_backward = _primitive("flash_attention_gradients", _backward_shapes, FLASH_BACKWARD)
+_forward = _primitive("flash_attention", _forward_shapes, _lowering(FLASH_FORWARD))
+_backward = _primitive("flash_attention_gradients", _backward_shapes, _lowering(FLASH_BACKWARD))
+_decoding = _primitive("flash_mla", _decoding_shapes, _lower_decoding)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from math import ceil
 from pathlib import Path
@@ -29,9 +30,73 @@ from hespas.errors import (
 )
 from hespas.xla.compile import messages
 from hespas.xla.compile.prepare import Prepared, prepare
-from hespas.xla.compile.recover import recover
 from hespas.xla.compile.topology import Topology, open_topology
 from hespas.xla.hlo.schema import message_class
+
+_NO_KERNEL = re.compile(
+    r"Unsupported instruction opcode: [\w-]+|Error loading CUDA libraries"
+    r"|No registered implementation for custom call to __flash_\S+"
+)
+_ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*?):?$", re.MULTILINE)
+_HOST = "color 5"
+_MODULE = "*_gpu_after_optimizations.txt"
+_BUFFERS = "*_gpu_after_optimizations-buffer-assignment.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """The module's text, its memory, and why it is no executable."""
+
+    text: str
+    memory: messages.MemoryAnalysis
+    note: str
+
+
+def recover(dump: Path, message: str) -> Recovered | None:
+    """Return the dumped module if ``message`` says that only the executable failed, else None.
+
+    That happens if passes are left out (a collective that stays synchronous has no kernel), or if a
+    target needs a kernel of CUDA's own libraries.
+    """
+    why = _NO_KERNEL.search(message)
+    modules, buffers = sorted(dump.glob(_MODULE)), sorted(dump.glob(_BUFFERS))
+    if why is None or len(modules) != 1 or len(buffers) != 1:
+        return None
+    return Recovered(
+        text=modules[0].read_text(),
+        memory=read_memory(buffers[0].read_text()),
+        note=f"optimised and scheduled, but the compiler can't write it as kernels: {why[0]}",
+    )
+
+
+def read_memory(text: str) -> messages.MemoryAnalysis:
+    r"""Add up XLA's buffer assignment.
+
+    >>> read_memory("allocation 0: size 8, parameter 0, shape |f32[2]| at ShapeIndex {}:\n"
+    ...             "allocation 1: size 4, output shape is |f32[]|, maybe-live-out:\n"
+    ...             "allocation 2: size 16, preallocated-temp:").temporary_bytes
+    16
+    """
+    arguments = outputs = aliases = temporary = host = 0
+    for allocation in _ALLOCATION.finditer(text):
+        size, kind = int(allocation[1]), allocation[2]
+        if _HOST in kind:
+            host += size
+            continue
+        is_argument, is_output = "parameter " in kind, "maybe-live-out" in kind
+        arguments += size if is_argument else 0
+        outputs += size if is_output else 0
+        aliases += size if is_argument and is_output else 0
+        temporary += size if "preallocated-temp" in kind else 0
+    return messages.MemoryAnalysis(
+        argument_bytes=arguments,
+        output_bytes=outputs,
+        alias_bytes=aliases,
+        temporary_bytes=temporary,
+        generated_code_bytes=0,
+        host_bytes=host,
+    )
+
 
 _VERSION = re.compile(r"Failed to serialize StableHLO to plugin version ([\d.]+)")
 NO_FLAG = re.compile(r"No such compile option: '(\w+)'")

@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.hlo.forms import is_hlo_text
 from hespas.xla.hlo.schema import message_class
-from hespas.xla.hlo.text import proto_of_text
 from hespas.xla.mlir.module import device_text, parse_mlir
+from hespas.xla.trial import proto_of_text
 
 _HEADER = re.compile(r"^HloModule [^\n]*", re.MULTILINE)
 _ATTRIBUTES = ", frontend_attributes={"

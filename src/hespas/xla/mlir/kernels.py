@@ -34,7 +34,7 @@ from hespas.xla.mlir.module import (
     one_line,
 )
 from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, split_list
-from hespas.xla.mlir.trial import check_kernel
+from hespas.xla.trial import check_kernel
 
 _DYNAMIC = -(1 << 63)
 """Stands for a length of the grid, or of a dimension, that is known only as the program runs."""

@@ -2,6 +2,5 @@
 
 In comes StableHLO with Shardy's or GSPMD's annotations; out comes the StableHLO of one device, with
 its collectives. `worker` runs XLA's partitioner with the passes in `passes`, or Shardy's own
-(`shardy`) for more devices than XLA's CPU client takes. `messages` is what the two processes
-exchange.
+(`shardy`) for more devices than XLA's CPU client takes.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha256
 from importlib import import_module
 from math import prod
@@ -25,8 +26,32 @@ from hespas.errors import ProgramError
 from hespas.xla.cpu import use_cpu
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import read_mesh_axes
-from hespas.xla.partition import messages
-from hespas.xla.partition.messages import MOST_OF_ONE_PROCESS, Partitioner
+
+PARTITIONED_FILE = "partitioned.mlir"
+MOST_OF_ONE_PROCESS = 2048
+"""The most devices of a client of XLA's that needs no other process, as it believes."""
+
+
+class Partitioner(StrEnum):
+    """What applies the program's shardings."""
+
+    XLA_SHARDY = "XLA's partitioner, with Shardy's propagation"
+    XLA_GSPMD = "XLA's partitioner, with GSPMD's propagation"
+    SHARDY = "Shardy's partitioner"
+
+
+class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A program of so many devices; ``name`` is what messages call it."""
+
+    name: str
+    replicas: int
+    partitions: int
+    partitioner: Partitioner
+
+
+class PartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The program is partitioned, and stands in `PARTITIONED_FILE`."""
+
 
 DEFAULT_LIMITS = Limits(time_s=1800)
 MOST_XLA_DEVICES = 16384
@@ -105,7 +130,7 @@ def partition_module(
     else:
         partitioner = Partitioner.XLA_SHARDY if is_shardy else Partitioner.XLA_GSPMD
         virtual_devices = devices
-    request = messages.PartitionRequest(
+    request = PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
     key = _key(source, request)
@@ -119,7 +144,7 @@ def partition_module(
     return Partitioned(text=text, devices=devices, partitioner=partitioner)
 
 
-def _key(source: bytes, request: messages.PartitionRequest) -> str:
+def _key(source: bytes, request: PartitionRequest) -> str:
     """Return the key of a partitioned program: all that decides it."""
     versions = (__version__, installed_version("jaxlib"), code_digest(*_MAKERS))
     parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
@@ -159,7 +184,7 @@ def _count(text: str | None) -> int:
 
 
 def _run_worker(
-    source: bytes, request: messages.PartitionRequest, virtual_devices: int, limits: Limits
+    source: bytes, request: PartitionRequest, virtual_devices: int, limits: Limits
 ) -> bytes:
     """Return the partitioned text; the worker's directory is kept if it fails."""
     if is_staying() and virtual_devices <= MOST_OF_ONE_PROCESS:
@@ -171,7 +196,7 @@ def _run_worker(
         ask(
             "hespas.xla.partition.worker",
             request,
-            messages.PartitionAnswer,
+            PartitionAnswer,
             name="the partitioner",
             directory=directory,
             limits=limits,
@@ -180,4 +205,4 @@ def _run_worker(
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual_devices}",
             },
         )
-        return (directory / messages.PARTITIONED_FILE).read_bytes()
+        return (directory / PARTITIONED_FILE).read_bytes()

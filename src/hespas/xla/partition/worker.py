@@ -1,7 +1,7 @@
 """Partition one program: a process of its own, ``python -m hespas.xla.partition.worker``.
 
 XLA takes its number of devices when it starts, uses hundreds of megabytes, and can abort, so it
-does not run in the process that asks. `hespas.xla.partition.messages` names the files in the
+does not run in the process that asks. `hespas.xla.partition.partition` names the files in the
 working directory.
 """
 
@@ -34,7 +34,13 @@ from hespas.xla.mlir.module import (
     operations_in,
     parse_mlir,
 )
-from hespas.xla.partition import messages
+from hespas.xla.partition.partition import (
+    MOST_OF_ONE_PROCESS,
+    PARTITIONED_FILE,
+    PartitionAnswer,
+    Partitioner,
+    PartitionRequest,
+)
 from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
 
@@ -54,13 +60,13 @@ _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
 """What placements are called while the CPU compiler simplifies: it drops those that it knows."""
 
 
-def _answered(request: messages.PartitionRequest, home: Path) -> messages.PartitionAnswer:
+def _answered(request: PartitionRequest, home: Path) -> PartitionAnswer:
     source = (home / PROGRAM_FILE).read_bytes()
-    (home / messages.PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
-    return messages.PartitionAnswer()
+    (home / PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
+    return PartitionAnswer()
 
 
-def partitioned_here(source: bytes, request: messages.PartitionRequest) -> bytes:
+def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
     """Return the partitioned text, made in this process, which has JAX on the CPU.
 
     Raises `ProgramError` where a partitioner refuses the program.
@@ -68,10 +74,8 @@ def partitioned_here(source: bytes, request: messages.PartitionRequest) -> bytes
     return _partitioned(source, request, _kept_client)
 
 
-def _partitioned(
-    source: bytes, request: messages.PartitionRequest, client: Callable[[int], Any]
-) -> bytes:
-    if request.partitioner is messages.Partitioner.SHARDY:
+def _partitioned(source: bytes, request: PartitionRequest, client: Callable[[int], Any]) -> bytes:
+    if request.partitioner is Partitioner.SHARDY:
         partitioned = partition_with_shardy(source, name=request.name)
     else:
         partitioned = _partition_with_xla(source, request, client)
@@ -91,12 +95,12 @@ def _partitioned(
 
 
 def _partition_with_xla(
-    source: bytes, request: messages.PartitionRequest, client: Callable[[int], Any]
+    source: bytes, request: PartitionRequest, client: Callable[[int], Any]
 ) -> bytes:
     compiler = _Compiler(request, client(request.replicas * request.partitions))
     module = _bytecode(source, request)
     # What shard_map holds is not read back from a simplified module.
-    if _SHARD_MAP not in module or request.partitioner is messages.Partitioner.XLA_GSPMD:
+    if _SHARD_MAP not in module or request.partitioner is Partitioner.XLA_GSPMD:
         simplified = compiler.run(
             _renamed(module, _HIDDEN, name=request.name),
             partitions=1,
@@ -104,7 +108,7 @@ def _partition_with_xla(
         )
         shown = {hidden: placed for placed, hidden in _HIDDEN.items()}
         module = _renamed(_stablehlo(simplified), shown, name=request.name)
-        if request.partitioner is messages.Partitioner.XLA_SHARDY:
+        if request.partitioner is Partitioner.XLA_SHARDY:
             module = _with_shardy_alone(module, name=request.name)
     partitioned = compiler.run(
         module,
@@ -145,7 +149,7 @@ def _register() -> None:
 class _Compiler:
     """XLA's CPU compiler, stopped before it schedules: no code is made, and nothing runs."""
 
-    def __init__(self, request: messages.PartitionRequest, client: Any) -> None:
+    def __init__(self, request: PartitionRequest, client: Any) -> None:
         self._request = request
         self._client = client
         _register()
@@ -160,7 +164,7 @@ class _Compiler:
         )
         build = options.executable_build_options
         build.use_spmd_partitioning = True
-        build.use_shardy_partitioner = self._request.partitioner is messages.Partitioner.XLA_SHARDY
+        build.use_shardy_partitioner = self._request.partitioner is Partitioner.XLA_SHARDY
         # The groups of collectives are listed, or strided, not named by mesh axes.
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
         _CAPTURED.clear()
@@ -180,7 +184,7 @@ class _Compiler:
 
 def _client(devices: int) -> Any:
     """Return a client with this many virtual devices, as XLA_FLAGS asks for."""
-    if devices <= messages.MOST_OF_ONE_PROCESS:
+    if devices <= MOST_OF_ONE_PROCESS:
         return import_module("jax.extend.backend").get_backend("cpu")
     internals = import_module("jaxlib._jax")
     # Devices beyond these count as another process's, which a client without collectives
@@ -196,7 +200,7 @@ def _kept_client(devices: int) -> Any:
     return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=devices)
 
 
-def _bytecode(source: bytes, request: messages.PartitionRequest) -> bytes:
+def _bytecode(source: bytes, request: PartitionRequest) -> bytes:
     handle = parse_mlir(source, name=request.name).handle
     if _PLACEMENT in source:
         _name_placements(handle)
@@ -305,4 +309,4 @@ def _stablehlo(module: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(messages.PartitionRequest, _answered)
+    serve(PartitionRequest, _answered)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,7 +28,40 @@ from hespas.xla.compile.prepare import Prepared, prepare
 from hespas.xla.compile.worker import compile_options, memory_analysis, status_error
 from hespas.xla.hlo.schema import message_class
 from hespas.xla.run import messages
-from hespas.xla.run.inputs import made_input
+
+_LARGEST = 1 / 16
+_DISTINCT = 1 << 16
+_INTEGERS = 100
+_OF_FEW_BITS = ("int2", "uint2", "int4", "uint4")
+
+
+def made_input(shape: tuple[int, ...], kind: Any) -> Any:
+    """Return the numpy array that an input of a shape and a type is filled with, always the same.
+
+    Numbers are not zeros, with which arithmetic takes less power: floating point is spread evenly
+    over 0 to 1/16, integers count from 0 to 99 over and over, and single integers, such as counts
+    of steps, are 1. They are small enough to be indices of what programs index; XLA clamps others.
+
+    >>> made_input((4,), "int32").tolist(), made_input((), "int64").tolist()
+    ([0, 1, 2, 3], 1)
+    >>> made_input((2, 2), "bool").tolist()
+    [[True, True], [True, True]]
+    >>> bool((made_input((300,), "float32") < 1 / 16).all())
+    True
+    """
+    numpy = import_module("numpy")
+    dtype = numpy.dtype(kind)
+    is_whole = dtype.name.startswith(("int", "uint"))
+    if dtype == numpy.bool_ or (is_whole and not shape):
+        return numpy.ones(shape, dtype)
+    if is_whole:
+        values = numpy.arange(2 if dtype.name in _OF_FEW_BITS else _INTEGERS)
+    else:
+        count = max(1, min(_DISTINCT, prod(shape)))
+        values = numpy.random.default_rng(0).random(count) * _LARGEST
+    # Types that numpy doesn't know by itself are repeated as they are.
+    return numpy.resize(values.astype(dtype), shape)
+
 
 _SPELLED = {"true": True, "false": False}
 _CUSTOM_CALL = "custom call"

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, HardwareError, HespasError, ToolError, UnsupportedError
-from hespas.xla.compile.recover import read_memory, recover
-from hespas.xla.compile.worker import status_error
+from hespas.xla.compile.worker import read_memory, recover, status_error
 
 NEWER = """INVALID_ARGUMENT: Failed to serialize StableHLO to plugin version 1.13.7;
 

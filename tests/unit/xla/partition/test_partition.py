@@ -12,8 +12,7 @@ from hespas.errors import ProgramError
 from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import is_communication_op
 from hespas.xla.mlir.module import parse_mlir
-from hespas.xla.partition.messages import Partitioner
-from hespas.xla.partition.partition import partition, partition_cache, partition_module
+from hespas.xla.partition.partition import Partitioner, partition, partition_cache, partition_module
 from hespas.xla.partition.shardy import partition_with_shardy
 from workloads import workload
 

@@ -7,7 +7,7 @@ import pytest
 
 from hespas.errors import ProgramError
 from hespas.xla.mlir.kernels import TRITON, kernel_context, parse_kernel
-from hespas.xla.mlir.trial import check_kernel
+from hespas.xla.trial import check_kernel
 
 TEXT = b"""
 module {

@@ -7,7 +7,7 @@ import pytest
 
 from hespas.errors import ProgramError
 from hespas.xla.mlir.module import parse_mlir
-from hespas.xla.mlir.trial import check_bytecode
+from hespas.xla.trial import check_bytecode
 from programs import VECTOR, vector_main
 
 TEXT = vector_main(f"%r = stablehlo.tanh %a : {VECTOR}")

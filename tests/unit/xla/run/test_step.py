@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hespas.xla.run.inputs import made_input
+from hespas.xla.run.step import made_input
 
 numpy: Any = import_module("numpy")
 jax_numpy: Any = import_module("jax.numpy")

@@ -1,0 +1,135 @@
+"""Read what may be damaged in a process of its own: jaxlib's readers can end their process.
+
+* Bytecode: jaxlib 0.10.2 aborts where a message holds bytes that are no text, and reads invalid
+  memory elsewhere. Names that are no text pass its reader, and no Python can ask for them. Text of
+  MLIR does none of this.
+* HLO text: it reads invalid memory for a ``dot`` or a ``conditional`` without operands and for a
+  ``tuple`` whose type is none, and aborts for parameters that are not numbered 0, 1, .. and for
+  negative tiles.
+
+One process reads all of them, one after another, and ends with this one.
+"""
+
+# jaxlib's bindings are only partly typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from hespas.base.process import lasting_worker
+from hespas.errors import ProgramError, ToolError
+from hespas.xla.mlir.module import BYTECODE_MAGIC, operations_in, parse_mlir
+
+_MOST_S = 600.0
+_HLO, _STABLEHLO = "hlo", "stablehlo"
+_DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
+
+
+def check_bytecode(source: bytes, *, name: str) -> None:
+    """Raise `ProgramError` for bytecode, or a portable artifact, that ends what reads it.
+
+    What is no bytecode is not read. Bytecode that is refused without harm passes.
+    """
+    if not _is_readable(source, _STABLEHLO):
+        raise ProgramError(
+            "cannot be parsed: the bytecode is damaged",
+            location=name,
+            hint="write the file again, or give StableHLO text",
+        )
+
+
+def check_kernel(body: bytes, language: str) -> None:
+    """Raise `ProgramError` for a kernel's bytecode that ends what reads it.
+
+    ``language`` is ``mosaic`` or ``triton``. What is no bytecode is not read, and bytecode that is
+    refused without harm passes.
+    """
+    if not _is_readable(body, language):
+        raise ProgramError("its kernel cannot be read: the bytecode is damaged")
+
+
+def _is_readable(source: bytes, language: str) -> bool:
+    """Ask twice where the process dies: an earlier program may have damaged its memory."""
+    if not source.startswith(BYTECODE_MAGIC):
+        return True
+    for _ in range(2):
+        with suppress(ToolError):
+            return not _answer_of(source, language)
+    return False
+
+
+def proto_of_text(text: str, *, name: str) -> bytes:
+    """Return the ``HloModuleProto`` of a module's text; ``name`` stands in messages.
+
+    Raises `ProgramError` with line and column for text that XLA cannot parse, and without them for
+    text that ends its parser.
+    """
+    try:
+        answer = _answer_of(text.encode(), _HLO)
+    except ToolError as error:
+        message = "cannot be parsed: XLA's parser of HLO fails on it"
+        hint = "the text is damaged: give the whole of the file"
+        raise ProgramError(message, location=name, hint=hint) from error
+    if "error" not in answer:
+        return b64decode(str(answer["proto"]))
+    said = str(answer["error"])
+    match = _DIAGNOSTIC.search(said)
+    if match is None:
+        raise ProgramError(f"cannot be parsed: {' '.join(said.split())}", location=name)
+    raise ProgramError(f"cannot be parsed: {match[3]}", location=f"{name}:{match[1]}:{match[2]}")
+
+
+def _answer_of(source: bytes, language: str) -> Mapping[str, object]:
+    worker = lasting_worker(__name__, "the reader of programs")
+    question = {"body": b64encode(source).decode(), "language": language}
+    return worker.ask(question, time_s=_MOST_S)
+
+
+def main() -> None:
+    """Read the program in each line of standard input, and answer each with a line."""
+    for line in sys.stdin:
+        question: dict[str, str] = json.loads(line)
+        body, language = b64decode(question["body"]), question["language"]
+        answer = _parsed(body.decode()) if language == _HLO else _walked(body, language)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _parsed(text: str) -> dict[str, str]:
+    try:
+        parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"proto": b64encode(parsed.as_serialized_hlo_module_proto()).decode()}
+
+
+def _walked(source: bytes, language: str) -> dict[str, str]:
+    """Return an error for names that are no text; nothing where all can be read."""
+    try:
+        if language == _STABLEHLO:
+            parsed: Any = parse_mlir(source, name="standard input").handle
+        else:
+            parsed = import_module("hespas.xla.mlir.kernels").parse_kernel(source, language)
+    except ProgramError:
+        return {}
+    try:
+        for op in operations_in(parsed.operation):
+            for name in (op.name, *op.attributes):
+                if name == "sym_name":
+                    _ = op.attributes[name].value
+    except (RuntimeError, UnicodeDecodeError) as error:
+        # What jaxlib's bindings raise for a name that is no text.
+        return {"error": str(error)}
+    return {}
+
+
+if __name__ == "__main__":
+    main()
