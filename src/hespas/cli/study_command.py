@@ -28,6 +28,7 @@ from hespas.models.model import Model
 from hespas.models.part import PIPE
 from hespas.sources.source import platform_of
 from hespas.study.executor import ExecutorOptions
+from hespas.study.goal import figure_text
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.rows import (
     Row,
@@ -35,7 +36,6 @@ from hespas.study.rows import (
     candidate_text,
     compared_text,
     counts_text,
-    figure_text,
     pinned_text,
     ranking,
     ranking_text,

@@ -29,6 +29,7 @@ from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.study.entry import entry_of
 from hespas.study.executor import Ending, Outcome, Phase, Task, exhausted
+from hespas.study.goal import FIGURES
 from hespas.study.space import candidate_of
 from hespas.study.store import names_of
 
@@ -36,19 +37,6 @@ _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_IN_TABLES = 100_000
 """Operations of a step whose report has tables, those of every round of its loops counted."""
-_FIGURES = (
-    "devices",
-    "step_time_s",
-    "compute_s",
-    "communication_s",
-    "exposed_communication_s",
-    "tokens_per_s",
-    "tokens_per_s_per_device",
-    "samples_per_s",
-    "mfu",
-    "peak_memory_bytes",
-    "memory_capacity_bytes",
-)
 
 
 def evaluate(task: Task) -> Outcome:
@@ -133,7 +121,9 @@ def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
 
 
 def _figures(report: RunReport) -> dict[str, float | int | None]:
-    found: dict[str, float | int | None] = {name: getattr(report, name) for name in _FIGURES}
+    found: dict[str, float | int | None] = {
+        name: getattr(report, name) for name, figure in FIGURES.items() if figure.of_report
+    }
     limit = report.scheduler
     raised = None if limit is None or limit.is_given_up else limit.full_factor
     found["memory_limit_slop_factor"] = raised

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from io import StringIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 
 from hespas.base.decode import decode, read_text, read_yaml
 from hespas.base.figures import Positive, Text
 from hespas.base.suggest import suggestion
+from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.hardware.presets import node_name
 
@@ -220,49 +222,87 @@ class Direction(Enum):
 
 
 _UP, _DOWN = Direction.MAXIMISE, Direction.MINIMISE
-METRICS: Mapping[str, tuple[Direction, str]] = {
-    "step_time_s": (_DOWN, "the time of a step"),
-    "tokens_per_s_per_device": (_UP, "tokens a second and device"),
-    "tokens_per_s": (_UP, "tokens a second on all devices"),
-    "samples_per_s": (_UP, "sequences or images a second on all devices"),
-    "mfu": (_UP, "the model's FLOPs against the peak, 0 to 1"),
-    "compute_s": (_DOWN, "the time that computation takes"),
-    "communication_s": (_DOWN, "the time in which communication is under way"),
-    "exposed_communication_s": (_DOWN, "communication that no computation hides"),
-    "peak_memory_bytes": (_DOWN, "the memory that a device needs"),
-    "energy_j": (_DOWN, "the energy of a step on all devices, while they compute"),
-    "energy_j_per_token": (_DOWN, "the same for each token"),
-    "usd_per_step": (_DOWN, "what a step costs, by the prices given"),
-    "usd_per_mtoken": (_DOWN, "what a million tokens cost, by the prices given"),
-    "devices": (_DOWN, "how many devices there are"),
-    "goodput": (_UP, "what of a long run's time is progress, 0 to 1 (goodput: true)"),
-    "tokens_per_day": (_UP, "tokens a day of a long run, with failures (goodput: true)"),
-    "usd_per_day": (_DOWN, "what a day of it costs, by the prices given"),
-    "days": (_DOWN, "how long all tokens take, with failures (train_tokens)"),
-    "usd": (_DOWN, "what these days cost, by the prices given"),
-}
-"""The figures that can be a goal, with the way in which each is better."""
-TIME_LIKE = frozenset(
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its unit and its ``title`` in tables; one that can be a goal is ``better`` so.
+
+    ``follows_time`` says that a longer step never makes it better: a lower bound of the step's time
+    bounds it. ``needs`` is what a goal needs of the study, by its key. Those ``of_report`` stand
+    under the same name in `hespas.prediction.figures.schema.RunReport`.
+    """
+
+    unit: str = ""
+    better: Direction | None = None
+    title: str = ""
+    follows_time: bool = False
+    needs: tuple[str, ...] = ()
+    of_report: bool = False
+
+
+FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
-        "step_time_s",
-        "tokens_per_s_per_device",
-        "tokens_per_s",
-        "samples_per_s",
-        "mfu",
-        "usd_per_step",
-        "usd_per_mtoken",
+        "step_time_s": Figure("s", _DOWN, "step", follows_time=True, of_report=True),
+        "tokens_per_s_per_device": Figure(
+            "", _UP, "tokens/s/device", follows_time=True, of_report=True
+        ),
+        "peak_memory_bytes": Figure("B", _DOWN, "memory", of_report=True),
+        "memory_capacity_bytes": Figure("B", of_report=True),
+        "devices": Figure("devices", _DOWN, "devices", of_report=True),
+        "tokens_per_s": Figure("", _UP, "tokens/s", follows_time=True, of_report=True),
+        "samples_per_s": Figure("", _UP, "samples/s", follows_time=True, of_report=True),
+        "mfu": Figure("%", _UP, "MFU", follows_time=True, of_report=True),
+        "compute_s": Figure("s", _DOWN, "compute", of_report=True),
+        "communication_s": Figure("s", _DOWN, "communication", of_report=True),
+        "exposed_communication_s": Figure("s", _DOWN, "exposed", of_report=True),
+        "energy_j": Figure("J", _DOWN, "energy"),
+        "energy_j_per_token": Figure("J", _DOWN, "energy/token"),
+        "usd_per_step": Figure("USD each", _DOWN, "USD/step", follows_time=True, needs=("prices",)),
+        "usd_per_mtoken": Figure(
+            "USD each", _DOWN, "USD/Mtoken", follows_time=True, needs=("prices",)
+        ),
+        "goodput": Figure("%", _UP, "goodput", needs=("goodput",)),
+        "tokens_per_day": Figure("", _UP, "tokens/day", needs=("goodput",)),
+        "usd_per_day": Figure("", _DOWN, "USD/day", needs=("prices", "goodput")),
+        "days": Figure("days", _DOWN, "days", needs=("train_tokens",)),
+        "usd": Figure("", _DOWN, "USD", needs=("prices", "train_tokens")),
+        "screened_step_time_s": Figure("s"),
+        "screened_peak_memory_bytes": Figure("B"),
+        "least_step_time_s": Figure("s"),
+        "least_memory_bytes": Figure("B"),
+        "memory_limit_slop_factor": Figure(),
     }
 )
-"""The figures that a longer step never makes better: a lower bound of its time bounds them."""
-PRICED = frozenset({"usd_per_step", "usd_per_mtoken", "usd_per_day", "usd"})
-LONG_RUN: Mapping[str, str] = {
-    "goodput": "goodput",
-    "tokens_per_day": "goodput",
-    "usd_per_day": "goodput",
-    "days": "train_tokens",
-    "usd": "train_tokens",
+"""``least`` are bounds, ``screened`` those that the model of the compiler gave before the compiler
+did. The last is the value of XLA's flag that a candidate needs where it may be raised."""
+GOALS: Mapping[str, Direction] = MappingProxyType(
+    {name: figure.better for name, figure in FIGURES.items() if figure.better is not None}
+)
+"""The figures that can be a goal, with the way in which each is better."""
+
+
+_PLAIN = Figure()
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "": lambda value: format_amount(value).strip(),
+    "%": lambda value: f"{100 * value:.1f} %",
+    "devices": lambda value: str(round(value)),
+    "days": lambda value: f"{value:.1f}",
+    "s": format_time,
+    "J": format_energy,
+    "B": lambda value: format_quantity(value, "B"),
+    "USD each": lambda value: f"{value:.4g}",
 }
-"""The figures of a long run, and the key that each needs."""
+"""How figures are written, by their units."""
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Return a figure with its unit; nothing for one that is not known.
+
+    >>> figure_text("step_time_s", 0.25), figure_text("mfu", 0.4217), figure_text("devices", 8)
+    ('250 ms', '42.2 %', '8')
+    """
+    return "" if value is None else _FORMATS[FIGURES.get(name, _PLAIN).unit](value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,16 +371,16 @@ def read_goal(given: object, *, location: str = "") -> Goal:
                 "$.goal.pareto is no list of figures", location=location, hint="give two or more"
             )
         chosen = [_metric(name, location) for name in names]
-        return Goal(metrics=tuple((name, METRICS[name][0]) for name in chosen))
+        return Goal(metrics=tuple((name, GOALS[name]) for name in chosen))
     return Goal(metrics=((_metric(figures, location), Direction(way)),))
 
 
 def _metric(name: object, location: str) -> str:
-    if not isinstance(name, str) or name not in METRICS:
+    if not isinstance(name, str) or name not in GOALS:
         raise ConfigError(
             f"{name!r} is no figure that can be a goal",
             location=location,
-            hint=suggestion(str(name), METRICS),
+            hint=suggestion(str(name), GOALS),
         )
     return name
 

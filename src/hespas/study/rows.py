@@ -14,10 +14,9 @@ from typing import Any, cast
 
 from hespas.base.files import replaced_file, write_file
 from hespas.base.suggest import suggestion
-from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.errors import ConfigError, ExtraMissingError
 from hespas.program.program import SLOP_FLAG
-from hespas.study.goal import Goal, ordered
+from hespas.study.goal import FIGURES, Goal, figure_text, ordered
 from hespas.study.keys import Scalar, scalar_text
 
 
@@ -29,38 +28,6 @@ class Status(Enum):
     PRUNED = "pruned"
     FAILED = "failed"
     WAITING = "waiting"
-
-
-COLUMNS = (
-    "step_time_s",
-    "tokens_per_s_per_device",
-    "peak_memory_bytes",
-    "memory_capacity_bytes",
-    "devices",
-    "tokens_per_s",
-    "samples_per_s",
-    "mfu",
-    "compute_s",
-    "communication_s",
-    "exposed_communication_s",
-    "energy_j",
-    "energy_j_per_token",
-    "usd_per_step",
-    "usd_per_mtoken",
-    "goodput",
-    "tokens_per_day",
-    "usd_per_day",
-    "days",
-    "usd",
-    "screened_step_time_s",
-    "screened_peak_memory_bytes",
-    "least_step_time_s",
-    "least_memory_bytes",
-    "memory_limit_slop_factor",
-)
-"""The figures of a row, in the order of tables; ``least`` are bounds, ``screened`` those that the
-model of the compiler gave before the compiler did. The last is the value of XLA's flag that a
-candidate needs where it may be raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +57,7 @@ class Row:
             "reason": self.reason or None,
             "fidelity": self.fidelity or None,
             "fits": self.fits,
-            **{name: self.figures.get(name) for name in COLUMNS},
+            **{name: self.figures.get(name) for name in FIGURES},
         }
 
 
@@ -265,29 +232,7 @@ def ranking_text(found: Ranking) -> str:
 
 
 _MOST_ROWS = 30
-_SHOWN: Mapping[str, str] = {
-    "step_time_s": "step",
-    "tokens_per_s_per_device": "tokens/s/device",
-    "mfu": "MFU",
-    "peak_memory_bytes": "memory",
-}
-_TITLES = {
-    "samples_per_s": "samples/s",
-    "tokens_per_s": "tokens/s",
-    "usd_per_step": "USD/step",
-    "usd_per_mtoken": "USD/Mtoken",
-    "energy_j": "energy",
-    "energy_j_per_token": "energy/token",
-    "compute_s": "compute",
-    "communication_s": "communication",
-    "exposed_communication_s": "exposed",
-    "devices": "devices",
-    "goodput": "goodput",
-    "tokens_per_day": "tokens/day",
-    "usd_per_day": "USD/day",
-    "days": "days",
-    "usd": "USD",
-}
+_SHOWN = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
 
 
 def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) -> str:
@@ -332,11 +277,9 @@ def _varying(rows: Sequence[Row]) -> list[str]:
 def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> str:
     """Return the table in lines, best first; rows beyond ``most`` are counted."""
     varying = _varying(rows) or _keys(rows)
-    figures = dict(_SHOWN)
-    for name, _ in goal.metrics:
-        figures.setdefault(name, _TITLES.get(name, name))
-    known = [each for each in figures if any(row.figures.get(each) is not None for row in rows)]
-    head = ["", *varying, "status", *(figures[name] for name in known), ""]
+    names = dict.fromkeys((*_SHOWN, *(name for name, _ in goal.metrics)))
+    known = [each for each in names if any(row.figures.get(each) is not None for row in rows)]
+    head = ["", *varying, "status", *(FIGURES[name].title for name in known), ""]
     shown = rows[:most]
     lines = [head]
     for number, row in enumerate(shown, start=1):
@@ -364,36 +307,6 @@ def _cell(value: object) -> str:
         named = cast("Mapping[str, Scalar]", value)
         return ",".join(f"{name}={size}" for name, size in named.items() if size != 1) or "1"
     return "" if value is None else scalar_text(cast("Scalar", value))
-
-
-def figure_text(name: str, value: float | None) -> str:
-    """Return a figure with its unit; nothing for one that is not known.
-
-    >>> figure_text("step_time_s", 0.25), figure_text("mfu", 0.4217), figure_text("devices", 8)
-    ('250 ms', '42.2 %', '8')
-    """
-    if value is None:
-        return ""
-    match name:
-        case "mfu" | "goodput":
-            text = f"{100 * value:.1f} %"
-        case "devices":
-            text = str(round(value))
-        case _ if name.endswith("_bytes"):
-            text = format_quantity(value, "B")
-        case _ if name.endswith("_s") and not name.endswith("per_s"):
-            text = format_time(value)
-        case _ if name.startswith("energy"):
-            text = format_energy(value)
-        case "usd" | "usd_per_day":
-            text = format_amount(value).strip()
-        case "days":
-            text = f"{value:.1f}"
-        case _ if name.startswith("usd"):
-            text = f"{value:.4g}"
-        case _:
-            text = format_amount(value).strip()
-    return text
 
 
 def _aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:

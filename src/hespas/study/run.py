@@ -27,9 +27,9 @@ from hespas.study.executor import (
     Task,
     executor_of,
 )
-from hespas.study.goal import TIME_LIKE, Value, ordered
+from hespas.study.goal import FIGURES, Value, ordered
 from hespas.study.keys import WORKLOAD
-from hespas.study.rows import COLUMNS, Row, Status, flat, in_order
+from hespas.study.rows import Row, Status, flat, in_order
 from hespas.study.space import GENERATION, candidates_of, sampler_of
 from hespas.study.store import KeptOutcomes, Store, opened, reading
 from hespas.study.study import Study, StudyFidelity, study_of
@@ -193,7 +193,7 @@ def _how(run: _Run, number: int) -> _How:
 def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
     """Return the candidates whose bound is worse than what is to be compiled has already."""
     goal, count = run.study.goal, run.study.compiled_count
-    if not goal.is_single or goal.metrics[0][0] not in TIME_LIKE:
+    if not goal.is_single or not FIGURES[goal.metrics[0][0]].follows_time:
         return frozenset()
     best = [number for number in _ranked(run) if _holds_as_screened(run, number)]
     if len(best) < count:
@@ -318,7 +318,7 @@ def _evaluated(run: _Run, row: Row, status: Status, task: Task, outcome: Outcome
 
 
 def _in_columns(figures: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: figures[name] for name in COLUMNS if figures.get(name) is not None}
+    return {name: figures[name] for name in FIGURES if figures.get(name) is not None}
 
 
 def _fields(row: Row) -> dict[str, Value]:

@@ -20,9 +20,8 @@ from hespas.models.placement import ORDER
 from hespas.study.goal import (
     EVERYTHING,
     FASTEST,
-    LONG_RUN,
-    METRICS,
-    PRICED,
+    FIGURES,
+    GOALS,
     Constraint,
     Direction,
     Goal,
@@ -144,21 +143,12 @@ class Study:
                 location=self.location,
                 hint="add budget: {evaluations: 200}",
             )
-        priced = [name for name, _ in self.goal.metrics if name in PRICED]
-        if priced and not self.prices:
-            raise ConfigError(
-                f"the goal is {priced[0]}, and there are no prices",
-                location=self.location,
-                hint="add prices: a file with usd_per_device_hour and source of each part",
-            )
-        needed = [(name, LONG_RUN[name]) for name, _ in self.goal.metrics if name in LONG_RUN]
+        needed = [(name, key) for name, _ in self.goal.metrics for key in FIGURES[name].needs]
         for name, key in needed:
-            if key not in self.search:
-                value = "true" if key == "goodput" else "15T, and goodput: true"
+            if not (self.prices if key == "prices" else key in self.search):
+                verb, hint = _NEEDED[key]
                 raise ConfigError(
-                    f"the goal is {name}, and there is no {key}",
-                    location=self.location,
-                    hint=f"add {key}: {value}",
+                    f"the goal is {name}, and there {verb} {key}", location=self.location, hint=hint
                 )
         self._check_axes()
         self.where.check(dict.fromkeys(self.fields), location=self.location)
@@ -179,7 +169,7 @@ class Study:
         """The fields that constraints can name."""
         axes = [f"{MESH}.{axis.name}" for meshes in self.meshes for axis in meshes]
         settings = [f"{SETTINGS}.{name}" for name in self.settings]
-        found = (*known_keys(), *axes, *settings, *CLUSTER_FIELDS, *RESULT_FIELDS, *METRICS)
+        found = (*known_keys(), *axes, *settings, *CLUSTER_FIELDS, *RESULT_FIELDS, *GOALS)
         return tuple(dict.fromkeys(found))
 
     @property
@@ -223,6 +213,12 @@ class Study:
         return found
 
 
+_NEEDED = {
+    "prices": ("are no", "add prices: a file with usd_per_device_hour and source of each part"),
+    "goodput": ("is no", "add goodput: true"),
+    "train_tokens": ("is no", "add train_tokens: 15T, and goodput: true"),
+}
+"""What a goal needs: how its lack is said, and the remedy."""
 CLUSTER_FIELDS = ("cluster.devices", "cluster.part")
 RESULT_FIELDS = ("memory.fits", "memory.peak_bytes", "memory.capacity_bytes", "memory.free_bytes")
 
@@ -392,7 +388,7 @@ def _value_or_list(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _own() -> dict[str, object]:
-    figure = {"enum": list(METRICS)}
+    figure = {"enum": list(GOALS)}
     sizes = {"anyOf": [{"enum": [AUTO]}, *_either(_COUNT)]}
     mesh = {"anyOf": [{"type": "object", "additionalProperties": sizes}, {"type": "string"}]}
     plain = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}

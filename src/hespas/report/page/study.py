@@ -20,8 +20,8 @@ from hespas.report.page.specs import (
     time_unit,
     tooltips,
 )
-from hespas.study.goal import METRICS, Direction, Goal, fronts
-from hespas.study.rows import Row, Status, figure_text, pinned_text
+from hespas.study.goal import FIGURES, GOALS, Direction, Goal, figure_text, fronts
+from hespas.study.rows import Row, Status, pinned_text
 from hespas.study.run import Studied
 
 _MOST_BARS = 30
@@ -87,9 +87,12 @@ def _title(name: str) -> str:
 
 
 def _unit(name: str, values: Sequence[float]) -> Unit:
-    if name.endswith("_s") and not name.endswith("per_s"):
-        return time_unit(max(values))
-    return large_unit(max(values), "B" if name.endswith("_bytes") else "")
+    unit = FIGURES[name].unit
+    return (
+        time_unit(max(values))
+        if unit == "s"
+        else large_unit(max(values), unit if unit == "B" else "")
+    )
 
 
 def _with_unit(name: str, unit: Unit) -> str:
@@ -112,7 +115,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
     ]
     if len(points) < 2:
         return
-    goal = Goal(metrics=tuple((name, METRICS[name][0]) for name in (up, along)))
+    goal = Goal(metrics=tuple((name, GOALS[name]) for name in (up, along)))
     front = fronts([goal.keys(row.figures) for row, _, _ in points])
     up_unit, along_unit = (
         _unit(up, [y for _, y, _ in points]),
