@@ -104,7 +104,8 @@ def key_schema(key: str) -> dict[str, object]:
     if chosen.kinds == (int,) and chosen.parse is None:
         return {"type": "integer", "minimum": 1}
     text: dict[str, object] = {"type": "string"}
-    return {"anyOf": [text, {"type": "number"}]} if chosen.parse else text
+    is_number = chosen.parse is not None or chosen.unit is not None
+    return {"anyOf": [text, {"type": "number"}]} if is_number else text
 
 
 def scalar_text(value: Scalar) -> str:

@@ -88,11 +88,9 @@ def _title(name: str) -> str:
 
 def _unit(name: str, values: Sequence[float]) -> Unit:
     unit = FIGURES[name].unit
-    return (
-        time_unit(max(values))
-        if unit == "s"
-        else large_unit(max(values), unit if unit == "B" else "")
-    )
+    if unit == "s":
+        return time_unit(max(values))
+    return large_unit(max(values), unit if unit == "B" else "")
 
 
 def _with_unit(name: str, unit: Unit) -> str:
