@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hespas.compile import packages
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError
-from hespas.prediction import fidelity
+from hespas.prediction import fidelity, report_cache
 from hespas.study import entry
 
 
@@ -25,7 +25,7 @@ def _no_compiler(part: str | None) -> None:
 @contextmanager
 def base_install() -> Generator[None]:
     """Hide the installed compilers from what is decided automatically, and from nothing else."""
-    decide = fidelity.why_not_compiled
+    decide, state = fidelity.why_not_compiled, report_cache.installed_state
 
     def decided(node: str) -> str:
         with patch.object(packages, "compiler_versions", _not_installed):
@@ -34,5 +34,6 @@ def base_install() -> Generator[None]:
     with (
         patch.object(fidelity, "why_not_compiled", decided),
         patch.object(entry, "compiler_of", _no_compiler),
+        patch.object(report_cache, "installed_state", lambda: f"base of {state()}"),
     ):
         yield

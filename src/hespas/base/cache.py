@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -54,6 +55,33 @@ def code_digest(*folders: str) -> str:
         for file in files:
             digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+@cache
+def installed_state() -> str:
+    """Return a digest that changes with hespas' files, and with the packages that are installed.
+
+    Of files it has sizes and times of modification, of packages the versions: contents would take
+    longer to read than an answer to look up.
+    """
+    home = str(Path(__file__).resolve().parents[1])
+    found = [f"{path[len(home) :]} {size} {time_ns}" for path, size, time_ns in _files_in(home)]
+    for directory in sys.path:
+        with suppress(OSError), os.scandir(directory) as entries:
+            found += [entry.name for entry in entries if entry.name.endswith(".dist-info")]
+    return sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
+def _files_in(directory: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the path, size and time of modification of each file in a directory and below it."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    yield from _files_in(entry.path)
+            else:
+                stat = entry.stat()
+                yield entry.path, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ _COMMANDS = {
     },
 }
 _MODULES = {
-    "predict_commands": ("run", "explain", "memory", "kernels"),
+    "predict_commands": ("explain", "memory", "kernels"),
     "result_commands": ("compare", "report", "schema", "hardware"),
     "study_command": ("study", "sweep", "search"),
     "program_commands": ("export", "partition", "compile"),

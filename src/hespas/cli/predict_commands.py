@@ -1,24 +1,21 @@
-"""``hespas run``, ``explain``, ``memory`` and ``kernels``: a step, predicted."""
+"""``hespas explain``, ``memory`` and ``kernels``: what makes up a step."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-import msgspec
 
 from hespas.base.fields import options_in
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
-from hespas.cli.outputs import estimate_into, output_of, write_prediction, write_tasks
 from hespas.errors import ConfigError, option
 from hespas.memory.usage import memory_use
 from hespas.prediction import checks, composition, machines
 from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.prediction.figures.communication import communication_rows
-from hespas.prediction.figures.step import explain_rows, run_report
+from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.options import (
     CompileChoice,
@@ -32,71 +29,8 @@ from hespas.prediction.options import (
     ReportOptions,
     StepOptions,
 )
-from hespas.prediction.result import Prediction
-from hespas.report.run import explain_text, run_text
+from hespas.report.stages import explain_text, memory_json, memory_text
 from hespas.report.text import assumption_lines
-from hespas.split.flatten import MOST_OPERATIONS
-
-if TYPE_CHECKING:
-    from hespas.prediction.answer import PipelinePrediction
-
-
-@answering(
-    "run",
-    example="hespas run llama3-100m --mesh fsdp=4 --cluster 4xA100_SXM_40GB",
-    checks_target=True,
-)
-@flags.workload_argument
-@flags.derived(PredictOptions)
-@flags.timeline_option
-def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
-    """Predict how long one step of WORKLOAD takes, and why.
-
-    WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
-    a directory of XLA's dumps), one's own package.module:function, or a configuration (.json).
-    Where the node's compiler is installed, the program is compiled first. With --output the traces
-    and regions are written too.
-    """
-    options = flags.requested(given)
-    flags.check_verbose(options.report, json_file)
-    if not options.is_pipeline:
-        options = checks.checked(options)
-    check_targets(json_file, timeline, options.output.directory)
-    prediction = _predicted(options, whole=timeline is not None)
-    if timeline is not None:
-        write_prediction(prediction, timeline)
-    report = run_report(prediction)
-
-    def details() -> object:
-        # Texts need none of it.
-        from hespas.report.answers import detailed  # noqa: PLC0415
-
-        return msgspec.to_builtins(detailed(report, prediction))
-
-    return Answer(text=lambda: run_text(report, verbose=options.report.verbose), json=details)
-
-
-def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
-    """Predict a step, and write its regions and traces where they are asked for."""
-    if options.is_pipeline:
-        # Few models are divided into stages.
-        from hespas.prediction import staged  # noqa: PLC0415
-
-        if options.output.directory is not None:
-            raise ConfigError(
-                f"{option('output')} has no effect on a pipeline of several programs",
-                hint="drop it",
-            )
-        return staged.predict_pipeline(options)
-    if options.output.directory is None and not whole:
-        return composition.predict_folded(options, whole_up_to=MOST_OPERATIONS)
-    with output_of(options) as output:
-        prepared = composition.prepare(options)
-        estimates = estimate_into(prepared, options, output)
-        prediction = composition.finish(prepared, estimates, options)
-        write_tasks(prediction.tasks, output)
-    return prediction
-
 
 _NOT_OF_CHANGES = [
     each.name
@@ -153,8 +87,6 @@ def memory(top: int, **given: Any) -> Answer:
     WORKLOAD is a program or a configuration (.json). Where its node is given, the program is
     compiled for it first. As exported no operations are fused, which takes far more memory.
     """
-    from hespas.report.stages import memory_json, memory_text  # noqa: PLC0415 - of no use to run
-
     options = checks.checked(flags.requested(given))
     program = composition.load_alone(options)
     device = machines.device_of(options.estimate)

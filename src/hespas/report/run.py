@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hespas.base.units import format_amount, format_quantity, format_time
-from hespas.prediction.explain.changes import Change
-from hespas.prediction.figures.assumptions import assumptions_of_step
-from hespas.prediction.figures.breakdown import NO_NAME_ROW
-from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.schema import (
+    NO_NAME_ROW,
     CommunicationRow,
     ExplainRow,
     LayerRow,
@@ -20,8 +17,6 @@ from hespas.prediction.figures.schema import (
     RunReport,
     StageRow,
 )
-from hespas.prediction.figures.step import explain_rows
-from hespas.prediction.result import Prediction
 from hespas.report.text import (
     headline_lines,
     peak_text,
@@ -34,7 +29,7 @@ from hespas.report.text import (
 _MOST_ROWS = 10
 _MOST_COMMUNICATION = 8
 _MOST_CHANGES = 3
-_LEAST_GAIN = 0.0005
+LEAST_GAIN = 0.0005
 """Gains below this print as 0.0 %."""
 _ROUNDING = 1e-3
 _FREE_PIECES = (
@@ -62,37 +57,15 @@ def run_text(report: RunReport, *, verbose: bool = False) -> str:
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
-def explain_text(
-    prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
-) -> str:
-    """Return the changes as a table, the communication of the step, and what it rests on."""
-    system = prediction.system
-    where = f"{prediction.devices} x {prediction.device_name}"
-    where += f" on {system.name}" if system else ""
-    step = format_time(prediction.step_time_s)
-    groups = assumptions_of_step(prediction, prediction.estimates.total)
-    notes = [change.note for change in changes if change.note and change.gain >= _LEAST_GAIN]
-    noted = [wrapped(f"  - {note}", "    ") for note in notes]
-    communication = communication_lines(communication_rows(prediction))
-    return "\n".join([
-        f"{prediction.graph.program.source}: one step on {where} takes {step}",
-        "",
-        *_change_lines("If this changed, and nothing else", explain_rows(changes)),
-        "",
-        *(["What was found:", *noted, ""] if noted else []),
-        *([*communication, ""] if communication else []),
-        *step_assumption_lines(groups, prediction.warnings, verbose=verbose),
-    ])  # fmt: skip
-
-
 def main_change_lines(report: RunReport) -> list[str]:
     """Return the lines under ``hespas run`` for the changes that gain most; none without gains."""
-    gaining = [row for row in report.explain if row.gain >= _LEAST_GAIN][:_MOST_CHANGES]
-    return _change_lines("What would change it most", gaining) if gaining else []
+    gaining = [row for row in report.explain if row.gain >= LEAST_GAIN][:_MOST_CHANGES]
+    return change_lines("What would change it most", gaining) if gaining else []
 
 
-def _change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
-    gains = [row.gain if abs(row.gain) >= _LEAST_GAIN else 0.0 for row in rows]
+def change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
+    """Return the table of changes, each with the step then and what it gains."""
+    gains = [row.gain if abs(row.gain) >= LEAST_GAIN else 0.0 for row in rows]
     cells = [
         (row.change, format_time(row.step_time_s), f"{100 * gain:.1f} %")
         for row, gain in zip(rows, gains, strict=True)

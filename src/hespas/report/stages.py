@@ -1,4 +1,4 @@
-"""Results of single stages as JSON and text: algorithms, memory, simulations."""
+"""Results of single commands as JSON and text: changes, algorithms, memory, simulations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
 from hespas.memory.usage import MemoryUse
-from hespas.report.text import assumption_lines
+from hespas.prediction.explain.changes import Change
+from hespas.prediction.figures.assumptions import assumptions_of_step
+from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.step import explain_rows
+from hespas.prediction.result import Prediction
+from hespas.report.run import LEAST_GAIN, change_lines, communication_lines
+from hespas.report.text import assumption_lines, step_assumption_lines, wrapped
 from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
 from hespas.tasks.graph import devices_text
 
@@ -17,6 +23,29 @@ if TYPE_CHECKING:
     from hespas.collectives.verify import Verified
 
 _SHOWN_LINKS = 16
+
+
+def explain_text(
+    prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
+) -> str:
+    """Return the changes as a table, the communication of the step, and what it rests on."""
+    system = prediction.system
+    where = f"{prediction.devices} x {prediction.device_name}"
+    where += f" on {system.name}" if system else ""
+    step = format_time(prediction.step_time_s)
+    groups = assumptions_of_step(prediction, prediction.estimates.total)
+    notes = [change.note for change in changes if change.note and change.gain >= LEAST_GAIN]
+    noted = [wrapped(f"  - {note}", "    ") for note in notes]
+    communication = communication_lines(communication_rows(prediction))
+    return "\n".join([
+        f"{prediction.graph.program.source}: one step on {where} takes {step}",
+        "",
+        *change_lines("If this changed, and nothing else", explain_rows(changes)),
+        "",
+        *(["What was found:", *noted, ""] if noted else []),
+        *([*communication, ""] if communication else []),
+        *step_assumption_lines(groups, prediction.warnings, verbose=verbose),
+    ])  # fmt: skip
 
 
 def algorithm_json(verified: Verified, *, size_bytes: int) -> dict[str, object]:

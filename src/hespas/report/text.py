@@ -8,8 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.prediction.figures.communication import IDLE
-from hespas.prediction.figures.schema import AssumptionGroup, EnergyParts, RunReport
+from hespas.prediction.figures.schema import IDLE, AssumptionGroup, EnergyParts, RunReport
 
 if TYPE_CHECKING:
     pass

@@ -21,14 +21,13 @@ import sqlite3
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
 
-from hespas.base.cache import ContentCache
+from hespas.base.cache import ContentCache, installed_state
 from hespas.base.files import cache_home
 from hespas.errors import CacheError, OutputError
 from hespas.study.entry import Entry
@@ -384,7 +383,6 @@ def keep_files(contents: Mapping[str, bytes]) -> None:
 
 
 _MOST_BYTES = 2**28
-_HOME = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,16 +438,4 @@ def _names_files(values: Mapping[str, object]) -> bool:
 
 
 def _key(task: Task) -> str:
-    return sha256(canonical((task.key, task.with_report, _state()))).hexdigest()
-
-
-@cache
-def _state() -> str:
-    """Return what tells versions of hespas' files apart: a version may be changed in place."""
-    files = (path for path in sorted(_HOME.rglob("*")) if "__pycache__" not in path.parts)
-    found = [
-        (str(path.relative_to(_HOME)), stat.st_size, stat.st_mtime_ns)
-        for path in files
-        if path.is_file() and (stat := path.stat())
-    ]
-    return sha256(canonical(found)).hexdigest()
+    return sha256(canonical((task.key, task.with_report, installed_state()))).hexdigest()

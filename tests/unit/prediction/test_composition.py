@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import hespas
 from hespas.base.files import json_bytes
-from hespas.cli import predict_commands
+from hespas.cli import run_command
 from hespas.evidence.calibrate.steps import PipelineSteps, Workload
 from hespas.evidence.validate.measurements import read_steps
 from hespas.evidence.validate.recompute import Sources, recompute
@@ -71,7 +71,7 @@ def test_the_command_the_api_and_validate_predict_the_same_bytes(
 ) -> None:
     words = [str(program), "--node", NODE, "--system", SYSTEM, "--method", method, "--json", "-"]
     words += ["--fidelity", "compiled"]
-    by_command = CliRunner().invoke(predict_commands.run, words).stdout.encode()
+    by_command = CliRunner().invoke(run_command.run, words).stdout.encode()
     predicted = hespas.predict(program, NODE, SYSTEM, method=method, fidelity="compiled")
     by_api = json_bytes(msgspec.to_builtins(full_report(predicted)))
     by_pipeline = json_bytes(

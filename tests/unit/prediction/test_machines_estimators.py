@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import hespas
-from hespas.cli import predict_commands
+from hespas.cli import run_command
 from hespas.errors import ConfigError
 from hespas.price.driver import Estimator
 from hespas.price.estimate import Estimate, OpEstimate
@@ -103,7 +103,7 @@ def test_a_method_of_another_package_is_configured_like_ours(program: Path, tmp_
 
     configure({"region_time_s": 0.5, "num_npus": 4})
     words = [str(file), "--system", SYSTEM, "--json", "-"]
-    done = CliRunner().invoke(predict_commands.run, words)
+    done = CliRunner().invoke(run_command.run, words)
     assert json.loads(done.stdout)["compute_s"] == 0.5
     assert hespas.predict(program, file, SYSTEM).compute_s == 0.5
     configure({"region_tim_s": 0.5})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hespas.base.units import PS_PER_S
-from hespas.prediction.figures.schema import KindRow, LayerRow, PhaseRow
+from hespas.prediction.figures.schema import NO_NAME_ROW, KindRow, LayerRow, PhaseRow
 from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Step
 from hespas.price.estimate import Estimate, OpEstimate
@@ -27,7 +27,6 @@ from hespas.split.names import carried, operation_names
 from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
 
-NO_NAME_ROW = "(no name)"
 K = TypeVar("K", bound=Hashable)
 _CONTROL = frozenset({"call", "case", "composite", "if", "while"})
 

@@ -22,7 +22,7 @@ from typing import assert_never
 from hespas.base.units import PS_PER_S
 from hespas.hardware.interconnect import Dimension, Dimensions, Shape
 from hespas.hardware.system import System, interconnect_of
-from hespas.prediction.figures.schema import CommunicationRow
+from hespas.prediction.figures.schema import IDLE, CommunicationRow
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import groups_along, on_devices
@@ -177,8 +177,6 @@ def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch
             return members / blocks
 
 
-IDLE = "idle"
-"""The kind of the row of time in which nothing is under way."""
 _SUBSETS = 5
 _PERMUTE = "collective_permute"
 Axes = Sequence[tuple[str, int]]

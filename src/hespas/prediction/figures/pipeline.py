@@ -15,8 +15,8 @@ from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
 from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
-from hespas.prediction.figures.communication import IDLE, communication_rows, plain_row
-from hespas.prediction.figures.schema import CommunicationRow, PipelineReport, StageRow
+from hespas.prediction.figures.communication import communication_rows, plain_row
+from hespas.prediction.figures.schema import IDLE, CommunicationRow, PipelineReport, StageRow
 from hespas.prediction.figures.step import Ran
 from hespas.tasks.graph import devices_text
 from hespas.tasks.pipelining.options import Overlap

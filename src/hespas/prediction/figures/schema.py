@@ -11,6 +11,10 @@ from hespas.program.program import Fidelity
 
 SCHEMA_VERSION = 2
 """Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
+IDLE = "idle"
+"""The kind of the row of time in which nothing is under way."""
+NO_NAME_ROW = "(no name)"
+"""The row of what has no name in the program."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 

@@ -34,8 +34,9 @@ from hespas.prediction.figures.breakdown import (
     layer_rows,
     phase_rows,
 )
-from hespas.prediction.figures.communication import IDLE, communication_rows
+from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.schema import (
+    IDLE,
     SCHEMA_VERSION,
     BoundShares,
     EnergyParts,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hespas.base.units import format_quantity, format_time
-from hespas.prediction.figures.breakdown import NO_NAME_ROW
 from hespas.prediction.figures.schema import (
+    NO_NAME_ROW,
     KernelTimeRow,
     Peaks,
     PipelineReport,

@@ -9,7 +9,7 @@ from compilers import needs_gpu
 from hespas.prediction.explain.changes import main_changes
 from hespas.prediction.figures.communication import communication_rows
 from hespas.report.answers import Answer
-from hespas.report.run import explain_text
+from hespas.report.stages import explain_text
 
 SMALL = {
     "layers": "2",

@@ -1,0 +1,55 @@
+"""``hespas run``: a step, predicted, or what it came to before."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hespas.cli import flags
+from hespas.cli.answers import Answer, answering, check_targets
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.report_cache import report_cache
+from hespas.report.run import run_text
+
+log = logging.getLogger("hespas")
+
+
+@answering(
+    "run",
+    example="hespas run llama3-100m --mesh fsdp=4 --cluster 4xA100_SXM_40GB",
+    checks_target=True,
+)
+@flags.workload_argument
+@flags.derived(PredictOptions)
+@flags.timeline_option
+def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
+    """Predict how long one step of WORKLOAD takes, and why.
+
+    WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
+    a directory of XLA's dumps), one's own package.module:function, or a configuration (.json).
+    Where the node's compiler is installed, the program is compiled first. With --output the traces
+    and regions are written too.
+    """
+    options = flags.requested(given)
+    flags.check_verbose(options.report, json_file)
+    has_charts = json_file is not None
+    # A timeline is drawn from more than figures, and a log tells what is done.
+    is_made = timeline is not None or log.isEnabledFor(logging.INFO)
+    cached = None if is_made else report_cache(options, has_charts=has_charts)
+    report = None if cached is None else cached.read()
+    if report is None:
+        # What was predicted before needs none of it.
+        from hespas.cli.outputs import predicted_report  # noqa: PLC0415
+
+        report = predicted_report(options, json_file=json_file, timeline=timeline)
+        if cached is not None:
+            cached.write(report)
+    else:
+        check_targets(json_file, None)
+    return Answer(
+        text=lambda: run_text(report, verbose=options.report.verbose),
+        json=lambda: msgspec.to_builtins(report),
+    )

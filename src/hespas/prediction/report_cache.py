@@ -1,0 +1,112 @@
+"""Reports that are kept, so that the same prediction is not made twice.
+
+A report stands under a key of all that decides it: the options, the content of the program, what
+is installed, and the settings of JAX and XLA in the environment. Where that is not known, none is
+kept: of functions and dumps, where another option names a file, where a method runs something, and
+where a place for caches is named, or none wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from hespas.base.cache import ContentCache, installed_state
+from hespas.base.files import cache_home
+from hespas.errors import CacheError
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.options import PredictOptions
+
+_METHODS = ("roofline", "measured", "kernel", "compiler", "tensor_core", "systolic")
+"""Methods that hespas itself computes; others run programs."""
+_ENVIRONMENT = ("JAX_", "XLA_", "LIBTPU_")
+_MOST_BYTES = 2**26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCache:
+    """The place of one report; what can't be read or written there counts as missing."""
+
+    key: str
+
+    def read(self) -> RunReport | None:
+        """Return the report; None where there is none."""
+        with suppress(CacheError, msgspec.DecodeError):
+            content = self._files.read(self.key)
+            return None if content is None else msgspec.msgpack.decode(content, type=RunReport)
+        return None
+
+    def write(self, report: RunReport) -> None:
+        """Keep the report."""
+        with suppress(CacheError):
+            self._files.write(self.key, msgspec.msgpack.encode(report))
+
+    @property
+    def _files(self) -> ContentCache:
+        return ContentCache(
+            directory=cache_home() / "reports",
+            suffix=".report",
+            mark=b"hespas reports 1\n",
+            what="reports",
+            limit_bytes=_MOST_BYTES,
+        )
+
+
+def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | None:
+    """Return the place of a prediction's report; None where not all is known that decides it."""
+    estimate, output = options.estimate, options.output
+    is_elsewhere = estimate.cache_dir is not None or output.directory is not None
+    if is_elsewhere or estimate.disable_cache or estimate.in_memory_only_cache:
+        return None
+    if estimate.method not in (None, *_METHODS):
+        return None
+    try:
+        program = _program_state(options.program.file)
+        rest = replace(options, program=replace(options.program, file=None))
+        if program is None or any(_is_file(text) for text in _texts(rest)):
+            return None
+    except OSError:
+        return None
+    described = repr(options)
+    # An object without a description has its address.
+    if " at 0x" in described:
+        return None
+    set_here = sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
+    parts = (described, program, has_charts, set_here, installed_state())
+    return ReportCache(key=sha256(repr(parts).encode()).hexdigest())
+
+
+def _program_state(file: Path | None) -> str | None:
+    """Return the digest of a program's content, empty for a model; None where neither is known."""
+    if file is None or file.is_dir() or (":" in str(file) and not file.exists()):
+        return None
+    return sha256(file.read_bytes()).hexdigest() if file.exists() else ""
+
+
+def _is_file(text: str | Path) -> bool:
+    try:
+        return Path(text).exists()
+    except OSError:  # a text that is too long for a name
+        return False
+
+
+def _texts(value: object) -> Iterator[str | Path]:
+    """Yield the texts and paths among the values of options."""
+    if isinstance(value, str | Path):
+        yield value
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _texts(getattr(value, each.name))
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[Any, object]", value).values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("list[object]", value):
+            yield from _texts(each)
