@@ -279,10 +279,10 @@ def _received_bytes(task: CollectiveTask, members: int) -> float | None:
 def _bytes_per_s(dimension: Dimension) -> float:
     """Return what all links of a device along a dimension carry in one direction."""
     match dimension.shape:
-        case Shape.RING:
-            links = 2
         case Shape.FULLY_CONNECTED:
             links = dimension.size - 1
         case Shape.SWITCH:
             links = 1
+        case _:
+            links = 2  # a ring's
     return links * dimension.bandwidth_bytes_per_s

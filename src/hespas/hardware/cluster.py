@@ -209,7 +209,7 @@ def read_cluster(path: str | Path) -> Cluster:
         jitter=file.jitter,
         programs=tuple([
             ProgramOf(
-                traces=path.parent / entry.traces, devices=_numbers(entry.devices, location)
+                traces=Path(path).parent / entry.traces, devices=_numbers(entry.devices, location)
             )
             for entry in file.programs
         ]),

@@ -198,7 +198,7 @@ class SharedLinks:
                 return [source, target]
             case Shape.SWITCH:
                 return [source, count, target]
-            case Shape.RING:
+            case _:
                 up = (target - source) % count
                 step, hops = (1, up) if up <= count - up else (-1, count - up)
                 return [(source + step * hop) % count for hop in range(hops + 1)]

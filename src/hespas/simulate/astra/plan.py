@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from math import ceil, prod
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import choice
@@ -356,11 +356,9 @@ def hops(dimension: Dimension, distance: int) -> int:
             return 1
         case Shape.SWITCH:
             return 2
-        case Shape.RING:
+        case _:
             distance %= dimension.size
             return min(distance, dimension.size - distance)
-        case _:
-            assert_never(dimension.shape)
 
 
 def route(system: System, source: int, target: int) -> Route:
