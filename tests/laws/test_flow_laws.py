@@ -18,7 +18,7 @@ from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.flow.transfers import Demand, fair_rates
-from hespas.simulate.jobs import on_cluster
+from hespas.simulate.models import on_cluster
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import NUMBER_OF_KIND
 from hespas.tasks.graph import (

@@ -9,7 +9,7 @@ beside the model says how it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from math import ceil, isclose
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
+
+from msgspec import Struct
 
 from hespas.backends.tool import (
     BuiltProgram,
@@ -26,7 +28,7 @@ from hespas.backends.tool import (
     digest,
     refusal,
 )
-from hespas.base.decode import read_json
+from hespas.base.decode import decode, read_json
 from hespas.base.figures import Text
 from hespas.base.files import json_bytes
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
@@ -69,12 +71,14 @@ operands and results."""
 class _Cores:
     """ONNXim's own description of the cores, and the array that they are.
 
-    ``precision_bytes`` is the size of an element there, where it says that.
+    ``precision_bytes`` is the size of an element there, where it says that; ``silent`` are the keys
+    that it lacks, so that they could not be compared.
     """
 
     path: Path
     precision_bytes: int | None
     array: SystolicArray
+    silent: tuple[str, ...]
 
 
 def _prepare(
@@ -163,10 +167,7 @@ def make(spec: EstimatorSpec) -> Systolic:
         message = "method 'onnxim' needs core_config, the path of ONNXim's JSON file of the cores"
         raise refusal(message, "give one, such as a file of ONNXim's configs/")
     need_onnx()
-    path = Path(hardware.core_config).absolute()
-    description = _description(path)
-    silent = _unsaid(description, path, array)
-    cores = _Cores(path=path, precision_bytes=_precision_bytes(description, path), array=array)
+    cores = _cores(Path(hardware.core_config).absolute(), array)
     options = _options(hardware.model_options, program)
     operator = hardware.operator or "MatMul"
     timer = ToolTimer(
@@ -175,7 +176,7 @@ def make(spec: EstimatorSpec) -> Systolic:
         array=array,
         settings={
             "program": program.settings,
-            "core_config": digest(path),
+            "core_config": digest(cores.path),
             "operator": operator,
             "model_options": dict(options),
             "mapped": array.count > 1,
@@ -185,7 +186,7 @@ def make(spec: EstimatorSpec) -> Systolic:
         ),
         cycles=program.cycles,
         simulates_all=True,
-        notes=_notes(cores, operator, silent),
+        notes=_notes(cores, operator),
         simulated_bytes_per_s=_SIMULATED_BYTES_PER_S,
     )
     return with_timer(timer, hardware, spec)
@@ -216,49 +217,39 @@ def _options(given: Mapping[str, object] | None, program: BuiltProgram) -> Mappi
     return given
 
 
-def _notes(cores: _Cores, operator: Operator, silent: Sequence[str]) -> tuple[str, ...]:
+def _notes(cores: _Cores, operator: Operator) -> tuple[str, ...]:
     """Say what was taken for granted, the interface above all."""
     notes = [f"a product is an ONNX model of one {operator}"]
     if cores.array.count > 1:
         notes.append("a product too thin for its cores is cut into tiles of an array's size")
-    if silent:
-        notes.append(f"core_config has no {', '.join(silent)} to compare with the array")
+    if cores.silent:
+        notes.append(f"core_config has no {', '.join(cores.silent)} to compare with the array")
     if cores.precision_bytes is None:
         notes.append("core_config has no precision to compare with the size of elements")
     return tuple(notes)
 
 
-def _description(path: Path) -> Mapping[str, object]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ConfigError(
-            "is no JSON object", location=str(path), hint="give ONNXim's configuration"
-        )
-    return cast("Mapping[str, object]", value)
-
-
-def _precision_bytes(description: Mapping[str, object], path: Path) -> int | None:
-    """Return the size of an element that the file gives; `ConfigError` where that is no number."""
-    stated = list(_stated(description, "precision"))
-    for precision in stated:
-        if isinstance(precision, bool) or not isinstance(precision, int) or precision != stated[0]:
-            raise ConfigError(
-                f"precision is {_shown(precision)}",
-                location=str(path),
-                hint="give one size of an element, in bytes",
-            )
-    return cast("int", stated[0]) if stated else None
-
-
 _MHZ = 1e6
 
 
-def _unsaid(description: Mapping[str, object], path: Path, array: SystolicArray) -> tuple[str, ...]:
-    """Return the keys that the file lacks, so that they could not be compared.
+class _Core(Struct, frozen=True, kw_only=True):
+    """What ONNXim's own description says of cores, at its top or of each."""
 
-    Raises `ConfigError`, with both figures, where file and array disagree. A key stands at the top
-    of the file or for each core.
-    """
+    core_height: int | float | None = None
+    core_width: int | float | None = None
+    core_freq: int | float | None = None
+    num_cores: int | None = None
+    core_type: str | None = None
+    precision: int | None = None
+
+
+class _Description(_Core, frozen=True, kw_only=True):
+    core_config: dict[str, _Core] = {}
+
+
+def _cores(path: Path, array: SystolicArray) -> _Cores:
+    """Return the cores; `ConfigError`, with both figures, where file and array disagree."""
+    file = decode(read_json(path), _Description, location=str(path))
     figures: Mapping[str, tuple[str, float | str]] = {
         "core_height": ("array_rows", array.rows),
         "core_width": ("array_columns", array.columns),
@@ -268,38 +259,36 @@ def _unsaid(description: Mapping[str, object], path: Path, array: SystolicArray)
     }
     silent: list[str] = []
     for key, (name, own) in figures.items():
-        stated = list(_stated(description, key))
-        for value in stated:
-            if not _same(value, own):
-                raise ConfigError(
-                    f"{key} is {_shown(value)}, {name} of the array {_shown(own)}",
-                    location=str(path),
-                    hint="make the two agree",
-                )
+        stated = _stated(file, key)
+        other = next((value for value in stated if not _same(value, own)), None)
+        if other is not None:
+            raise ConfigError(
+                f"{key} is {_shown(other)}, {name} of the array {_shown(own)}",
+                location=str(path),
+                hint="make the two agree",
+            )
         if not stated:
             silent.append(key)
-    return tuple(silent)
+    precisions = _stated(file, "precision")
+    if len({*precisions}) > 1:
+        hint = "give one size of an element, in bytes"
+        raise ConfigError(f"precision is {precisions}", location=str(path), hint=hint)
+    size_bytes = cast("int", precisions[0]) if precisions else None
+    return _Cores(path=path, precision_bytes=size_bytes, array=array, silent=tuple(silent))
 
 
-def _stated(top: Mapping[str, object], key: str) -> Iterator[object]:
-    if key in top:
-        yield top[key]
-    cores = top.get("core_config")
-    if isinstance(cores, dict):
-        for core in cast("Mapping[str, object]", cores).values():
-            if isinstance(core, dict) and key in core:
-                yield cast("Mapping[str, object]", core)[key]
+def _stated(file: _Description, key: str) -> list[float | str]:
+    values = [getattr(core, key) for core in (file, *file.core_config.values())]
+    return [value for value in values if value is not None]
 
 
-def _same(stated: object, own: float | str) -> bool:
-    if isinstance(own, str):
+def _same(stated: float | str, own: float | str) -> bool:
+    if isinstance(stated, str) or isinstance(own, str):
         return stated == own
-    if isinstance(stated, bool) or not isinstance(stated, int | float):
-        return False
     return isclose(stated, own, rel_tol=1e-9)
 
 
-def _shown(value: object) -> str:
+def _shown(value: float | str) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 

@@ -22,8 +22,7 @@ from hespas.collectives.algorithms import (
     binary_tree_all_reduce,
     chain,
 )
-from hespas.collectives.patterns import Form
-from hespas.collectives.schedule import Rounds, Schedule
+from hespas.collectives.schedule import Form, Rounds, Schedule
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import (

@@ -127,7 +127,7 @@ def _has_graphs(prefix: str) -> bool:
 
 
 def _made(source: str, collective: CollectiveKind, ranks: int | None) -> Program:
-    from hespas.collectives.lowering import common_program  # noqa: PLC0415 (as above)
+    from hespas.collectives.program import common_program  # noqa: PLC0415 (as above)
 
     if ranks is None:
         raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
@@ -135,8 +135,7 @@ def _made(source: str, collective: CollectiveKind, ranks: int | None) -> Program
 
 
 def _graphs(prefix: Path, collective: CollectiveKind, ranks: int | None) -> Verified | None:
-    from hespas.collectives.chakra_graphs import read_graphs  # noqa: PLC0415 (as above)
-    from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_graphs import read_graphs, verify_graphs  # noqa: PLC0415
 
     graphs = read_graphs(prefix)
     _check_ranks(str(prefix), ranks, len(graphs))

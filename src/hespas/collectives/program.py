@@ -1,15 +1,25 @@
 """A collective program: what every threadblock of every rank does, step by step.
 
 Source of the terms and of what steps do: MSCCL, whose runtime reads such programs from XML.
+`program` writes a schedule out as one. A connection between two ranks gets a threadblock at either
+end; one that sends to a rank and receives from one, the same or, in a ring, another, does both.
+Steps that touch the same memory keep the order of the rounds: where they are of different
+threadblocks, one waits for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import isqrt
 from typing import NamedTuple, Self
 
+from hespas.base.figures import MOST_ALGORITHM_CHUNKS
+from hespas.collectives.algorithms import ALGORITHMS
+from hespas.collectives.schedule import Message, Operation, Rounds, Schedule
+from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
 
 
@@ -171,3 +181,248 @@ def step_text(rank: int, step: StepId) -> str:
 def place_text(place: Place) -> str:
     """Return how errors name a chunk."""
     return f"{place.buffer.name.lower()} chunk {place.offset}"
+
+
+_IN_INPUT = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER)
+
+
+def program(schedule: Schedule) -> Program:
+    """Return the program of a schedule; `hespas.collectives.verify.verify` checks it.
+
+    It works in place, except for an all-to-all. Raises `AlgorithmError` for one that no program
+    does: a barrier, which moves no data, and what switches add up.
+    """
+    is_in_switch = any(one.operation is Operation.IN_SWITCH for one in schedule.rounds)
+    if is_in_switch or not schedule.parts:
+        raise AlgorithmError(f"{schedule.name} {schedule.collective.value} has no program")
+    members = schedule.members
+    is_all_to_all = schedule.collective is CollectiveKind.ALL_TO_ALL
+    larger = schedule.parts // (members if is_all_to_all else 1)
+    inputs, outputs = chunk_counts(schedule.collective, members, larger)
+    ranks = [_RankWriter(rank, schedule) for rank in range(members)]
+    for rounds, messages in schedule.by_round():
+        for rank in ranks:
+            rank.write_round(rounds, messages)
+    return Program(
+        name=f"{schedule.name.replace('-', '_')}_{schedule.collective.value}_{members}",
+        collective=schedule.collective,
+        input_chunks=inputs,
+        output_chunks=outputs,
+        is_in_place=not is_all_to_all,
+        ranks=tuple([rank.written() for rank in ranks]),
+        root=schedule.root,
+    )
+
+
+def common_program(name: str, collective: CollectiveKind, ranks: int) -> Program:
+    """Return the program of one of `hespas.collectives.algorithms.ALGORITHMS`.
+
+    Raises `AlgorithmError` where it can't run the collective among so many ranks.
+    """
+    if ranks * ranks > MOST_ALGORITHM_CHUNKS:
+        hint = f"give at most {isqrt(MOST_ALGORITHM_CHUNKS)}"
+        raise AlgorithmError(f"there are {ranks} ranks", location=name, hint=hint)
+    return program(ALGORITHMS[name].schedule(collective, ranks, is_contiguous=True))
+
+
+_Sent = tuple[Message, range]
+
+
+_SEND, _RECEIVE = 0, 1
+
+
+@dataclass(slots=True)
+class _Block:
+    """A threadblock that is being written, with the peers that it sends to and receives from.
+
+    ``ended`` gives, by the number of another threadblock, how many steps of it have surely ended
+    when the next step begins.
+    """
+
+    number: int
+    channel: int
+    peers: list[int | None] = field(default_factory=lambda: [None, None])
+    steps: list[Step] = field(default_factory=list[Step])
+    ended: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(slots=True)
+class _Accesses:
+    """The steps that touched a chunk last: what wrote it, and what has read it since."""
+
+    write: StepId | None = None
+    reads: list[StepId] = field(default_factory=list[StepId])
+
+
+class _RankWriter:
+    """Writes the threadblocks of one rank, round by round."""
+
+    def __init__(self, rank: int, schedule: Schedule) -> None:
+        self._rank = rank
+        self._schedule = schedule
+        self._blocks: list[_Block] = []
+        self._local: _Block | None = None
+        self._accesses: dict[Place, _Accesses] = defaultdict(_Accesses)
+        self._ended_after: dict[StepId, dict[int, int]] = {}
+        self._scratch: dict[object, int] = {}
+
+    def write_round(self, rounds: Rounds, messages: list[_Sent]) -> None:
+        """Write the steps of one round: what is sent, what comes, and what is added then."""
+        targets: dict[int, set[int]] = defaultdict(set)
+        for message, parts in messages:
+            if message.source == self._rank:
+                targets[message.channel].add(message.target)
+                block = self._block(message.channel, _SEND, message.target, set())
+                for part, count in _pieces(parts):
+                    place = self._place(part)
+                    self._add(block, StepKind.SEND, place, place, count)
+        # In a ring, the threadblock that sends to the next also receives from the previous.
+        arriving = [
+            (self._block(one.channel, _RECEIVE, one.source, targets[one.channel]), one, parts)
+            for one, parts in messages
+            if one.target == self._rank
+        ]
+        adding: list[tuple[Place, Place, int]] = []
+        for block, message, parts in sorted(arriving, key=lambda one: one[0].number):
+            for part, count in _pieces(parts):
+                place = target = self._place(part)
+                kind = StepKind.RECEIVE
+                if rounds.is_staged:
+                    target = self._scratch_place((message, part), count)
+                    adding.append((target, place, count))
+                elif rounds.operation is Operation.REDUCE:
+                    kind = StepKind.RECEIVE_REDUCE_COPY
+                self._add(block, kind, place, target, count)
+        for staging, place, count in adding:
+            self._add(self._local_block(), StepKind.REDUCE, staging, place, count)
+
+    def written(self) -> Rank:
+        """Return the rank; of an all-to-all, its part for itself is copied."""
+        if self._schedule.collective is CollectiveKind.ALL_TO_ALL:
+            source, target = Place(Buffer.INPUT, self._rank), Place(Buffer.OUTPUT, self._rank)
+            self._add(self._local_block(), StepKind.COPY, source, target, 1)
+        # Threadblocks of one channel stand together.
+        order = sorted(self._blocks, key=lambda block: block.channel)
+        number_of = {block.number: index for index, block in enumerate(order)}
+        return Rank(
+            scratch_chunks=len(self._scratch),
+            threadblocks=tuple([_numbered(block, number_of) for block in order]),
+        )
+
+    def _block(self, channel: int, end: int, peer: int, targets: set[int]) -> _Block:
+        """Return the threadblock that sends to a peer, or receives from it.
+
+        One that is free at this end serves if its other peer is the same, or the only target.
+        """
+        partners = {peer, *targets} if len(targets) == 1 else {peer}
+        blocks = [block for block in self._blocks if block.channel == channel]
+        for block in blocks:
+            if block.peers[end] == peer:
+                return block
+        for block in blocks:
+            if block.peers[end] is None and block.peers[1 - end] in partners:
+                block.peers[end] = peer
+                return block
+        block = self._new_block(channel)
+        block.peers[end] = peer
+        return block
+
+    def _local_block(self) -> _Block:
+        """Return the threadblock that neither sends nor receives."""
+        if self._local is None:
+            self._local = self._new_block(0)
+        return self._local
+
+    def _new_block(self, channel: int) -> _Block:
+        self._blocks.append(_Block(len(self._blocks), channel))
+        return self._blocks[-1]
+
+    def _place(self, part: int) -> Place:
+        """Return where a part is on this rank, as it comes, goes or stays."""
+        schedule = self._schedule
+        if schedule.collective is not CollectiveKind.ALL_TO_ALL:
+            return Place(Buffer.INPUT if schedule.collective in _IN_INPUT else Buffer.OUTPUT, part)
+        origin, destination = divmod(part, schedule.members)
+        if origin == self._rank:
+            return Place(Buffer.INPUT, destination)
+        if destination == self._rank:
+            return Place(Buffer.OUTPUT, origin)
+        return self._scratch_place(part, 1)
+
+    def _scratch_place(self, content: object, count: int) -> Place:
+        offsets = [
+            self._scratch.setdefault((content, index), len(self._scratch)) for index in range(count)
+        ]
+        return Place(Buffer.SCRATCH, offsets[0])
+
+    def _add(self, block: _Block, kind: StepKind, source: Place, target: Place, count: int) -> None:
+        """Add a step, which waits for what touched the same chunks."""
+        reads = _chunks(source, count) if kind.reads else []
+        if kind is StepKind.REDUCE:
+            reads += _chunks(target, count)
+        writes = _chunks(target, count) if kind.writes else []
+        waits = self._waits_for(block, reads, writes)
+        # A step waits for one other. A nop waits for each further one, and for all of a receive.
+        last = waits.pop() if waits and not kind.receives else None
+        block.steps += [wait_step(after) for after in waits]
+        block.steps.append(Step(kind=kind, source=source, target=target, count=count, after=last))
+        step = StepId(block.number, len(block.steps) - 1)
+        self._ended_after[step] = {**block.ended, block.number: len(block.steps)}
+        for place in reads:
+            self._accesses[place].reads.append(step)
+        for place in writes:
+            self._accesses[place] = _Accesses(write=step)
+
+    def _waits_for(self, block: _Block, reads: list[Place], writes: list[Place]) -> list[StepId]:
+        """Return the steps of other threadblocks to wait for, none of which waits for another."""
+        earlier = {self._accesses[place].write for place in (*reads, *writes)}
+        earlier |= {step for place in writes for step in self._accesses[place].reads}
+        waits = [
+            step
+            for step in earlier
+            if step is not None
+            and step.threadblock != block.number
+            and block.ended.get(step.threadblock, 0) <= step.step
+        ]
+        waits = [
+            step
+            for step in waits
+            if not any(
+                other != step and self._ended_after[other].get(step.threadblock, 0) > step.step
+                for other in waits
+            )
+        ]
+        for step in waits:
+            for number, steps in self._ended_after[step].items():
+                block.ended[number] = max(block.ended.get(number, 0), steps)
+        return sorted(waits)
+
+
+def _pieces(parts: range) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) of parts that are next to each other."""
+    if parts.step == 1 and parts:
+        yield parts[0], len(parts)
+    else:
+        yield from ((part, 1) for part in parts)
+
+
+def _chunks(place: Place, count: int) -> list[Place]:
+    return [Place(place.buffer, place.offset + index) for index in range(count)]
+
+
+def _numbered(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
+    """Return a threadblock, with the final numbers of all."""
+    steps = [
+        step
+        if step.after is None
+        else replace(step, after=StepId(number_of[step.after.threadblock], step.after.step))
+        for step in block.steps
+    ]
+    send_peer, receive_peer = block.peers
+    return Threadblock(
+        id=number_of[block.number],
+        send_peer=send_peer,
+        receive_peer=receive_peer,
+        channel=block.channel,
+        steps=tuple(steps),
+    )

@@ -274,11 +274,7 @@ def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
         },
         devices,
     )
-    both = [
-        Edge(source=source, target=target, bandwidth_bytes_per_s=bandwidth, latency_s=late)
-        for ends, (bandwidth, late) in _with_figures(edges, graph, figures)
-        for source, target in (ends, ends[::-1])
-    ]
+    both = [way for edge in _with_figures(edges, graph, figures) for way in (edge, edge.reversed)]
     ends_of = dict.fromkeys(edge.source for edge in both)
     switches = tuple([name for name in graph.nodes if name in ends_of and name not in {*devices}])
     return Graph(devices=devices, switches=switches, edges=tuple(both))
@@ -305,7 +301,7 @@ def _between_devices(
 
 def _with_figures(
     edges: Mapping[tuple[str, str], _Link], graph: _Expanded, figures: MachineFile
-) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
+) -> Iterator[Edge]:
     """Yield edges with bandwidth and latency: of the options, or else of the file."""
     is_latency_used = False
     for ends, link in edges.items():
@@ -321,7 +317,7 @@ def _with_figures(
         if late is None:
             message = f"it does not say the latency of the link {link.name!r}"
             raise graph.error(message, "give link_latency_s, that of links without one")
-        yield ends, (bandwidth, late)
+        yield Edge(*ends, bandwidth, late)
     if figures.link_latency_s is not None and not is_latency_used:
         raise graph.error("link_latency_s has no effect: all links have a latency", "drop it")
 

@@ -260,16 +260,16 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
 
 
 def _fabric(file: _NetworkFile, path: Path) -> Fabric:
-    given = (file.dimensions, file.dragonfly, file.graph, file.machine)
-    count = len(given) - given.count(None)
-    if count != 1:
+    networks = (file.dimensions, file.dragonfly, file.graph, file.machine)
+    given = [network for network in networks if network is not None]
+    if len(given) != 1:
         hint = "give one of dimensions, dragonfly, graph and machine"
-        raise HardwareError(f"{count} networks are given", location=str(path), hint=hint)
+        raise HardwareError(f"{len(given)} networks are given", location=str(path), hint=hint)
     try:
-        match given:
-            case list() as dimensions, None, None, None:
+        match given[0]:
+            case list() as dimensions:
                 return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
-            case None, _DragonflyFile() as dragonfly, None, None:
+            case _DragonflyFile() as dragonfly:
                 return Dragonfly(
                     groups=dragonfly.groups,
                     routers_per_group=dragonfly.routers_per_group,
@@ -278,16 +278,18 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                     local_link=_link(dragonfly.local_link, path)[1],
                     global_link=_link(dragonfly.global_link, path)[1],
                 )
-            case None, None, _GraphFile() as graph, None:
-                return _graph(graph, path)
-            case None, None, str(name), None:
+            case MachineFile() as machine:
+                described = path.parent / machine.file
+                is_infragraph = described.suffix in _OF_INFRAGRAPH
+                return (read_infragraph if is_infragraph else read_machine_links)(
+                    described, machine
+                )
+            case str(name):
                 graph_file = path.parent / name
                 graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
                 return _graph(graph, path)
-            case None, None, None, MachineFile() as machine:
-                return _machine(path.parent / machine.file, machine)
-            case _:
-                raise AssertionError
+            case graph:
+                return _graph(graph, path)
     except HardwareError as error:
         error.location = error.location or str(path)
         raise
@@ -337,24 +339,13 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
             message = f"a link goes from {link.source!r} to {link.target!r}"
             hint = "name two nodes of devices and switches"
             raise HardwareError(message, location=str(path), hint=hint)
-        edges += [
-            Edge(
-                source=source,
-                target=target,
-                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-                latency_s=link.latency_s,
-            )
-            for source, target in ((ends, ends[::-1]) if link.both_ways else (ends,))
-        ]
+        edges.append(Edge(*ends, link.bandwidth_bytes_per_s, link.latency_s))
+        if link.both_ways:
+            edges.append(edges[-1].reversed)
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
 
 
 _OF_INFRAGRAPH = (".yml", ".yaml", ".json")
-
-
-def _machine(path: Path, figures: MachineFile) -> Graph:
-    read = read_infragraph if path.suffix in _OF_INFRAGRAPH else read_machine_links
-    return read(path, figures)
 
 
 _MULTI_AXIS, _LOOP = "multi-axis-rings", "hamiltonian-ring"

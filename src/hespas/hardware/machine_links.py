@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +22,7 @@ from hespas.base.figures import NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Edge:
     """A link from one node to another, by their names; one direction."""
 
@@ -30,6 +30,11 @@ class Edge:
     target: str
     bandwidth_bytes_per_s: float
     latency_s: float
+
+    @property
+    def reversed(self) -> Edge:
+        """The same link in the other direction."""
+        return replace(self, source=self.target, target=self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +138,9 @@ def read_machine_links(path: Path, figures: MachineFile) -> Graph:
             )
     if not machine.order:
         raise machine.error("it has no device", "write it on a machine with GPUs")
-    found = _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
-    edges = [
-        Edge(
-            source=source,
-            target=target,
-            bandwidth_bytes_per_s=rate,
-            latency_s=figures.link_latency_s,
-        )
-        for (source, target), rate in found.items()
-    ]
-    ends = dict.fromkeys(source for source, _ in found)
+    rates = _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
+    edges = [Edge(*ends, rate, figures.link_latency_s) for ends, rate in rates.items()]
+    ends = dict.fromkeys(source for source, _ in rates)
     switches = tuple([name for name in ends if name not in machine.order])
     return Graph(devices=machine.devices, switches=switches, edges=tuple(edges))
 

@@ -233,7 +233,7 @@ _LISTED = (
     Method(
         name="scalesim",
         summary="SCALE-Sim",
-        factory="hespas.backends.scalesim:make",
+        factory="hespas.backends.packages:make",
         configuration="hespas.price.systolic:SystolicHardware",
         device_use=DeviceUse.NONE,
         extra="scalesim",
@@ -241,7 +241,7 @@ _LISTED = (
     Method(
         name="zigzag_onnx",
         summary="ZigZag",
-        factory="hespas.backends.zigzag:make",
+        factory="hespas.backends.packages:make_zigzag",
         configuration="hespas.price.systolic:SystolicHardware",
         device_use=DeviceUse.NONE,
         extra="zigzag",

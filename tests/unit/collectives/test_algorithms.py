@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from hespas.collectives.lowering import program
-from hespas.collectives.patterns import Form, Pattern
-from hespas.collectives.schedule import CollectiveAlgorithm, Message, Rounds
+from hespas.collectives.program import program
+from hespas.collectives.schedule import CollectiveAlgorithm, Form, Message, Pattern, Rounds
 from hespas.collectives.verify import verify
 from hespas.program.collectives import CollectiveKind
 

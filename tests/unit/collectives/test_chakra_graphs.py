@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
-from hespas.collectives.chakra_graphs import read_graphs, write_graphs
-from hespas.collectives.chakra_verify import verify_graphs
-from hespas.collectives.lowering import common_program
+from hespas.collectives.chakra_graphs import read_graphs, verify_graphs, write_graphs
+from hespas.collectives.program import common_program
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, gcd, prod
 
-from hespas.hardware.microarchitecture import Microarchitecture
+from hespas.hardware.presets import Microarchitecture
 from hespas.lower.roles import weight
 from hespas.price.kernel import (
     COLUMN_REDUCTION,

@@ -18,7 +18,7 @@ from hespas.base.files import write_file
 from hespas.base.version import __version__
 from hespas.errors import OutputError, ProgramError
 from hespas.hardware.device import Device
-from hespas.hardware.microarchitecture import (
+from hespas.hardware.presets import (
     Microarchitecture,
     load_microarchitecture,
     microarchitecture_at,

@@ -24,7 +24,7 @@ from math import ceil, hypot
 import msgspec
 
 from hespas.base.units import format_bytes_binary
-from hespas.hardware.microarchitecture import Microarchitecture
+from hespas.hardware.presets import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
 from hespas.price.kernel import COPY, WARP
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, Literal, Protocol, assert_never
 
-from hespas.collectives.patterns import tree_parent
+from hespas.collectives.schedule import tree_parent
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.durations import RelayRounds, message_bytes, relay_rounds
@@ -263,7 +263,7 @@ class Node:
 def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
     """Return a member's neighbours in the tree whose root is the last, or mirrored, the first.
 
-    It is the tree of `hespas.collectives.patterns.tree_parent` among a power of two, whose member
+    It is the tree of `hespas.collectives.schedule.tree_parent` among a power of two, whose member
     0 stands at the end of the list.
 
     >>> tree_node(4, 1, is_mirrored=False)

@@ -20,8 +20,18 @@ from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.simulate.astra.durations import ClosedForms, GroupShape, Span
 from hespas.simulate.astra.folding import Channel, GroupClass
-from hespas.simulate.device import EVERYONE, NEVER, NO_GROUP, Device, Stream, StreamKey, TaskRun
-from hespas.simulate.engine import End, Engine, Match
+from hespas.simulate.engine import (
+    EVERYONE,
+    NEVER,
+    NO_GROUP,
+    Device,
+    End,
+    Engine,
+    Match,
+    Stream,
+    StreamKey,
+    TaskRun,
+)
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, Mailbox, Mailboxes
 from hespas.simulate.timeline import FROM_HOST, TO_HOST
 from hespas.tasks.graph import (

@@ -42,8 +42,7 @@ from hespas.simulate.astra.plan import (
     reduce_ns,
     task_text,
 )
-from hespas.simulate.device import EVERYONE, NEVER, Device, TaskRun
-from hespas.simulate.engine import End, Engine, Match
+from hespas.simulate.engine import EVERYONE, NEVER, Device, End, Engine, Match, TaskRun
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, check_memory
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.chakra.reader import read_messages
@@ -318,7 +317,7 @@ def _read_algorithm(path: str) -> Program:
 
 def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
     """Warn of graphs that don't compute what they are used for."""
-    from hespas.collectives.chakra_verify import verify_graphs  # noqa: PLC0415 (as above)
+    from hespas.collectives.chakra_graphs import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]
     try:

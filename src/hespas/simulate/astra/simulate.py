@@ -19,8 +19,8 @@ from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import Folded, check_group, fold
 from hespas.simulate.astra.plan import ContentionModel, endpoint_ns, has_custom_collectives
-from hespas.simulate.device import EVERYONE, Device, work_of
-from hespas.simulate.jobs import REPLAY, is_replay, with_durations
+from hespas.simulate.engine import EVERYONE, Device, work_of
+from hespas.simulate.models import REPLAY, is_replay, with_durations
 from hespas.simulate.timeline import Timeline, host_streams
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -12,8 +12,8 @@ from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.plan import ContentionModel, has_custom_collectives
 from hespas.simulate.astra.simulate import checked_system
-from hespas.simulate.device import EVERYONE, Device, Work
-from hespas.simulate.jobs import is_replay
+from hespas.simulate.engine import EVERYONE, Device, Work
+from hespas.simulate.models import is_replay
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import read_groups
 from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES

@@ -7,6 +7,6 @@ judges `topology.make_topology`.
 
 A job passes through the modules in this order: `groups` finds who communicates with whom,
 `planning` chooses an algorithm (its steps and their prices: `algorithms`), `symmetry`
-divides devices, groups and links into classes, and `network` says when the transfers of one device
-of each class end (`transfers`).
+divides devices, groups and links into classes, and `simulate` runs one device of each class and its
+`transfers`.
 """

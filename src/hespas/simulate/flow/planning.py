@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from hespas.base.suggest import suggestion
-from hespas.collectives.patterns import Along, Form, Pattern, shift
-from hespas.collectives.schedule import HIERARCHICAL, phases
+from hespas.collectives.schedule import HIERARCHICAL, Along, Form, Pattern, phases, shift
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
 from hespas.hardware.links import Link, MeasuredCollective

@@ -2,34 +2,222 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
+from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.machine_links import Graph
-from hespas.hardware.system import System, interconnect_of
+from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, interconnect_of
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
+from hespas.simulate.engine import (
+    EVERYONE,
+    NO_GROUP,
+    Device,
+    End,
+    Engine,
+    Match,
+    StreamKey,
+    TaskRun,
+    work_of,
+)
 from hespas.simulate.flow.algorithms import Pricer
-from hespas.simulate.flow.network import run_flow
+from hespas.simulate.flow.groups import Signature, signature_of
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import make_topology
-from hespas.simulate.flow.transfers import PIECES
-from hespas.simulate.jobs import with_durations
-from hespas.simulate.models import SPECIFIED
-from hespas.simulate.timeline import Timeline
+from hespas.simulate.flow.transfers import PIECES, Transfer, Transfers, make_transfer
+from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
+from hespas.simulate.models import SPECIFIED, with_durations
+from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
+    EmptyTask,
     Job,
+    MemoryTask,
+    ReceiveTask,
     SendTask,
+    Task,
     TaskGraph,
     as_job,
+    devices_text,
     find_roles,
 )
+
+_MOST_NAMED = 16
+
+
+def stream_of(task: Task, group: int) -> StreamKey | None:
+    """Return the stream of a task; None for a receive, and for what takes no time.
+
+    A device computes one thing at a time; so do its CPU, its memory, and each direction of the link
+    to its host. Collectives of one group, and messages to one device, keep the order of the program
+    among each other, and overlap with those of other groups and devices.
+    """
+    match task:
+        case ComputeTask():
+            return ("CPU" if task.is_on_host else "compute", NO_GROUP)
+        case CollectiveTask():
+            return ("collectives", group)
+        case SendTask():
+            return ("sends", group)
+        case MemoryTask(duration_ps=None):
+            return ("memory", NO_GROUP)
+        case MemoryTask():
+            return (TO_HOST if task.is_store else FROM_HOST, NO_GROUP)
+        case ReceiveTask() | EmptyTask():
+            return None
+
+
+def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeline, ...]:
+    """Run classes of devices to their ends, and return what they did.
+
+    ``remote`` is the memory outside the devices, of which each has its own. Raises
+    `SimulationError` if members of a group start different collectives, and for a deadlock.
+    """
+    everyone = EVERYONE if classes.world is None else classes.world
+    devices = [
+        Device(number, one.devices, work_of(one, everyone, keeps_order=False), stream_of)
+        for number, one in enumerate(classes.devices)
+    ]
+    kernel = Kernel()
+    network = _FlowNetwork(kernel, classes, remote)
+    engine = Engine(kernel, devices, network, settle=network.transfers.settle)
+    engine.run()
+    engine.check_complete()
+    return tuple([
+        replace(
+            device.timeline(one.graph), streams=_streams(device, classes), waits_ps=device.waits_ps
+        )
+        for device, one in zip(devices, classes.devices, strict=True)
+    ])  # fmt: skip
+
+
+def _streams(device: Device, classes: Classes) -> dict[int, str]:
+    return {
+        run.task.id: _stream_name(run.stream.key, classes)
+        for run in device.runs.values()
+        if run.stream is not None and not isinstance(run.task, ComputeTask)
+    }
+
+
+def _stream_name(key: StreamKey, classes: Classes) -> str:
+    what, group = key
+    if group == NO_GROUP:
+        return what
+    members = classes.groups[group].devices
+    if what == "sends":
+        return f"sends to {devices_text(members[-1:])}"
+    if len(members) > _MOST_NAMED:
+        return f"collectives of {len(members)} devices with device {members[0]}"
+    return f"collectives of {devices_text(members)}"
+
+
+class _FlowNetwork:
+    """Collectives that start when all members have come, and messages, as transfers."""
+
+    def __init__(self, kernel: Kernel, classes: Classes, remote: RemoteMemory | None) -> None:
+        self._kernel = kernel
+        self._classes = classes
+        self._remote = remote
+        self.transfers = Transfers(kernel, classes.capacities)
+        self._transfer_of: dict[tuple[int, Signature], Transfer] = {}
+        self._mailboxes: Mailboxes[TaskRun] = Mailboxes()
+
+    def members(self, group: int) -> Collection[int]:
+        if group == self._classes.world:
+            return range(len(self._classes.devices))
+        return self._classes.groups[group].members
+
+    def unmatched(self) -> Iterable[TaskRun]:
+        # Where messages wait for their receivers, an endpoint may wait in two mailboxes.
+        return dict.fromkeys(self._mailboxes.waiting())
+
+    def join(self, run: TaskRun, match: Match, end: End, *, is_complete: bool) -> None:
+        task = run.task
+        if not is_complete or not isinstance(task, CollectiveTask):
+            return
+        members = match.endpoints.values()
+        for one in members:
+            one.device.begin(one, self._kernel.now_ps)
+
+        def end_all() -> None:
+            for one in members:
+                end(one)
+
+        self.transfers.start(self._transfer(run.group, signature_of(task)), end_all)
+
+    def _transfer(self, group: int, signature: Signature) -> Transfer:
+        key = (group, signature)
+        if key not in self._transfer_of:
+            of_class = self._classes.groups[group]
+            plan = of_class.plans[signature]
+            self._transfer_of[key] = make_transfer(
+                plan, of_class.uses, has_rivals=plan in of_class.rivals
+            )
+        return self._transfer_of[key]
+
+    def _mailbox(
+        self, run: TaskRun, task: SendTask | ReceiveTask, *, is_ready: bool = False
+    ) -> Mailbox[TaskRun]:
+        """Return the mailbox of a message; or that of the notices that a receiver is ready."""
+        source, target = self._classes.groups[run.group].devices
+        tag = ("ready", task.tag) if is_ready else task.tag
+        return self._mailboxes.mailbox(tag, source, target, task.size_bytes)
+
+    def _waits_for_receiver(self, run: TaskRun, task: SendTask | ReceiveTask) -> bool:
+        return self._classes.groups[run.group].plans[signature_of(task)].waits_for_receiver
+
+    def send(self, run: TaskRun, task: SendTask, end: End) -> None:
+        waits = self._waits_for_receiver(run, task)
+        if not waits or self._mailbox(run, task, is_ready=True).receive(run) is not None:
+            self._carry(run, task, end)
+
+    def receive(self, run: TaskRun, task: ReceiveTask, end: End) -> None:
+        if self._waits_for_receiver(run, task):
+            sender = self._mailbox(run, task, is_ready=True).deliver(run)
+            if sender is not None:
+                self._carry(sender, task, end)
+        if self._mailbox(run, task).receive(run) is not None:
+            end(run)
+
+    def _carry(self, sender: TaskRun, task: SendTask | ReceiveTask, end: End) -> None:
+        """Start to transfer a message."""
+        mailbox, begin_ps = self._mailbox(sender, task), self._kernel.now_ps
+        sender.device.begin(sender, begin_ps)
+
+        def arrive() -> None:
+            end(sender)
+            receiver = mailbox.deliver(sender)
+            if receiver is not None:
+                receiver.device.begin(receiver, begin_ps)
+                end(receiver)
+
+        self.transfers.start(self._transfer(sender.group, signature_of(task)), arrive)
+
+    def access(self, run: TaskRun, task: MemoryTask, end: End) -> None:
+        self._kernel.after(_memory_duration_ps(self._remote, task), end, run)
+
+
+def _memory_duration_ps(remote: RemoteMemory | None, task: MemoryTask) -> int:
+    """Return ``latency + size / bandwidth``. Raises `SimulationError` for shared memory."""
+    location = f"task {task.id} ({task.name})"
+    if remote is None or remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION:
+        message = "the system has no memory outside the devices"
+        hint = "give another memory-type in remote_memory.json"
+        raise SimulationError(message, location=location, hint=hint)
+    is_own = remote.kind is RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION
+    if not is_own or remote.latency_s is None or remote.bandwidth_bytes_per_s is None:
+        message = f"{remote.kind.value} has no model in hespas' own network model"
+        raise SimulationError(message, location=location, hint=f"use {option('model')} astra-sim")
+    bytes_per_ns = to_gb_per_s(remote.bandwidth_bytes_per_s)
+    time_ns = to_ns(remote.latency_s) + task.size_bytes / bytes_per_ns
+    return int(time_ns * PS_PER_NS)
+
 
 ASSUMPTION = (
     "network: every group of devices has a stream of its own, on which its collectives keep the "
@@ -53,7 +241,7 @@ def simulate_flow(
 
     ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
     idle network, or ``specified`` for what the system specifies. Of a ``cluster`` the links count;
-    for its devices see `hespas.simulate.jobs.on_cluster`. Devices that behave alike are
+    for its devices see `hespas.simulate.models.on_cluster`. Devices that behave alike are
     simulated once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if
     the job and the network differ in size, and `SimulationError`, which says why, for whatever is
     outside this model and for deadlocks.

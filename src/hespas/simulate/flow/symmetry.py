@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.collectives.patterns import Pattern
+from hespas.collectives.schedule import Pattern
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.groups import (
     GroupLayout,

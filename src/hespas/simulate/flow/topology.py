@@ -1,8 +1,8 @@
 """The links of a network by number, and the routes of many messages at once, as arrays.
 
-A `Topology` says which links a message crosses, how wide a link is, and what its name is. Its
-wiring is dimensions, of which links and routes are computed, or a graph of nodes, of which links
-are listed and routes found. A cluster may override single links.
+A `Topology` says which links a message crosses, how wide a link is, and what its name is. It is of
+dimensions, of which links and routes are computed, or of a graph of nodes, of which links are
+listed and routes found. A cluster may override single links.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) ->
     """
     match interconnect.fabric:
         case Dimensions() as fabric:
-            return Topology(_DimensionWiring(fabric), cluster)
+            return Topology(_DimensionLinks(fabric), cluster)
         case Dragonfly() as fabric:
             graph = dragonfly_graph(fabric)
-            return Topology(_GraphWiring(graph, _dragonfly_route(fabric, graph)), cluster)
+            return Topology(_GraphLinks(graph, _dragonfly_route(fabric, graph)), cluster)
         case Graph() as fabric:
-            return Topology(_GraphWiring(fabric, _ShortestRoutes(fabric).route), cluster)
+            return Topology(_GraphLinks(fabric, _ShortestRoutes(fabric).route), cluster)
         case _:
             assert_never(interconnect.fabric)
 
@@ -83,9 +83,9 @@ class Topology:
     Links of the cluster without bandwidth are dead: messages go around them by fewest moves.
     """
 
-    def __init__(self, wiring: _DimensionWiring | _GraphWiring, cluster: Cluster | None) -> None:
-        parts = wiring.parts
-        self._wiring = wiring
+    def __init__(self, network: _DimensionLinks | _GraphLinks, cluster: Cluster | None) -> None:
+        parts = network.parts
+        self._network = network
         self._first = np.array([0, *accumulate(part.count for part in parts)], dtype=np.int64)
         self._bytes_per_ns = np.array([part.bytes_per_ns for part in parts])
         self._latency_ns = np.array([round(part.latency_s * 1e9, 6) for part in parts])
@@ -116,7 +116,7 @@ class Topology:
         """
         starts = np.asarray(sources, dtype=np.int64)
         goals = np.asarray(targets, dtype=np.int64)
-        message, link = self._wiring.crossed(starts, goals)
+        message, link = self._network.crossed(starts, goals)
         if self._dead:
             message, link = self._around(message, link, starts, goals)
         part = self._parts(link)
@@ -144,7 +144,7 @@ class Topology:
         return np.concatenate([message[stays], detoured]), np.concatenate([link[stays], links])
 
     def _find_detour(self, source: int, target: int) -> Links:
-        way = self._wiring.detour(source, target, self._dead)
+        way = self._network.detour(source, target, self._dead)
         if way is None:
             dead = ", ".join(self.name(link) for link in sorted(self._dead)[:3])
             raise HardwareError(
@@ -169,11 +169,11 @@ class Topology:
     def name(self, link: int) -> str:
         """Return what people call a link."""
         part = int(self._parts(np.array(link)))
-        return self._wiring.name(part, link - int(self._first[part]))
+        return self._network.name(part, link - int(self._first[part]))
 
     def link_named(self, name: str) -> int | None:
         """Return the number of a link; None if none has that name."""
-        place = self._wiring.find(name)
+        place = self._network.find(name)
         if place is None:
             return None
         link = int(self._first[place[0]]) + place[1]
@@ -206,7 +206,7 @@ class _Axis:
         return devices // self.stride % self.dimension.size
 
 
-class _DimensionWiring:
+class _DimensionLinks:
     """Dimensions, which a message crosses one after the other.
 
     A link is called ``dim0.up.3``: the dimension, the part, the device or leaf.
@@ -385,7 +385,7 @@ def _moves_left(axis: _Axis, device: int, target: int) -> int:
             return min(away, 1)
 
 
-class _GraphWiring:
+class _GraphLinks:
     """Nodes and links between them; ``route_of`` gives the links from a source to a target.
 
     A link is called ``a->b``, and ``a->b#1`` if it is the second of such links.
@@ -529,11 +529,8 @@ def dragonfly_graph(fabric: Dragonfly) -> Graph:
     edges: list[Edge] = []
 
     def connect(one: str, other: str, link: LinkParameters) -> None:
-        for source, target in ((one, other), (other, one)):
-            rate, latency_s = link.bandwidth_bytes_per_s, link.latency_s
-            edges.append(
-                Edge(source=source, target=target, bandwidth_bytes_per_s=rate, latency_s=latency_s)
-            )
+        edge = Edge(one, other, link.bandwidth_bytes_per_s, link.latency_s)
+        edges.extend((edge, edge.reversed))
 
     for number, device in enumerate(devices):
         connect(device, _router_of(fabric, number), fabric.device_link)

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from hespas.collectives.patterns import Pattern
+from hespas.collectives.schedule import Pattern
 from hespas.simulate.kernel import Kernel
 
 if TYPE_CHECKING:

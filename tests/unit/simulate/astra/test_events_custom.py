@@ -10,8 +10,8 @@ import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.chakra_graphs import write_graphs
-from hespas.collectives.lowering import common_program
 from hespas.collectives.msccl_xml import program_xml
+from hespas.collectives.program import common_program
 from hespas.errors import AlgorithmError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind

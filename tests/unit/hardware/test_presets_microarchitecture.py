@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.microarchitecture import load_microarchitecture, read_microarchitecture
-from hespas.hardware.presets import MICROARCHITECTURE, PRESETS_DIRECTORY
+from hespas.hardware.presets import (
+    MICROARCHITECTURE,
+    PRESETS_DIRECTORY,
+    load_microarchitecture,
+    read_microarchitecture,
+)
 
 FILES = sorted(PRESETS_DIRECTORY.glob(f"nodes/*/{MICROARCHITECTURE}"))
 

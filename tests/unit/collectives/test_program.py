@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
-from hespas.collectives.lowering import common_program, program
 from hespas.collectives.msccl_xml import parse_program, program_xml
+from hespas.collectives.program import common_program, program
 from hespas.collectives.verify import verify
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind

@@ -1,7 +1,11 @@
-"""``method: zigzag_onnx``: cycles from ZigZag (MIT), which searches for the best mapping."""
+"""Simulators of arrays that are Python packages: ``method: scalesim`` and ``method: zigzag_onnx``.
+
+SCALE-Sim v3 (MIT) simulates every access, ZigZag (MIT) searches for the best mapping.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,6 +25,96 @@ from hespas.price.systolic import (
     with_timer,
 )
 
+_DATAFLOWS = {Dataflow.WEIGHT_STATIONARY: "ws", Dataflow.OUTPUT_STATIONARY: "os"}
+_REPORT = Path("results", "hespas", "COMPUTE_REPORT.csv")
+_COLUMN = "Total Cycles"
+# Memories large enough for any operand: what device memory takes is priced apart.
+_CONFIG = """[general]
+run_name = hespas
+[run_presets]
+InterfaceBandwidth = CALC
+UseRamulatorTrace = False
+[architecture_presets]
+ArrayHeight = {rows}
+ArrayWidth = {columns}
+IfmapSramSzkB = 1048576
+FilterSramSzkB = 1048576
+OfmapSramSzkB = 1048576
+IfmapOffset = 0
+FilterOffset = 1000000000
+OfmapOffset = 2000000000
+Dataflow = {dataflow}
+Bandwidth = 10
+ReadRequestBuffer = 32
+WriteRequestBuffer = 32
+[layout]
+IfmapCustomLayout = False
+FilterCustomLayout = False
+IfmapSRAMBankBandwidth = 10
+IfmapSRAMBankNum = 10
+IfmapSRAMBankPort = 2
+FilterSRAMBankBandwidth = 10
+FilterSRAMBankNum = 10
+FilterSRAMBankPort = 2
+[sparsity]
+SparsitySupport = False
+SparseRep = ellpack_block
+OptimizedMapping = False
+BlockSize = 8
+RandomNumberGeneratorSeed = 40
+"""
+
+
+_NAME = "SCALE-Sim 3"
+
+
+def make(spec: EstimatorSpec) -> Systolic:
+    """Return the estimator of the method ``scalesim``.
+
+    ``binary`` of the configuration names the Python that has SCALE-Sim, where that is another.
+    """
+    hardware = array_hardware(spec, "scalesim", SystolicHardware)
+    python = interpreter(hardware, "scalesim", what="method 'scalesim'", extra="scalesim")
+    array = array_of(hardware)
+    timer = ToolTimer(
+        name=_NAME,
+        method="scalesim",
+        array=array,
+        prepare=partial(_prepare, python, array),
+        cycles=_cycles,
+    )
+    return with_timer(timer, hardware, spec)
+
+
+def _prepare(
+    python: str, array: SystolicArray, product: Product, element_bytes: int, directory: Path
+) -> Sequence[str]:
+    """Write configuration, topology and an empty layout; the element's size changes nothing."""
+    del element_bytes
+    text = _CONFIG.format(
+        rows=array.rows, columns=array.columns, dataflow=_DATAFLOWS[array.dataflow]
+    )
+    (directory / "array.cfg").write_text(text)
+    row = f"product, {product.m}, {product.n}, {product.k},\n"
+    (directory / "products.csv").write_text("Layer, M, N, K,\n" + row)
+    (directory / "layout.csv").write_text("Layer,\n")
+    files = ["-c", "array.cfg", "-t", "products.csv", "-l", "layout.csv"]
+    return [python, "-m", "scalesim.scale", *files, "-i", "gemm", "-p", "results"]
+
+
+def _cycles(directory: Path) -> float:
+    text = read_text(directory / _REPORT, name=_NAME)
+    try:
+        # A header, and the row of the one layer.
+        header, row = filter(None, csv.reader(text.splitlines(), skipinitialspace=True))
+        return float(row[header.index(_COLUMN)])
+    except (ValueError, IndexError, csv.Error) as error:
+        raise ToolError(
+            f"{_NAME}'s report has no {_COLUMN!r} of one layer",
+            location=str(directory / _REPORT),
+        ) from error
+
+
 _ANSWER = "answer.json"
 _SRAM_BYTES = 32 * 2**20
 _LOOPS = 4
@@ -35,7 +129,7 @@ json.dump({{"cycles": float(latency)}}, open("{_ANSWER}", "w"))
 """
 
 
-def make(spec: EstimatorSpec) -> Systolic:
+def make_zigzag(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``zigzag_onnx``.
 
     ``binary`` of the configuration names the Python that has ZigZag, where that is another.
@@ -59,14 +153,14 @@ def make(spec: EstimatorSpec) -> Systolic:
             "loops": _LOOPS,
         },
         prepare=partial(
-            _prepare, python=python, array=array, memory_bandwidth=hardware.memory_bandwidth
+            _prepare_zigzag, python=python, array=array, memory_bandwidth=hardware.memory_bandwidth
         ),
-        cycles=_cycles,
+        cycles=_zigzag_cycles,
     )
     return with_timer(timer, hardware, spec)
 
 
-def _prepare(
+def _prepare_zigzag(
     product: Product,
     element_bytes: int,
     directory: Path,
@@ -104,7 +198,7 @@ def _prepare(
     return [python, "driver.py"]
 
 
-def _cycles(directory: Path) -> float:
+def _zigzag_cycles(directory: Path) -> float:
     text = read_text(directory / _ANSWER, name="ZigZag")
     try:
         return float(json.loads(text)["cycles"])

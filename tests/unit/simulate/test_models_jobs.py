@@ -9,8 +9,7 @@ from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.jobs import joined_job, on_cluster
-from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.models import Model, ModelChoice, joined_job, on_cluster, simulate_job
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
