@@ -7,8 +7,7 @@ abstract arguments, sharded over a mesh (`model.parse_mesh`).
 that builds a step: `resnet` (with `resnet_layers`), `gemm`, `moe`. Language models are settings,
 `language.LanguageModel`, listed in `families` and made of shared pieces: `transformer` puts
 together `attention` (with `context` and `latent`), `cache`, `feed_forward`, `routing` and `norms`;
-`weights` names their weights; `kernels` those of fused attention; `training` and `serving` make its
-steps. `flops` has what a step needs, `kept` what layers hold for the backward
-pass. Importing `catalogue`, `families`, `kernels`, `language`, `model`, `weights`, `flops` or
-`kept` does not import JAX.
+`weights` names their weights, and what layers keep; `kernels` names those of fused attention;
+`training` and `serving` make their steps. `flops` has what a step needs. Importing `catalogue`,
+`families`, `kernels`, `language`, `model`, `weights` or `flops` does not import JAX.
 """

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 Tree = Any
 State = Mapping[str, Any]
 
-STACKED = "layers"
-"""The branch of the weights whose arrays hold all layers, along their first dimension."""
 METRICS = ("loss", "gradient_norm", "raw_gradient_norm", "weight_norm")
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON, _WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
 _LARGEST_NORM = 1.0
@@ -70,20 +68,14 @@ def training_step(
         value, raw = _accumulated(found, weights, batch, like=jax.eval_shape(found, weights, first))
     if preparation is not None:
         value, raw = preparation.finished(value, raw)
-    with jax.named_scope("optimiser/clip"):
-        gradients = _clipped(raw)
-    with jax.named_scope("optimiser/adamw"):
-        changed = _updated(state, gradients)
+    changed, gradients = updated(state, raw)
     with jax.named_scope("metrics"):
         metrics = (value, _norm(gradients), _norm(raw), _norm(changed["weights"]))
-    with jax.named_scope("optimiser/counters"):
-        changed["schedule_count"] = _next(state["schedule_count"])
-        changed["step"] = state["step"] + 1
     return changed, dict(zip(METRICS, metrics, strict=True))
 
 
-def updated(state: State, raw: Tree) -> dict[str, Any]:
-    """Return the state after a step with gradients that were summed before."""
+def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
+    """Return the state after a step with gradients that are summed, and these clipped."""
     with jax.named_scope("optimiser/clip"):
         gradients = _clipped(raw)
     with jax.named_scope("optimiser/adamw"):
@@ -91,7 +83,7 @@ def updated(state: State, raw: Tree) -> dict[str, Any]:
     with jax.named_scope("optimiser/counters"):
         changed["schedule_count"] = _next(state["schedule_count"])
         changed["step"] = state["step"] + 1
-    return changed
+    return changed, gradients
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:

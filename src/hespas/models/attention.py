@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.cache import Cache
-from hespas.models.context import Sharing, context_attention, plain_blocks
-from hespas.models.fused import Fused, fused_attention, fused_blocks
+from hespas.models.context import Sharing, context_attention, fused_blocks, plain_blocks
 from hespas.models.kernels import FUSED
 from hespas.models.language import LanguageModel, LayerKind, Training
 from hespas.models.norms import Places
@@ -79,18 +78,17 @@ def _attended(
     devices, run = model.mesh.size(_CONTEXT), model.run
     rotates = isinstance(run, Training) and run.context_attention == "ring"
     is_fused = run.attention in FUSED
-    if devices > 1 and (rotates or is_fused):
-        blocks = fused_blocks(run.attention) if is_fused else plain_blocks()
-        sharing = Sharing(
-            axis=_CONTEXT, devices=devices, rotates=rotates, blocks=blocks, saved="context"
+    if is_fused or (rotates and devices > 1):
+        blocks = (
+            fused_blocks(run.attention, score_cap=model.style.score_cap, window=kind.window)
+            if is_fused
+            else plain_blocks()
         )
-        with jax.named_scope("context"):
+        sharing = Sharing(
+            blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
+        )
+        with jax.named_scope("context" if devices > 1 else "fused"):
             return _by_head(divided, partial(context_attention, sharing), arrays)
-    if is_fused:
-        blocks = fused_blocks(run.attention, score_cap=model.style.score_cap)
-        fused = Fused(blocks=blocks, saved="context", window=kind.window)
-        with jax.named_scope("fused"):
-            return _by_head(divided, partial(fused_attention, fused), arrays)
     query, *others = arrays
     key, value = (
         divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others

@@ -7,11 +7,11 @@ settings class says how many parts there are, so that ``batch * parts`` is the g
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any, ClassVar
 
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
-from hespas.models.families import deepseek, gemma, gpt3, llama, mixtral
+from hespas.models import families
 from hespas.models.model import MeshAxes, Model, check_division
 
 
@@ -22,6 +22,8 @@ class ResNet:
     ``stages`` is how many blocks each stage has, as in 3-4-6-3. All axes of the mesh divide the
     batch.
     """
+
+    module: ClassVar[str] = "hespas.models.resnet"
 
     stages: str
     bottleneck: bool
@@ -48,6 +50,8 @@ class Experts:
     ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
     that it would get from each device if all were chosen equally often; others are dropped.
     """
+
+    module: ClassVar[str] = "hespas.models.moe"
 
     embedding: int = 4096
     mlp: int = 14336
@@ -99,6 +103,8 @@ class Gemm:
     dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
     """
 
+    module: ClassVar[str] = "hespas.models.gemm"
+
     m: int = 8192
     k: int = 8192
     n: int = 8192
@@ -134,9 +140,6 @@ _PRODUCT = {"rows": "m", "columns": "", "contracting": "", "scattered": "m"}
 """Which dimension is divided in the factors, and which in the product."""
 
 
-_resnet = partial(Model, build="hespas.models.resnet:build")
-_gemm = partial(Model, build="hespas.models.gemm:build")
-_experts = partial(Model, build="hespas.models.moe:build")
 _RESNETS = {
     "resnet18": ResNet(stages="2-2-2-2", bottleneck=False),
     "resnet34": ResNet(stages="3-4-6-3", bottleneck=False),
@@ -144,56 +147,35 @@ _RESNETS = {
     "resnet101": ResNet(stages="3-4-23-3", bottleneck=True),
     "resnet200": ResNet(stages="3-24-36-3", bottleneck=True),
 }
-
-_GEMM: tuple[Model, ...] = (
-    _gemm(
-        name="gemm",
-        summary="One matrix product on one device",
-        settings=Gemm(mesh=MeshAxes(axes=(("x", 1),))),
+_INFERRING = {
+    f"{name}-inference": replace(settings, train=False, loss_scale=False)
+    for name, settings in _RESNETS.items()
+}
+_LAYERS: tuple[tuple[str, str, Any], ...] = (
+    ("gemm", "One matrix product on one device", Gemm(mesh=MeshAxes(axes=(("x", 1),)))),
+    ("gemm-rows", "A product divided by rows", Gemm()),
+    ("gemm-columns", "A product divided by columns, then gathered", Gemm(divided="columns")),
+    (
+        "gemm-contracting",
+        "A product divided by the contracting dimension, then summed",
+        Gemm(divided="contracting"),
     ),
-    _gemm(name="gemm-rows", summary="A product divided by rows", settings=Gemm()),
-    _gemm(
-        name="gemm-columns",
-        summary="A product divided by columns, then gathered",
-        settings=Gemm(divided="columns"),
+    (
+        "gemm-scattered",
+        "A product divided by the contracting dimension, then summed and scattered",
+        Gemm(divided="scattered"),
     ),
-    _gemm(
-        name="gemm-contracting",
-        summary="A product divided by the contracting dimension, then summed",
-        settings=Gemm(divided="contracting"),
-    ),
-    _gemm(
-        name="gemm-scattered",
-        summary="A product divided by the contracting dimension, then summed and scattered",
-        settings=Gemm(divided="scattered"),
-    ),
+    ("moe", "A mixture-of-experts layer, forward", Experts()),
+    ("moe-training", "A mixture-of-experts layer, forward and backward", Experts(train=True)),
 )
-
-_LISTED: tuple[Model, ...] = (
-    *llama.MODELS,
-    *gpt3.MODELS,
-    *mixtral.MODELS,
-    *deepseek.MODELS,
-    *gemma.MODELS,
-    *(
-        _resnet(name=name, summary="ResNet training step", settings=size)
-        for name, size in _RESNETS.items()
-    ),
-    *(
-        _resnet(
-            name=f"{name}-inference",
-            summary="ResNet inference step",
-            settings=replace(size, train=False, loss_scale=False),
-        )
-        for name, size in _RESNETS.items()
-    ),
-    *_GEMM,
-    _experts(name="moe", summary="A mixture-of-experts layer, forward", settings=Experts()),
-    _experts(
-        name="moe-training",
-        summary="A mixture-of-experts layer, forward and backward",
-        settings=Experts(train=True),
-    ),
+_OTHERS: tuple[tuple[str, str, Any], ...] = (
+    *((name, "ResNet training step", settings) for name, settings in _RESNETS.items()),
+    *((name, "ResNet inference step", settings) for name, settings in _INFERRING.items()),
+    *_LAYERS,
+)
+_LISTED = (
+    *families.MODELS,
+    *(Model(name=name, summary=summary, settings=settings) for name, summary, settings in _OTHERS),
 )
 
 MODELS = {model.name: model for model in _LISTED}

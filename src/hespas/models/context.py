@@ -1,13 +1,13 @@
-"""Causal attention over sequences that are divided over devices, block by block.
+"""Causal attention block by block, by fused kernels or plain operations, over one device or more.
 
-A sequence is cut into twice as many blocks as there are devices, and each device has one from the
-front and one from the end, in that order: device ``r`` of ``n`` has blocks ``r`` and
-``2 n - 1 - r``, so that all have equal work under a causal mask. Its own keys come first, with a
-causal mask over both blocks. Those of each other device are two pairs of blocks without a mask:
-with an earlier device both blocks of queries see its front block, with a later one the block of
-queries at the end sees both of its. Source: H. Liu et al., Ring Attention with Blockwise
+A sequence over several devices is cut into twice as many blocks as there are devices, and each
+device has one from the front and one from the end, in that order: device ``r`` of ``n`` has blocks
+``r`` and ``2 n - 1 - r``, so that all have equal work under a causal mask. Its own keys come first,
+with a causal mask over both blocks. Those of each other device are two pairs of blocks without a
+mask: with an earlier device both blocks of queries see its front block, with a later one the block
+of queries at the end sees both of its. Source: H. Liu et al., Ring Attention with Blockwise
 Transformers, 2023; the order of blocks is that of W. Brandon et al., Striped Attention, 2023, as
-frameworks have it.
+frameworks have it. Scores of fused kernels never reach memory.
 """
 
 # JAX's own types are only partly known.
@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.kernels import FUSED
 
 Arrays = tuple[jax.Array, ...]
 
@@ -42,6 +45,20 @@ class Blocks:
     backward: Callable[..., Any]
 
 
+def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Blocks:
+    """Return the kernels of a choice of attention that is fused.
+
+    Scores have a ``score_cap``, which not all kernels can do, and each query sees the last
+    ``window`` keys, unless that is 0.
+    """
+    module = import_module(FUSED[kernels].module)
+    bounds = {"score_cap": score_cap} if score_cap else {}
+    return Blocks(
+        forward=partial(module.attention_block, window=window, **bounds),
+        backward=partial(module.attention_gradients, window=window, **bounds),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """Over which axis of the mesh sequences are divided, and how keys and values get around.
@@ -50,11 +67,11 @@ class Sharing:
     pass needs of the forward pass has the name ``saved`` for rematerialisation policies.
     """
 
-    axis: str
-    devices: int
-    rotates: bool
     blocks: Blocks
     saved: str
+    axis: str = ""
+    devices: int = 1
+    rotates: bool = False
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -71,8 +88,7 @@ def context_attention(
 def _forward(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, Arrays]:
-    made, logarithms = sharing.blocks.forward(query, key, value, causal=True)
-    total = (made.astype(jnp.float32), logarithms)
+    total = sharing.blocks.forward(query, key, value, causal=True)
     for is_earlier, (other_key, other_value) in _others(sharing, (key, value)):
         pair = sharing.blocks.forward(
             _queries(query, is_earlier),
@@ -87,6 +103,8 @@ def _forward(
 
 
 def _backward(sharing: Sharing, kept: Arrays, gradient: jax.Array) -> Arrays:
+    if sharing.devices == 1:
+        return sharing.blocks.backward(kept[:3], kept[3:], gradient, causal=True)
     # What came from other devices is fetched again, not kept.
     query, key, value, context, logarithms = lax.optimization_barrier(kept)
     own = sharing.blocks.backward((query, key, value), (context, logarithms), gradient, causal=True)
@@ -127,6 +145,8 @@ context_attention.defvjp(_forward, _backward)
 
 def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
     """Yield the keys and values of the devices before this one, and whether each is earlier."""
+    if sharing.devices == 1:
+        return
     here = lax.axis_index(sharing.axis)
     if sharing.rotates:
         for step in range(1, sharing.devices):

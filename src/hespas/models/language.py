@@ -251,6 +251,11 @@ class LanguageModel:
     latent: Latent | None = None
 
     @property
+    def module(self) -> str:
+        """Where its step is built."""
+        return f"hespas.models.{'training' if isinstance(self.run, Training) else 'serving'}"
+
+    @property
     def mesh(self) -> MeshAxes:
         """The mesh that it is divided over."""
         return self.run.mesh
@@ -624,3 +629,14 @@ def _check_pages(page_size: int, tokens: int, name: str) -> None:
             f"{name} = {tokens} is not divided into pages of {page_size}",
             hint=f"choose a {name} that is a multiple of page_size = {page_size}",
         )
+
+
+def has_shared_experts(settings: object) -> bool:
+    """Return whether a model has experts that take all tokens.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> [has_shared_experts(model_named(name).settings) for name in ("deepseek-v3", "mixtral-8x7b")]
+    [True, False]
+    """
+    routing = settings.routing if isinstance(settings, LanguageModel) else None
+    return routing is not None and routing.shared_experts > 0

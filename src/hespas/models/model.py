@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from hespas.models.part import Part
 
+_CUT = "hespas.models.training"
+"""Where steps are built that can be cut between layers."""
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 
@@ -189,17 +191,19 @@ def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
 class Model:
     """A model by name; ``settings`` is a frozen dataclass, whose fields are its options.
 
-    ``build`` is where the function stands that makes a `Step` of settings, as in
-    ``package.module:name``: it is imported with JAX, when it is called. ``build_part`` is where the
-    one stands that makes it of settings and a `hespas.models.part.Part`; empty for a model that
-    can't be cut between layers.
+    ``module`` of settings is where the function ``build`` stands that makes a `Step` of them: it is
+    imported with JAX, when it is called. Models that can be cut between layers have ``build_part``
+    there, which takes a `hespas.models.part.Part`, too.
     """
 
     name: str
     summary: str
     settings: Any
-    build: str
-    build_part: str = ""
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether it can be cut between layers."""
+        return self.settings.module == _CUT
 
     def options(self) -> dict[str, object]:
         """Return the options with their default values."""
@@ -225,7 +229,7 @@ class Model:
 
         Raises `ConfigError` for unknown options, and for values that do not fit.
         """
-        build: Callable[[Any], Step] = _imported(self.build)
+        build: Callable[[Any], Step] = import_module(self.settings.module).build
         return build(self.with_options(given))
 
     def part_step(self, given: Mapping[str, str], part: Part) -> Step:
@@ -233,15 +237,10 @@ class Model:
 
         Raises `ConfigError` as `step` does, and for a model that can't be cut.
         """
-        if not self.build_part:
+        if not self.can_be_cut:
             raise ConfigError(f"{self.name} cannot be cut between layers", hint="drop pipe")
-        build: Callable[[Any, Part], Step] = _imported(self.build_part)
+        build: Callable[[Any, Part], Step] = import_module(self.settings.module).build_part
         return build(self.with_options(given), part)
-
-
-def _imported(named: str) -> Any:
-    module, _, name = named.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _options(settings: Any) -> dict[str, object]:

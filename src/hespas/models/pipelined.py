@@ -153,7 +153,7 @@ def _update(decoder: Transformer, part: Part, dtype: Any, state_dtype: Any) -> _
     state = training_state(weights, decoder.divided.array(dtype=jnp.int32))
 
     def run(state: Weights, gradients: Weights) -> object:
-        made = updated(state, gradients)
+        made, _ = updated(state, gradients)
         return made, jax.tree.map(lambda leaf: leaf.astype(dtype), made["weights"])
 
     return run, (state, weights), (0,)

@@ -135,7 +135,7 @@ def check_experts(source: ModelSource, options: PredictOptions) -> None:
     """Refuse to hide all-to-alls under shared experts for a model without either."""
     if not options.pipeline.hides(Overlap.EXPERTS):
         return
-    from hespas.models.experts import has_shared_experts  # noqa: PLC0415 - of use to models alone
+    from hespas.models.language import has_shared_experts  # noqa: PLC0415 - of use to models alone
 
     stated = f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect"
     if not has_shared_experts(source.settings):

@@ -12,10 +12,10 @@ from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
-from hespas.models.kept import least_kept_bytes
 from hespas.models.model import TYPE_BYTES, MeshAxes
 from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
+from hespas.models.weights import least_kept_bytes
 from hespas.prediction.checks import check_exchanges, check_experts, checked
 from hespas.prediction.machines import device_of_memory, host_bandwidth, system_of
 from hespas.prediction.options import PredictOptions
@@ -187,7 +187,7 @@ def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSou
         source = find_source(
             str(options.program.file), model, devices=inner.device_count, target=target
         )
-        if not isinstance(source, ModelSource) or not source.model.build_part:
+        if not isinstance(source, ModelSource) or not source.model.can_be_cut:
             raise ConfigError(
                 f"{source.name} cannot be cut between layers",
                 hint=f"take {PIPE} out of {option('mesh')}",

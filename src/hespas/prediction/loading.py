@@ -21,7 +21,7 @@ from hespas.errors import (
     ToolError,
     option,
 )
-from hespas.frontend.experts import with_expert_load
+from hespas.frontend.experts import Capacity, with_expert_load
 from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
@@ -309,10 +309,13 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
     """
     capacity = None
     if options.experts.expert_load is not None and options.program.file is not None:
-        from hespas.models.experts import capacity_of  # noqa: PLC0415 - of use to models alone
+        from hespas.models.catalogue import Experts  # noqa: PLC0415 - of use to models alone
 
         source = source_of(options, system)
-        capacity = capacity_of(source.settings) if isinstance(source, ModelSource) else None
+        settings = source.settings if isinstance(source, ModelSource) else None
+        if isinstance(settings, Experts):
+            factor = settings.capacity_percent / 100
+            capacity = Capacity(experts=settings.experts, factor=factor)
     return with_expert_load(program, options.experts.expert_load, capacity=capacity)
 
 

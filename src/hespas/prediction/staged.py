@@ -9,7 +9,7 @@ from typing import Any
 
 from hespas.base.units import PS_PER_S, format_time
 from hespas.hardware.presets import part_warnings
-from hespas.models.experts import has_shared_experts
+from hespas.models.language import has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.prediction.composition import divide, finish, load_alone, price

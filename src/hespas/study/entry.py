@@ -11,10 +11,9 @@ from importlib import metadata
 from hespas.base.version import __version__
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.flops import mixing_flops, model_flops
-from hespas.models.kept import least_kept_bytes, local_elements
 from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES
-from hespas.models.weights import all_weights
+from hespas.models.weights import all_weights, least_kept_bytes, local_elements
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import hespas
 from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.devices import communication_ops, device_group_table
+from hespas.program.program import all_ops
+from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, size_bytes
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
@@ -110,3 +113,26 @@ def test_half_of_what_is_exchanged_has_8_bits() -> None:
 def test_groups_that_do_not_fit(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_named("deepseek-v3").step(SMALL | options)
+
+
+@pytest.mark.parametrize("more", [{}, {"dropless": "true"}], ids=str)
+def test_what_the_experts_products_make_is_kept_as_that_of_other_layers(
+    more: dict[str, str],
+) -> None:
+    sizes = {"layers": "2", "embedding": "512", "heads": "8", "kv_heads": "4", "mlp": "512"}
+    found = hespas.predict(
+        "mixtral-8x7b",
+        cluster="4xH100_80GB",
+        mesh="fsdp=4",
+        sequence=1024,
+        settings={**sizes, "expert_mlp": "512", "vocabulary": "1024", **more},
+        fidelity="exported",
+    )
+    again = [
+        op
+        for op in all_ops(found.graph.program)
+        if read_scope(op.scope).phase is Phase.RECOMPUTATION
+        and "experts" in read_scope(op.scope).path
+        and op.kind in {"dot_general", "ragged_dot"}
+    ]
+    assert not again

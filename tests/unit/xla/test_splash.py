@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hespas.models.fused import Fused, fused_attention, fused_blocks
+from hespas.models.context import Sharing, context_attention, fused_blocks
 from hespas.xla.splash import splash
 
 LENGTH, HEADS, KEY_HEADS, SIZE = 256, 2, 1, 64
@@ -45,8 +45,8 @@ def test_results_and_gradients_are_those_of_plain_operations(
         jax.random.normal(one, (1, LENGTH, count, SIZE))
         for one, count in zip(keys, heads, strict=True)
     )
-    blocks = fused_blocks("splash", score_cap=score_cap)
-    fused = partial(fused_attention, Fused(blocks=blocks, saved="context", window=window))
+    blocks = fused_blocks("splash", score_cap=score_cap, window=window)
+    fused = partial(context_attention, Sharing(blocks=blocks, saved="context"))
     made, pull = jax.vjp(fused, *arrays)
     gradients = pull(outer)
     expected, plain_pull = jax.vjp(partial(plain, window=window, score_cap=score_cap), *arrays)
