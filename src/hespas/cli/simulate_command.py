@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,14 +110,12 @@ class _Backend:
         """Raise `click.UsageError` for options that would have no effect."""
         given = {
             "--backend-program": self.program,
-            "--backend-argument": self.arguments or None,
+            "--backend-argument": self.arguments,
             "--backend-dir": self.directory,
             "--time-limit": self.time_limit_s,
         }
-        for flag, value in given.items():
-            if self.is_own and value is not None:
-                message = f"{flag} has no effect without --backend {' or '.join(_OTHERS)}"
-                raise click.UsageError(message)
+        if self.is_own:
+            _refuse(given, f"has no effect without --backend {' or '.join(_OTHERS)}")
         if self.arguments and self.name == _ASTRA_SIM:
             raise click.UsageError(f"--backend-argument has no effect on {_ASTRA_SIM}")
         if not self.is_own and wants_tasks:
@@ -142,16 +140,17 @@ class _Backend:
 
     def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
         """Run an engine in its directory: the one given, else one that goes when all is well."""
-        with self._directory() as directory:
+        given = self.directory
+        with scratch_directory(self.name) if given is None else nullcontext(given) as directory:
             return engine(job, system, directory)
 
-    @contextmanager
-    def _directory(self) -> Generator[Path]:
-        if self.directory is not None:
-            yield self.directory
-            return
-        with scratch_directory(self.name) as scratch:
-            yield scratch
+
+def _refuse(given: Mapping[str, object], text: str) -> None:
+    """Raise `click.UsageError` with a text for the first flag that is given."""
+    for flag, value in given.items():
+        is_given = value is not None and value is not False and value != ()
+        if is_given:
+            raise click.UsageError(f"{flag} {text}")
 
 
 @answering("simulate", example="hespas simulate traces --system H100_80GB_8GPU", checks_target=True)
@@ -240,28 +239,38 @@ def simulate(
             "no system is given", hint=f"give {option('cluster')} or {option('system')}"
         )
     traces = prefix / "dev" if prefix.is_dir() else prefix
+    details = {
+        "--num-queues-per-dim": num_queues_per_dim,
+        "--rendezvous-protocol": rendezvous_protocol,
+        "--injection-scale": injection_scale,
+    }
     if stream:
-        set_flags = {
+        others = {
             "--nodes": nodes,
-            "--timeline": timeline is not None,
+            "--timeline": timeline,
             "--backend": not engine.is_own,
             "--model hespas": options.model is Model.HESPAS,
-            "--imperfect": options.imperfect is not None,
-            "--algorithm": options.algorithm is not None,
-            "--num-queues-per-dim": num_queues_per_dim is not None,
-            "--rendezvous-protocol": rendezvous_protocol,
-            "--injection-scale": injection_scale is not None,
+            "--imperfect": options.imperfect,
+            "--algorithm": options.algorithm,
         }
-        return _answer(_streamed(traces, comm_groups, system, options, set_flags))
+        _refuse(others | details, "does not go together with --stream")
+        network = options.network or ContentionModel.CONGESTION_UNAWARE
+        with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
+            groups = _groups(traces, comm_groups)
+            return _answer(simulate_streamed(traces, groups, system, network=network))
     is_recorded = engine.is_own and is_replay(system)
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
-        _refuse_model(given, plays_messages=backend in _OF_MESSAGES)
+        of_own = {"--model": given["model"], "--imperfect": given["imperfect"]}
         if backend in _OF_MESSAGES:
-            _refuse_details(options, num_queues_per_dim, rendezvous_protocol, injection_scale)
+            _refuse(of_own, "has no effect on another --backend")
+            # Only ASTRA-sim and hespas' model of it know these.
+            _refuse({"--network": options.network, **details}, "has no effect on this --backend")
             other = engine.messages(options.algorithm)
         else:
+            of_own["--algorithm"] = given["algorithm"]
+            _refuse(of_own, "has no effect on another --backend")
             settings = AstraSimOptions(
                 network=options.network or ContentionModel.CONGESTION_UNAWARE,
                 queues_per_dimension=num_queues_per_dim or 1,
@@ -306,22 +315,6 @@ def _answer(result: Timeline, *, with_nodes: bool = False) -> Answer:
     )
 
 
-def _streamed(
-    traces: Path,
-    comm_groups: Path | None,
-    system: System,
-    options: NetworkOptions,
-    others: Mapping[str, bool],
-) -> Timeline:
-    """Simulate traces as they are read; of ``others`` no option may be given."""
-    for flag, is_given in others.items():
-        if is_given:
-            raise click.UsageError(f"--stream and {flag} don't go together")
-    network = options.network or ContentionModel.CONGESTION_UNAWARE
-    with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
-        return simulate_streamed(traces, _groups(traces, comm_groups), system, network=network)
-
-
 def _job(
     traces: Path,
     comm_groups: Path | None,
@@ -339,27 +332,6 @@ def _job(
         job = read_traces(files, _groups(files, None), is_recorded=is_recorded)
         programs.append((job, one.devices))
     return joined_job(programs, system.device_count, location=cluster.source)
-
-
-def _refuse_model(given: Mapping[str, object], *, plays_messages: bool) -> None:
-    for name in ("model", "imperfect") if plays_messages else ("model", "algorithm", "imperfect"):
-        if given[name] is not None:
-            raise click.UsageError(f"{flags.flag(name)} has no effect on another --backend")
-
-
-def _refuse_details(
-    options: NetworkOptions, queues: int | None, rendezvous: bool, injection_scale: float | None
-) -> None:
-    """Refuse what only ASTRA-sim and hespas' model of it know."""
-    given = {
-        "--network": options.network,
-        "--num-queues-per-dim": queues,
-        "--rendezvous-protocol": rendezvous or None,
-        "--injection-scale": injection_scale,
-    }
-    for flag, value in given.items():
-        if value is not None:
-            raise click.UsageError(f"{flag} has no effect on this --backend")
 
 
 def _groups(traces: Path, given: Path | None) -> Path | None:

@@ -97,12 +97,14 @@ def validate(
     predicted before is not predicted again, so that a run that was ended goes on.
     """
     if every:
-        _check_no_effect({"--workload": workload, "--system": system}, "--all", "choose by --group")
+        given_too = {"--workload": workload, "--system": system}
+        _refuse(given_too, "has no effect with --all", "choose by --group")
         how = _how(given, time_limit)
         rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         predicted = _predict_every(rows, how)
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
-    _check_needs_all({"--group": group, "--time-limit": time_limit})
+    needs_all = {"--group": group, "--time-limit": time_limit}
+    _refuse(needs_all, "has no effect without --all", "give --all")
     use_cpu()
     table = measurements or PUBLISHED
     method: str = given["method"] or _METHOD
@@ -126,16 +128,10 @@ def validate(
     )
 
 
-def _check_no_effect(given: Mapping[str, object], on: str, hint: str) -> None:
+def _refuse(given: Mapping[str, object], text: str, hint: str) -> None:
     for flag, value in given.items():
         if value:
-            raise ConfigError(f"{flag} has no effect with {on}", hint=hint)
-
-
-def _check_needs_all(given: Mapping[str, object]) -> None:
-    for flag, value in given.items():
-        if value:
-            raise ConfigError(f"{flag} has no effect without --all", hint="give --all")
+            raise ConfigError(f"{flag} {text}", hint=hint)
 
 
 def _how(given: Mapping[str, Any], time_limit: str | None) -> HowToPredict:
