@@ -139,7 +139,7 @@ def kernels(top: int, **given: Any) -> Answer:
         KernelEstimator,
         kernel_pricer,
     )
-    from hespas.report.kernels import kernel_table, kernels_json, kernels_text  # noqa: PLC0415
+    from hespas.report.stages import kernel_table, kernels_json, kernels_text  # noqa: PLC0415
 
     options = checks.checked(flags.requested(given))
     device = machines.device_of(options.estimate)

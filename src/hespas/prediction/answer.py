@@ -18,7 +18,6 @@ from hespas.prediction.passes import Footprint, PassCost, Spent
 from hespas.prediction.result import Prediction, StepWork
 from hespas.program.assumption import Assumed, assumed
 from hespas.program.program import Fidelity
-from hespas.tasks.pipelining.schedule import Action
 from hespas.tasks.pipelining.timing import Interval, Times
 
 
@@ -255,9 +254,3 @@ class PipelinePrediction:
             schedule.receiver(stage, action) not in {None, stage}
             for action in schedule.order[stage]
         )
-
-    def passes(self) -> Iterator[tuple[int, Action, Interval]]:
-        """Yield all passes with their stages, and when they run."""
-        for stage, passes in enumerate(self.times.passes):
-            for action, interval in passes.items():
-                yield stage, action, interval

@@ -30,8 +30,7 @@ from hespas.price.estimate import Estimate
 from hespas.price.kernel import kind_of
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
-from hespas.report.stages import short_place
-from hespas.report.text import headline
+from hespas.report.text import headline, short_place
 from hespas.report.timeline.step import prediction_chart
 from hespas.report.timeline.write import Counter, Process, Slice
 from hespas.split.names import operation_names

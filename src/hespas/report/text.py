@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import IDLE, AssumptionGroup, EnergyParts, RunReport
-
-if TYPE_CHECKING:
-    pass
-
 
 _SHOWN = 3
 _WIDTH = 100
@@ -303,3 +298,8 @@ def peak_text(report: RunReport) -> str:
     if report.peak_flops_per_s is None:
         return ""
     return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"
+
+
+def short_place(location: str, source: str) -> str:
+    """Return a place without the program's name; compilers read programs under the name ``-``."""
+    return location.removeprefix(f"{source}:").removeprefix("-:")

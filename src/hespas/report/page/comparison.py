@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
 from hespas.report.compare import Comparison, TimeRow, compared, signed_time
-from hespas.report.page.document import Cell, Chart, Page, Part, Section, Table, time_cell
-from hespas.report.page.specs import (
+from hespas.report.page.document import (
     OF_PARTS,
     PALETTE,
+    Cell,
+    Chart,
+    Page,
+    Part,
+    Section,
+    Table,
     Unit,
     across,
     bar_chart,
     coloured,
     nominal,
     quantitative,
+    time_cell,
     time_unit,
 )
 from hespas.report.page.step import part_rows

@@ -15,18 +15,13 @@ from hespas.prediction.figures.schema import (
     StageRow,
 )
 from hespas.report.page.document import (
+    PALETTE,
     Cards,
     Cell,
     Chart,
     Notes,
     Section,
     Table,
-    quantity_cell,
-    share_cell,
-    time_cell,
-)
-from hespas.report.page.specs import (
-    PALETTE,
     Unit,
     across,
     capacity_rule,
@@ -36,6 +31,9 @@ from hespas.report.page.specs import (
     nominal,
     palette,
     quantitative,
+    quantity_cell,
+    share_cell,
+    time_cell,
     time_unit,
     tooltips,
 )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import inf
 
 from hespas.base.units import format_amount
-from hespas.report.page.document import Chart
-from hespas.report.page.specs import (
+from hespas.report.page.document import (
     PALETTE,
+    Chart,
     Unit,
     coloured,
     large_unit,

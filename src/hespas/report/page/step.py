@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
 from hespas.report.page.document import (
+    PALETTE,
     Cards,
     Cell,
     Chart,
@@ -14,13 +15,6 @@ from hespas.report.page.document import (
     Page,
     Section,
     Table,
-    quantity_cell,
-    share_cell,
-    time_cell,
-)
-from hespas.report.page.kernels import icicle_chart, kernel_sections, stage_sections
-from hespas.report.page.specs import (
-    PALETTE,
     across,
     bar_chart,
     capacity_rule,
@@ -30,10 +24,14 @@ from hespas.report.page.specs import (
     nominal,
     palette,
     quantitative,
+    quantity_cell,
+    share_cell,
     specification,
+    time_cell,
     time_unit,
     tooltips,
 )
+from hespas.report.page.kernels import icicle_chart, kernel_sections, stage_sections
 from hespas.report.text import (
     bound_parts,
     energy_shares,

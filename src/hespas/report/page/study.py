@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hespas.report.page.document import Cards, Cell, Chart, Page, Section, Table
-from hespas.report.page.scaling import Candidates, candidates_of, scaling_charts
-from hespas.report.page.specs import (
+from hespas.report.page.document import (
     PALETTE,
+    Cards,
+    Cell,
+    Chart,
+    Page,
+    Section,
+    Table,
     Unit,
     across,
     bar_chart,
@@ -20,6 +24,7 @@ from hespas.report.page.specs import (
     time_unit,
     tooltips,
 )
+from hespas.report.page.scaling import Candidates, candidates_of, scaling_charts
 from hespas.study.goal import FIGURES, GOALS, Direction, Goal, figure_text, fronts
 from hespas.study.rows import Row, Status, pinned_text
 from hespas.study.run import Studied
