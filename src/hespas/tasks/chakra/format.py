@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from hespas.base.figures import MOST_DIGITS
 from hespas.base.units import PS_PER_NS
@@ -78,48 +78,8 @@ NUMBER_OF_KIND = {
 KIND_OF_NUMBER = {number: kind for kind, number in NUMBER_OF_KIND.items()}
 
 
-class Attribute(Protocol):
-    """An ``AttributeProto``: a name and one value, of one of the types that are written here."""
-
-    name: str
-    double_val: float
-    int64_val: int
-    bool_val: bool
-    string_val: str
-
-    def WhichOneof(self, oneof_group: str, /) -> str | None:  # noqa: N802 (protobuf's name)
-        """Return the name of the field that holds the value."""
-        ...
-
-
-class Attributes(Protocol):
-    """The repeated ``attr`` field."""
-
-    def add(self, **fields: object) -> Attribute:
-        """Append an attribute."""
-        ...
-
-    def __iter__(self) -> Iterator[Attribute]: ...
-
-    def __getitem__(self, index: int, /) -> Attribute: ...
-
-
-class Message(Protocol):
-    """The interface of every message."""
-
-    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:  # noqa: N802 (protobuf's name)
-        """Return the message's bytes."""
-        ...
-
-
-class Metadata(Message, Protocol):
-    """A ``GlobalMetadata``."""
-
-    version: str
-
-
-class Node(Message, Protocol):
-    """A ``Node``."""
+class Node(Protocol):
+    """A ``Node``, of which protobuf knows the type of each field only at run time."""
 
     id: int
     name: str
@@ -127,30 +87,25 @@ class Node(Message, Protocol):
     ctrl_deps: Sequence[int]
     data_deps: MutableSequence[int]
     duration_micros: int
-    attr: Attributes
+    attr: Any
 
-
-_M_co = TypeVar("_M_co", bound=Message, covariant=True)
-
-
-class MessageClass(Protocol[_M_co]):
-    """A class of messages."""
-
-    def __call__(self, **fields: object) -> _M_co:
-        """Make a message."""
+    def SerializeToString(self) -> bytes:  # noqa: N802 (protobuf's name)
+        """Return the message's bytes."""
         ...
 
-    def FromString(self, data: bytes, /) -> _M_co:  # noqa: N802 (protobuf's name)
-        """Parse bytes."""
-        ...
+
+class _NodeClass(Protocol):
+    def __call__(self, **fields: object) -> Node: ...
+
+    def FromString(self, data: bytes, /) -> Node: ...  # noqa: N802 (protobuf's name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The two message classes of a stream, and the exception that parsing may raise."""
 
-    metadata: MessageClass[Metadata]
-    node: MessageClass[Node]
+    metadata: Any
+    node: _NodeClass
     decode_error: type[Exception]
 
 
@@ -202,8 +157,8 @@ def schema() -> Schema:
         for name in ("GlobalMetadata", "Node")
     }
     return Schema(
-        metadata=cast("MessageClass[Metadata]", classes["GlobalMetadata"]),
-        node=cast("MessageClass[Node]", classes["Node"]),
+        metadata=classes["GlobalMetadata"],
+        node=cast("_NodeClass", classes["Node"]),
         decode_error=DecodeError,
     )
 
