@@ -29,7 +29,16 @@ from hespas.prediction.options import (
     ReportOptions,
     StepOptions,
 )
-from hespas.report.stages import explain_text, memory_json, memory_text
+from hespas.price.measured import Measured
+from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
+from hespas.report.stages import (
+    explain_text,
+    kernel_table,
+    kernels_json,
+    kernels_text,
+    memory_json,
+    memory_text,
+)
 from hespas.report.text import assumption_lines
 
 _NOT_OF_CHANGES = [
@@ -133,14 +142,6 @@ def kernels(top: int, **given: Any) -> Answer:
     round of a loop. Matrix products, convolutions and fused attention, which libraries run, stand
     in one line.
     """
-    from hespas.price.measured import Measured  # noqa: PLC0415 - of no use to run
-    from hespas.price.ptx.kernels import (  # noqa: PLC0415 - as above
-        AnalysisCache,
-        KernelEstimator,
-        kernel_pricer,
-    )
-    from hespas.report.stages import kernel_table, kernels_json, kernels_text  # noqa: PLC0415
-
     options = checks.checked(flags.requested(given))
     device = machines.device_of(options.estimate)
     if device is None:

@@ -14,13 +14,13 @@ from hespas.prediction.figures.assumptions import assumptions_of_step
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.result import Prediction
-from hespas.report.run import LEAST_GAIN, change_lines, communication_lines
 from hespas.price.driver import Estimator, OperationMethod, estimate_region
 from hespas.price.estimate import Estimate, OpEstimate, Price
 from hespas.price.kernel import kernel_of
 from hespas.price.ptx.kernels import KernelPricer, Reading
 from hespas.price.ptx.terms import reasons
 from hespas.program.scopes import merged_layers, read_scope
+from hespas.report.run import LEAST_GAIN, change_lines, communication_lines
 from hespas.report.text import assumption_lines, short_place, step_assumption_lines, wrapped
 from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
 from hespas.split.regions import Compute, RegionGraph
