@@ -16,10 +16,8 @@ the rows of those models are replaced. What the columns of ``model_counts.csv`` 
   pairs of tokens, masked or not; ``attention_flops`` are its two products, and all that a
   layer of linear attention does besides its projections. A token passes ``top_k`` experts.
   ``long_`` is the same for a longer sequence.
-- ``kv_elements``: of the cache, a token; ``latent_elements``: those that vLLM keeps of a model with
-  latent attention (kv_lora_rank + qk_rope_head_dim, and index_head_dim where attention is sparse),
-  of which transformers keeps all heads; ``state_elements``: of recurrent layers, whatever the
-  tokens.
+- ``kv_elements``: of the cache, a token, latent vectors where attention has such;
+  ``state_elements``: of recurrent layers, whatever the tokens.
 
 ``model_cards.csv`` holds the numbers of parameters that others publish.
 """
@@ -50,6 +48,13 @@ FACTS = ("source", "date")
 TYPES = {"DeepseekV3ForCausalLM": "deepseek_v3"}
 """What transformers calls the type of an architecture whose configuration calls it otherwise."""
 REMARKS = {
+    **dict.fromkeys(
+        (
+            "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+            "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        ),
+        "transformers multiplies each token by all experts",
+    ),
     "google/t5-v1_1-xxl": "transformers ties lm_head, of 131596288 parameters, to the embedding",
     "facebook/DiT-XL-2-256": "diffusers builds an embedder of steps and classes in each block, "
     "of 2777472 parameters; the paper's model has one",
@@ -67,7 +72,6 @@ COLUMNS = [
     "long_flops",
     "long_attention_flops",
     "kv_elements",
-    "latent_elements",
     "state_elements",
     "remark",
 ]
@@ -237,17 +241,10 @@ def cache_elements(cache: Any) -> tuple[int, int]:
     for layer in cache.layers:
         for name, value in vars(layer).items():
             for tensor in value.values() if isinstance(value, dict) else [value]:
-                if hasattr(tensor, "numel"):
+                if getattr(tensor, "ndim", 0) > 1:
                     state = "state" in name
                     counts[state] += tensor.numel() // (1 if state else tensor.shape[-2])
     return counts[False], counts[True]
-
-
-def _latent_elements(fields: dict[str, Any]) -> int | None:
-    if "kv_lora_rank" not in fields:
-        return None
-    latent = fields["kv_lora_rank"] + fields["qk_rope_head_dim"] + fields.get("index_head_dim", 0)
-    return fields["num_hidden_layers"] * latent
 
 
 def row(name: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
@@ -264,7 +261,6 @@ def row(name: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         "class": type(model).__name__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "buffers": sum(value.numel() for key, value in model.named_buffers() if key in kept),
-        "latent_elements": _latent_elements(fields),
     }
     remarks = [REMARKS[name]] if name in REMARKS else []
     for prefix, tokens in (("", SHORT), ("long_", LONG)):
