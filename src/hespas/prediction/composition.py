@@ -78,10 +78,9 @@ def predict(
     The program is read from its file, unless it is given, as a ``program`` or as the ``source``
     that the file would hold. Raises `hespas.errors.HespasError` as the stages do.
     """
-    options = checked(options, needs_program=program is None and source is None)
     prepared = prepare(options, program=program, source=source)
-    estimates = price(prepared, options, store=store_of(options.estimate))
-    return finish(prepared, estimates, options)
+    options = checked(options, needs_program=program is None and source is None)
+    return _priced(prepared, options, store_of(options.estimate))
 
 
 def prepare(
@@ -238,38 +237,25 @@ def price(
     return result
 
 
-Steps = Callable[[Compute], tuple[Step, ...]]
-"""Returns the operations of a region in order, with their prices."""
-
-
-def steps_of(
-    prepared: Prepared, options: PredictOptions, *, estimator: Estimator | None = None
-) -> Steps | None:
-    """Return what prices the operations of regions one by one, as their estimates add them up.
-
-    The ``estimator`` is what priced them; by default it is made from the options. None for a method
-    that prices regions as a whole.
-    """
-    program = prepared.graph.program
-    method = estimator or estimator_of(program, options)
-    if not isinstance(method, OperationMethod):
-        return None
-    custom_calls = options.estimate.custom_calls
-    return lambda region: priced_steps(method, region, program, custom_calls=custom_calls)
-
-
 def _steps_when_needed(
     prepared: Prepared, options: PredictOptions, estimator: Estimator | None
 ) -> Callable[[Compute], tuple[Step, ...] | None]:
-    """Return `steps_of`, which is made when the first region is asked for."""
+    """Return what prices the operations of a region one by one, as its estimate adds them up.
+
+    The ``estimator`` is what priced them; by default it is made from the options, when the first
+    region is asked for. None for a method that prices regions as a whole.
+    """
+    program, custom_calls = prepared.graph.program, options.estimate.custom_calls
 
     @cache
-    def made() -> Steps | None:
-        return steps_of(prepared, options, estimator=estimator)
+    def method() -> Estimator:
+        return estimator or estimator_of(program, options)
 
     def steps(region: Compute) -> tuple[Step, ...] | None:
-        found = made()
-        return None if found is None else found(region)
+        own = method()
+        if not isinstance(own, OperationMethod):
+            return None
+        return priced_steps(own, region, program, custom_calls=custom_calls)
 
     return steps
 
@@ -349,24 +335,21 @@ def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Predicti
     store = store_of(options.estimate)
     # Only what is scheduled has rounds that stand for others.
     if not program.is_scheduled or (whole_up_to and unrolled_size(program) <= whole_up_to):
-        return _whole(program, options, system, store)
+        return _priced(divide_whole(program, options, system), options, store)
     folded = divide(program, options, system=system, most_rounds=_FEW)
     is_whole = not folded.graph.is_folded
     if is_whole or not folded.graph.host_transfers:
         check_host_link(folded.graph, host_bandwidth(options.estimate))
-        prediction = finish(folded, price(folded, options, store=store), options)
+        prediction = _priced(folded, options, store)
         if is_whole or prediction.timeline is None:
             return prediction
         whole = _extended(prediction.timeline, folded.graph, prediction.tasks)
         if whole is not None:
             return replace(prediction, timeline=whole)
-    return _whole(program, options, system, store)
+    return _priced(divide_whole(program, options, system), options, store)
 
 
-def _whole(
-    program: Program, options: PredictOptions, system: System | None, store: Store | None
-) -> Prediction:
-    prepared = divide_whole(program, options, system)
+def _priced(prepared: Prepared, options: PredictOptions, store: Store | None) -> Prediction:
     return finish(prepared, price(prepared, options, store=store), options)
 
 
