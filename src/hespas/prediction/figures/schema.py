@@ -1,4 +1,4 @@
-"""X."""
+"""The figures of a step, as structs: what ``hespas run --json`` writes, with its JSON Schema."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def _of(description: str) -> Meta:
     return Meta(description=description)
 
 
+Known: TypeAlias = float | None
+"""A figure; null where it is not known."""
 Count: TypeAlias = float | int
 """A whole number is written as one; branches with weights make others."""
 
@@ -44,9 +46,7 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
     compute: Annotated[float, _of("arithmetic")]
     memory: Annotated[float, _of("traffic to and from device memory and caches")]
     launch: Annotated[float, _of("launches of kernels")]
-    exposed_communication: Annotated[
-        float, _of("communication that no computation hides, idle time included")
-    ]
+    exposed_communication: Annotated[float, _of("communication that nothing hides, and idle time")]
     straggler: Annotated[float, _of("slow and late devices, and jitter")]
     exposed_host_transfer: Annotated[float, _of("moves to and from the host that nothing hides")]
     other: Annotated[float, _of("what the method does not divide")]
@@ -61,13 +61,11 @@ class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
     compute_j: Annotated[float, _of("matrix products, and multiprocessors at work")]
     memory_j: Annotated[float, _of("bytes moved to and from device memory")]
     idle_j: Annotated[float, _of("what the board draws all the while")]
-    node_j: Annotated[
-        float | None, _of("the machine around: processors, network cards, fans, losses of supplies")
-    ]
-    network_j: Annotated[float | None, _of("switches between machines")]
+    node_j: Annotated[Known, _of("the machine around: processors, network cards, fans, supplies")]
+    network_j: Annotated[Known, _of("switches between machines")]
     facility_j: Annotated[float, _of("cooling and the like, by the PUE that is given")]
     device_w: Annotated[float, _of("mean power of the board over the step")]
-    node_w: Annotated[float | None, _of("mean power of a machine with all its devices")]
+    node_w: Annotated[Known, _of("mean power of a machine with all its devices")]
     node_devices: Annotated[int | None, _of("of a machine, as those whose power was published")]
     clock: Annotated[float, _of("of the device, as a part of its boost clock, while it computes")]
     power_limit_w: float
@@ -76,10 +74,7 @@ class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
 class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """The computation of one phase of a training step."""
 
-    phase: Annotated[
-        str,
-        _of("forward, recomputation, backward, optimiser, other; (no name) for what no name says"),
-    ]
+    phase: Annotated[str, _of("forward, recomputation, backward, optimiser, other, (no name)")]
     time_s: Seconds
     share: Annotated[float, _of("of the computation, 0 to 1")]
     flops: float
@@ -90,13 +85,7 @@ class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The computation under one module path. Rows add up to the computation."""
 
-    path: Annotated[
-        str,
-        _of(
-            "modules as in layers/attention, cut at the depth that is asked for; an "
-            "operation outside of all modules stands under its own name"
-        ),
-    ]
+    path: Annotated[str, _of("modules as in layers/attention, or an operation outside of all")]
     depth: Annotated[int, _of("how many names the path has")]
     time_s: Seconds
     share: Annotated[float, _of("of the computation, 0 to 1")]
@@ -126,33 +115,12 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     devices: Annotated[int, _of("in a group")]
     count: int
     bytes: Annotated[float, _of("what one device puts in, all of them together")]
-    bytes_per_s: Annotated[
-        float | None,
-        _of(
-            "reached while it does not wait: what a device must send at least, as "
-            "nccl-tests count it"
-        ),
-    ]
-    limit_bytes_per_s: Annotated[
-        float | None,
-        _of("the most that links of the group's devices allow; null where that is not known"),
-    ]
+    bytes_per_s: Annotated[Known, _of("as nccl-tests count it, while the device does not wait")]
+    limit_bytes_per_s: Annotated[Known, _of("the most that links of the group's devices allow")]
     time_s: Annotated[Seconds, _of("from start to end, all of them together")]
-    waiting_s: Annotated[
-        Seconds | None,
-        _of(
-            "the part of it in which the device waits for others and nothing is "
-            "sent; null where the network model does not tell"
-        ),
-    ]
+    waiting_s: Annotated[Seconds | None, _of("of it, waiting for other devices with nothing sent")]
     hidden_s: Annotated[Seconds, _of("behind computation, or other communication that is charged")]
-    exposed_s: Annotated[
-        Seconds,
-        _of(
-            "charged of the time in which the device does not compute; all rows "
-            "add up to the step's"
-        ),
-    ]
+    exposed_s: Annotated[Seconds, _of("without computation, charged to one row; rows add up")]
     waits: Annotated[str | None, _of("what waits longest for it")]
 
 
@@ -207,9 +175,7 @@ class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
     alias_bytes: Annotated[int, _of("outputs that are written over arguments")]
     temporary_bytes: int
     peak_place: Annotated[str, _of("the operation at which the peak is reached")]
-    points: Annotated[
-        list[MemoryPoint], _of("in order of time; empty for a program that no compiler scheduled")
-    ]
+    points: Annotated[list[MemoryPoint], _of("in order of time; empty for an unscheduled program")]
     held: Annotated[list[HeldRow], _of("the largest buffers at the peak")]
 
 
@@ -242,10 +208,10 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_interval_s: Annotated[Seconds, _of("training between checkpoints")]
     checkpoint_bytes: Annotated[int, _of("what a step hands to the next, each once")]
     checkpoint_s: Annotated[Seconds, _of("to save one, or to load it")]
-    tokens_per_day: Annotated[float | None, _of("null where tokens are not known")]
+    tokens_per_day: Annotated[Known, _of("null where tokens are not known")]
     steps_per_day: float
-    days: Annotated[float | None, _of("until --train-tokens are seen")]
-    usd: Annotated[float | None, _of("what these days cost")]
+    days: Annotated[Known, _of("until --train-tokens are seen")]
+    usd: Annotated[Known, _of("what these days cost")]
     assumptions: Annotated[list[str], _of("taken for granted of the long run")]
 
 
@@ -257,17 +223,10 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     count: Annotated[int, _of("how many are alike")]
-    share: Annotated[
-        float | None,
-        _of("of the computation, what they decide, 0 to 1; null for those about everything"),
-    ]
+    share: Annotated[Known, _of("of the computation, 0 to 1; null for those about everything")]
     examples: Annotated[list[str], _of("what the first of them are about")]
-    step_share: Annotated[
-        float | None, _of("of the step, what they decide, 0 to 1; null where it is not known")
-    ] = None
-    about: Annotated[
-        list[About], _of("what they decide: time, whether the step fits, what of it is hidden")
-    ] = []
+    step_share: Annotated[Known, _of("of the step, what they decide, 0 to 1")] = None
+    about: Annotated[list[About], _of("time, whether the step fits, what of it is hidden")] = []
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,16 +262,8 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     micro_batches: int
     micro_batch: Annotated[int, _of("sequences of one, of a data-parallel part")]
     chunks: Annotated[int, _of("of a stage")]
-    bubble: Annotated[
-        float, _of("share of the time up to the last pass in which stages run no pass")
-    ]
-    ideal_bubble: Annotated[
-        float | None,
-        _of(
-            "the same in closed form, for equal stages and free messages; null for a "
-            "schedule of one's own"
-        ),
-    ]
+    bubble: Annotated[float, _of("share of the time to the last pass without a pass")]
+    ideal_bubble: Annotated[Known, _of("in closed form, for equal stages and free messages")]
     message_s: Annotated[Seconds, _of("from a stage to the next one")]
     hidden: Annotated[list[str], _of("communication that is hidden where it can be")]
     stages: list[StageRow]
@@ -325,13 +276,14 @@ class SchedulerLimit(msgspec.Struct, frozen=True, kw_only=True):
     needed_bytes: Annotated[int, _of("of temporaries, with work beside collectives")]
     factor: Annotated[int, _of("xla_gpu_memory_limit_slop_factor, in per cent")]
     full_factor: Annotated[int | None, _of("the one that fills the device; null where none helps")]
-    is_given_up: Annotated[
-        bool, _of("whether collectives run by themselves; false: scheduled with full_factor")
-    ]
+    is_given_up: Annotated[bool, _of("collectives run alone; false: scheduled with full_factor")]
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a program on a system. FLOPs, energy, memory and rows are those of one device."""
+    """One step of a program on a system; null is what is not known.
+
+    FLOPs, energy, memory and rows are those of one device.
+    """
 
     schema_version: int
     program: Annotated[str, _of("the file, or the name of the model")]
@@ -339,11 +291,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     system: Annotated[str | None, _of("null where none is needed or given")]
     method: Annotated[str, _of("how computation is priced")]
     fidelity: Annotated[
-        Fidelity,
-        _of(
-            "what is priced: kernels as a compiler made them, as a model of a compiler "
-            "makes them, as libraries have them, or operations one by one"
-        ),
+        Fidelity, _of("what is priced: compiled, fused, library or exported kernels")
     ]
     devices: int
     step_time_s: Annotated[
@@ -354,54 +302,24 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     compute_s: Annotated[Seconds, _of("computation on a device as specified")]
-    communication_s: Annotated[
-        Seconds, _of("while any communication is under way on the slowest device")
-    ]
-    exposed_communication_s: Annotated[
-        float, _of("the part of it in which that device does not compute")
-    ]
-    host_transfer_s: Annotated[
-        Seconds, _of("while data moves between that device and its host, either way")
-    ]
-    exposed_host_transfer_s: Annotated[
-        Seconds, _of("the part of it in which that device neither computes nor communicates")
-    ]
+    communication_s: Annotated[Seconds, _of("any communication is under way on the slowest device")]
+    exposed_communication_s: Annotated[float, _of("of it, while that device does not compute")]
+    host_transfer_s: Annotated[Seconds, _of("data moves between that device and its host")]
+    exposed_host_transfer_s: Annotated[Seconds, _of("of it, neither computing nor communicating")]
     straggler_s: Annotated[float, _of("how much slow and late devices and jitter add to the step")]
     bound: BoundShares
-    tokens_per_s: Annotated[float | None, _of("null where tokens are not known")]
+    tokens_per_s: Annotated[Known, _of("null where tokens are not known")]
     tokens_per_s_per_device: float | None
-    samples_per_s: Annotated[float | None, _of("sequences, images: null where they are not known")]
+    samples_per_s: Annotated[Known, _of("sequences, images: null where they are not known")]
     samples: Annotated[str, _of("what samples are: sequences, images")]
-    mfu: Annotated[
-        float | None,
-        _of(
-            "model_flops / (step_time_s x devices x peak_flops_per_s), null where "
-            "the model's FLOPs are not known"
-        ),
-    ]
-    hardware_utilisation: Annotated[
-        float | None,
-        _of("flops / (step_time_s x peak_flops_per_s), null where peaks are not known"),
-    ]
+    mfu: Annotated[Known, _of("model_flops / (step_time_s x devices x peak_flops_per_s)")]
+    hardware_utilisation: Annotated[Known, _of("flops / (step_time_s x peak_flops_per_s)")]
     flops: float
-    flops_utilisation: Annotated[
-        float | None, _of("flops / (compute_s x peak_flops_per_s): while the device computes")
-    ]
+    flops_utilisation: Annotated[Known, _of("flops / (compute_s x peak_flops_per_s)")]
     memory_traffic_bytes: float
-    memory_utilisation: Annotated[
-        float | None,
-        _of("memory_traffic_bytes / (compute_s x peak_bytes_per_s): while the device computes"),
-    ]
-    energy_j: Annotated[
-        float | None,
-        _of(
-            "the sum of the parts in energy; without them, of the board while it "
-            "computes at its thermal design power; null where the power is not known"
-        ),
-    ]
-    energy: Annotated[
-        EnergyParts | None, _of("null where the clock does not follow from the device's power")
-    ]
+    memory_utilisation: Annotated[Known, _of("memory_traffic_bytes / compute_s / peak_bytes_per_s")]
+    energy_j: Annotated[Known, _of("of the parts in energy, else of the board while it computes")]
+    energy: Annotated[EnergyParts | None, _of("null where the clock is not that of a power limit")]
     peak_memory_bytes: int
     memory_capacity_bytes: Annotated[int | None, _of("null where it is not known")]
     host_memory_bytes: Annotated[int, _of("what a step needs of the host's memory, for one device")]
@@ -412,31 +330,21 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     layers: list[LayerRow]
     communication: list[CommunicationRow]
     explain: list[ExplainRow]
-    assumptions: Annotated[
-        list[str],
-        _of(
-            "what was taken for granted, those that are alike joined, those that "
-            "decide most of the step first"
-        ),
-    ]
+    assumptions: Annotated[list[str], _of("alike ones joined, that which decides most first")]
     assumption_groups: list[AssumptionGroup]
     warnings: list[str]
     options: Annotated[dict[str, Any], _of("by name, those that differ from their defaults")]
-    versions: Annotated[
-        dict[str, str], _of("of hespas, and of the packages that compiled the program")
-    ]
+    versions: Annotated[dict[str, str], _of("of hespas and of packages that compiled the program")]
     kernels: list[KernelTimeRow] = []
     memory: MemoryDetails | None = None
     timeline: list[TimelineRow] = []
     goodput: Annotated[GoodputReport | None, _of("null unless --goodput asks for it")] = None
     peaks: Annotated[Peaks | None, _of("null where the device's figures are not known")] = None
     pipeline: Annotated[PipelineReport | None, _of("null for a step of one program")] = None
-    model_flops: Annotated[
-        float | None, _of("what the model needs of a step, on all devices; null if not known")
-    ] = None
+    model_flops: Annotated[Known, _of("what the model needs of a step, on all devices")] = None
     peak_type: Annotated[str | None, _of("the type of most of the FLOPs that are executed")] = None
-    peak_flops_per_s: Annotated[float | None, _of("the device's peak rate of that type")] = None
-    peak_bytes_per_s: Annotated[float | None, _of("of the device's memory")] = None
+    peak_flops_per_s: Annotated[Known, _of("the device's peak rate of that type")] = None
+    peak_bytes_per_s: Annotated[Known, _of("of the device's memory")] = None
     scheduler: Annotated[SchedulerLimit | None, _of("null where the limit is not exceeded")] = None
 
 
