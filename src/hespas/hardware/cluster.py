@@ -175,10 +175,10 @@ class _ClusterFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     programs: list[_Program] = []
 
 
-def read_cluster(path: str | Path) -> Cluster:
+def read_cluster(name: str | Path) -> Cluster:
     """Return the cluster that a YAML or JSON file describes."""
-    location = str(path)
-    data = read_json(Path(path)) if location.endswith(".json") else read_yaml(Path(path))
+    path, location = Path(name), str(name)
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     file = decode(data, _ClusterFile, location=location)
     if not (file.devices or file.links or file.jitter or file.programs):
         raise ConfigError(
