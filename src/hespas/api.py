@@ -58,10 +58,12 @@ def predict(
     >>> prediction.devices, round(prediction.step_time_s * 1e6, 1)
     (4, 27.6)
     """
+    from hespas.base.fields import refuse_unused
     from hespas.errors import ConfigError
     from hespas.prediction import composition
     from hespas.program.program import Program
     from hespas.report.answers import answer_of
+    from hespas.sources.options import MODEL
 
     check_kind(workload, (Program, str, Path), "a program or its file", "give one of these")
     program = workload if isinstance(workload, Program) else None
@@ -74,7 +76,7 @@ def predict(
         long_run=long_run,
         overrides=overrides,
     )
-    _check_model_options(chosen, is_program=program is not None)
+    refuse_unused(chosen.program.model, {MODEL: program is not None and "a program"})
     if chosen.is_pipeline:
         raise ConfigError(
             f"the mesh {overrides.get('mesh')} divides the model into stages",
@@ -161,16 +163,6 @@ def _chosen(
         compile=chosen.compile if compiler is None else replace(chosen.compile, options=compiler),
         long_run=chosen.long_run if long_run is None else long_run,
     )
-
-
-def _check_model_options(options: PredictOptions, *, is_program: bool) -> None:
-    """Raise `ConfigError` for a model's setting that is given for a program."""
-    from hespas.base.fields import changed
-    from hespas.errors import ConfigError, option
-
-    given = changed(options.program.model)
-    if is_program and given:
-        raise ConfigError(f"{option(given[0])} has no effect on a program", hint="drop it")
 
 
 def measure_step(

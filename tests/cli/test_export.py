@@ -54,7 +54,7 @@ def test_models_are_listed_with_their_options(call: Call) -> None:
         (("gemm", "-o", "a.mlir", "--remat", "full"), "gemm has no option 'remat'"),
         (("gemm", "-o", "a.mlir", "--module", "step"), "--module is for a directory"),
         (("nothing:here", "-o", "a.mlir"), "No module named 'nothing'"),
-        (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "--dtype is for models of the zoo"),
+        (("nothing:here", "-o", "a.mlir", "--dtype", "f32"), "--dtype has no effect on a function"),
         ((".", "-o", "a.mlir"), "no modules of XLA"),
         (("gemn", "-o", "a.mlir"), "did you mean 'gemm'"),
     ],
@@ -92,11 +92,14 @@ def test_a_partitioned_program_is_not_partitioned_again(call: Call, block: Path)
     [
         (("maxtext", "model_name=x"), "a step of MaxText is made for a cluster; give --cluster"),
         (("maxtext", "model_name", "--cluster", "8xH100_80GB", "x"), "'x' is no setting"),
-        (("maxtext", "--cluster", "8xH100_80GB", "--batch", "2"), "--batch is for models"),
+        (
+            ("maxtext", "--cluster", "8xH100_80GB", "--batch", "2"),
+            "--batch has no effect on a step",
+        ),
         (("maxtext", "--cluster", "8xH100_80GB", "--devices", "4"), "has 8 devices"),
         (("maxtext", "--cluster", "8xH100_80GB"), "has no maxtext; name one that has"),
         (("gemm-contracting", "a=1"), "a=1 stands behind gemm-contracting"),
-        (("gemm-contracting", "--target", "H100_SXM"), "--target is for MaxText"),
+        (("gemm-contracting", "--target", "H100_SXM"), "only steps of MaxText have it"),
     ],
 )
 def test_settings_of_maxtext_are_for_maxtext(
@@ -112,7 +115,10 @@ def test_settings_of_maxtext_are_for_maxtext(
     ("words", "message"),
     [
         (("--set", "a=1"), "a step of MaxText is made for a cluster, and none is given"),
-        (("--cluster", "8xH100_80GB", "--mesh", "fsdp=8"), "--mesh is for models of the zoo"),
+        (
+            ("--cluster", "8xH100_80GB", "--mesh", "fsdp=8"),
+            "--mesh has no effect on a step of MaxText",
+        ),
         (("--cluster", "8xH100_80GB", "--set", "a=1"), "has no maxtext; name one that has"),
     ],
 )

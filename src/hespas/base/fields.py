@@ -12,7 +12,7 @@ is not there, `refuse_unused` refuses it.
 ('cups', 'cup_count', 'How many cups (default: 1).')
 >>> build(Coffee, {"cups": 2})
 Coffee(cups=2, froth=False)
->>> refuse_unused(Coffee(froth=True), {MILK: ""})
+>>> refuse_unused(Coffee(froth=True), {MILK: True})
 Traceback (most recent call last):
     ...
 hespas.errors.ConfigError: froth has no effect on black coffee; drop it, or add milk
@@ -309,21 +309,22 @@ def check_options(values: object) -> None:
     _check_exclusive([option for option, _ in given])
 
 
-def refuse_unused(values: object, absent: Mapping[Use, str], *, location: str = "") -> None:
+def refuse_unused(
+    values: object, absent: Mapping[Use, bool | str], *, location: str = "", remedy: str = ""
+) -> None:
     """Raise `ConfigError` for a given option that applies to what is ``absent``.
 
-    ``absent`` has the details that the texts of its uses leave open, empty for none.
+    ``absent`` says of uses whether they are, or the detail that their texts leave open. ``remedy``
+    goes before those of the uses.
     """
     for option, _ in given_options(values):
         for use in option.applies_to:
-            if use in absent:
-                raise no_effect(option.name, use, absent[use], location=location)
-
-
-def no_effect(name: str, use: Use, detail: str = "", *, location: str = "") -> ConfigError:
-    """Return the error for an option that applies to what is not there."""
-    message = f"{mark(name)} has no effect{use.lack.format(detail)}"
-    return ConfigError(message, location=location, hint=use.remedy)
+            if absent.get(use, False) is not False:
+                raise ConfigError(
+                    f"{mark(option.name)} has no effect{use.lack.format(absent[use])}",
+                    location=location,
+                    hint=remedy or use.remedy,
+                )
 
 
 def build(section: type[_T], values: Mapping[str, object]) -> _T:

@@ -21,7 +21,7 @@ from hespas.cli.progress import show_progress
 from hespas.errors import ConfigError, OutputError, option, spelled
 
 if TYPE_CHECKING:
-    from hespas.prediction.options import PredictOptions, ReportOptions
+    from hespas.prediction.options import PredictOptions
 
 _T = TypeVar("_T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -257,14 +257,6 @@ json_option = plain(
     group=Group.MAIN,
     help="Write the results as JSON to FILE, or to standard output.",
 )
-
-
-def check_verbose(report: ReportOptions, json_file: str | None) -> None:
-    """Refuse to show more of a text that is not printed: JSON has all of it anyway."""
-    if report.verbose and json_file == "-":
-        raise ConfigError(
-            f"{option('verbose')} has no effect on JSON, which has all assumptions", hint="drop it"
-        )
 
 
 estimator_times = plain(

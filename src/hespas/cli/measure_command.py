@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hespas.base.fields import Group
+from hespas.base.fields import Group, refuse_unused
 from hespas.base.files import check_file
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets, write_json
-from hespas.errors import ConfigError, OutputError, option
+from hespas.errors import OutputError
 from hespas.evidence.measure.measured import MeasureOptions, measure_step
 from hespas.evidence.measure.report import (
     check_comparison,
@@ -26,6 +25,7 @@ from hespas.evidence.measure.report import (
 )
 from hespas.evidence.validate.measurements import add_step, read_steps
 from hespas.prediction.options import (
+    PREDICTION,
     CompileChoice,
     EstimateOptions,
     NetworkOptions,
@@ -43,15 +43,6 @@ _ESTIMATED = (
     "custom_call",
     "cache_dir",
 )
-_OF_PREDICTIONS = (
-    "fidelity",
-    "as_exported",
-    "trip_count",
-    "branch_weights",
-    "per_datatype_flops",
-    "custom_call",
-)
-"""Options that have no effect on what is measured, and don't say what it is predicted for."""
 
 
 @answering(
@@ -88,7 +79,7 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     if is_predicted:
         how = check_comparison(options, how)
     else:
-        _refuse_predicting(given)
+        refuse_unused(options, {PREDICTION: True})
     if csv_file is not None:
         _check_csv(csv_file, options, json_file)
     measured = measure_step(options, how)
@@ -104,15 +95,6 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
         text=lambda: "" if compared is None else f"\n{comparison_text(compared)}",
         json=lambda: measured_json(measured, compared),
     )
-
-
-def _refuse_predicting(given: Mapping[str, Any]) -> None:
-    for name in _OF_PREDICTIONS:
-        if given.get(name) not in {None, ()}:
-            raise ConfigError(
-                f"{option(name)} has no effect on a measurement, and no prediction is asked for",
-                hint=f"drop it, or name the cluster that this is ({option('cluster')})",
-            )
 
 
 def _check_csv(file: Path, options: PredictOptions, json_file: str | None) -> None:

@@ -16,7 +16,6 @@ from hespas.base.files import (
     staged_directory,
 )
 from hespas.cli.answers import check_targets
-from hespas.errors import ConfigError, option
 from hespas.prediction import checks
 from hespas.prediction.composition import Prepared, finish, predict_folded, prepare, price
 from hespas.prediction.figures.schema import RunReport
@@ -66,11 +65,6 @@ def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | Pipeline
         # Few models are divided into stages.
         from hespas.prediction import staged  # noqa: PLC0415
 
-        if options.output.directory is not None:
-            raise ConfigError(
-                f"{option('output')} has no effect on a pipeline of several programs",
-                hint="drop it",
-            )
         return staged.predict_pipeline(options)
     if options.output.directory is None and not whole:
         return predict_folded(options, whole_up_to=MOST_OPERATIONS)

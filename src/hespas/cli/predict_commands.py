@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hespas.base.fields import options_in
+from hespas.base.fields import options_in, refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
 from hespas.errors import ConfigError, option
@@ -18,6 +18,7 @@ from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.step import explain_rows
 from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.options import (
+    TEXT,
     CompileChoice,
     EnergyOptions,
     EstimateOptions,
@@ -60,7 +61,7 @@ def explain(json_file: str | None, **given: Any) -> Answer:
     Attention that is not fused, and kernels that are far from what their bytes take, are named.
     """
     options = flags.requested(given)
-    flags.check_verbose(options.report, json_file)
+    refuse_unused(options.report, {TEXT: json_file == "-"})
     check_targets(json_file, None)
     prediction = composition.predict(options)
     changes = all_changes(prediction)

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from hespas.base.cache import ContentCache
-from hespas.base.fields import Group, declare
+from hespas.base.fields import Group, declare, refuse_unused
 from hespas.base.files import cache_home, check_file, write_file
 from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary
@@ -33,7 +33,7 @@ from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
 from hespas.sources.exported import partitioned
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep, check_slices
-from hespas.sources.options import MaxTextOptions, ModelOptions
+from hespas.sources.options import MAXTEXT, MODEL, MaxTextOptions, ModelOptions
 from hespas.sources.source import DumpSource, FunctionSource, ModelSource, Source, find_source
 from hespas.sources.workload import export_cache, export_source, read_workload
 from hespas.xla.hlo.forms import is_hlo
@@ -116,9 +116,7 @@ def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Sou
             f"{' '.join(settings[:2])} stands behind {source}",
             hint=f"drop it; settings of MaxText stand behind {_MAXTEXT}",
         )
-    for name in ("cluster", "target", "topology", "python"):
-        if given[name] is not None:
-            raise ConfigError(f"{option(name)} is for MaxText", hint="drop it")
+    refuse_unused(maxtext, {MAXTEXT: source})
     return find_source(source, model)
 
 
@@ -146,11 +144,8 @@ def _maxtext(
     *,
     devices: int | None,
 ) -> MaxTextStep:
-    if model.names:
-        raise ConfigError(
-            f"{', '.join(map(option, model.names))} is for models of the zoo",
-            hint="write MaxText's own settings, as in ici_fsdp_parallelism=8",
-        )
+    remedy = "write MaxText's own settings, as in ici_fsdp_parallelism=8"
+    refuse_unused(model, {MODEL: "a step of MaxText"}, remedy=remedy)
     config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
     system = None if options.cluster is None else find_system(options.cluster)
     if system is not None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
-from hespas.prediction.options import PredictOptions
+from hespas.prediction.options import TEXT, PredictOptions
 from hespas.prediction.report_cache import report_cache
 from hespas.report.run import run_text
 
@@ -34,7 +35,7 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     and regions are written too.
     """
     options = flags.requested(given)
-    flags.check_verbose(options.report, json_file)
+    refuse_unused(options.report, {TEXT: json_file == "-"})
     has_charts = json_file is not None
     # A timeline is drawn from more than figures, and a log tells what is done.
     is_made = timeline is not None or log.isEnabledFor(logging.INFO)

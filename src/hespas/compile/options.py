@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
-from hespas.base.fields import Group, declare, parse_pairs
+from hespas.base.fields import Group, Use, declare, parse_pairs, refuse_unused
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
@@ -73,6 +73,17 @@ def parse_flags(texts: Iterable[str]) -> dict[str, str]:
     return parse_pairs(flags, name="xla_flag", form="NAME=VALUE")
 
 
+_FIDELITY = (" on {}", "drop one of them")
+COMPILER = Use(*_FIDELITY)
+"""XLA's compiler itself."""
+COMBINING = Use(*_FIDELITY)
+"""XLA's compiler, or the model of it, which combines collectives and schedules them."""
+PIPELINING = Use(*_FIDELITY)
+"""One of these, or the model of libraries, which moves collectives across iterations."""
+GPU = Use(" on the compiler of a TPU", "drop it, or give the TPU's flags by name")
+GPU_MEMORY = Use(" on a node that is no GPU whose memory is known")
+
+
 class Matmuls(Enum):
     """Who multiplies matrices: NVIDIA's library, or kernels that XLA writes through Triton.
 
@@ -88,6 +99,7 @@ def _combine(collective: str, *, default_text: str) -> Any:
     name = f"{collective}_combine"
     return declare(
         help=f"Combine {collective.replace('_', '-')}s up to this size.",
+        applies_to=(COMBINING, GPU),
         name=name,
         parse=partial(parse_size, name=name),
         metavar="SIZE",
@@ -113,18 +125,27 @@ class CompileOptions:
         parse=parse_passes,
         metavar="PASS,..",
         default_text="rematerialization, on GPUs",
+        applies_to=(COMPILER,),
     )
     matmuls: Matmuls | None = declare(
-        help="What multiplies matrices on a GPU.", default_text="cublas"
+        help="What multiplies matrices on a GPU.",
+        default_text="cublas",
+        applies_to=(COMPILER, GPU),
     )
     latency_hiding_scheduler: bool | None = declare(
-        help="Put work between a collective's start and its end (default: on).", negatable=True
+        help="Put work between a collective's start and its end (default: on).",
+        negatable=True,
+        applies_to=(COMPILER, GPU),
     )
     pipelined_collectives: bool | None = declare(
-        help="Move collectives across iterations of loops (default: on).", negatable=True
+        help="Move collectives across iterations of loops (default: on).",
+        negatable=True,
+        applies_to=(PIPELINING, GPU),
     )
     double_buffered_loops: bool | None = declare(
-        help="Unroll loops by two (default: on).", negatable=True
+        help="Unroll loops by two (default: on).",
+        negatable=True,
+        applies_to=(COMPILER, GPU),
     )
     all_reduce_combine_bytes: int | None = _combine("all_reduce", default_text="128MiB")
     all_gather_combine_bytes: int | None = _combine("all_gather", default_text="128MiB")
@@ -136,6 +157,7 @@ class CompileOptions:
         parse=parse_slop_factor,
         metavar="N|auto",
         default_text=f"{SLOP_FACTOR}",
+        applies_to=(COMBINING, GPU, GPU_MEMORY),
     )
     flags: Mapping[str, str] = declare(
         help="Another flag of XLA's own.",
@@ -144,6 +166,7 @@ class CompileOptions:
         metavar="NAME=VALUE",
         repeats=True,
         default=dict,
+        applies_to=(COMPILER,),
     )
     recipe: RecipeFlags | None = declare(
         help="Flags of XLA as a recipe sets XLA_FLAGS or LIBTPU_INIT_ARGS; those that the "
@@ -151,6 +174,7 @@ class CompileOptions:
         name="xla_flags_file",
         parse=read_recipe,
         metavar="FILE",
+        applies_to=(COMPILER,),
     )
 
     def __post_init__(self) -> None:
@@ -257,12 +281,6 @@ def tpu_flags(options: CompileOptions) -> dict[str, str]:
 
     Raises `ConfigError` for options that only a GPU's compiler has.
     """
-    bare = replace(options, disabled_passes=None, flags={}, recipe=None)
-    if bare != DEFAULT_OPTIONS:
-        raise ConfigError(
-            "matmuls, the scheduler, combining, pipelining and double buffering are options of "
-            "GPU compilers",
-            hint="drop them, or give TPU flags by name",
-        )
+    refuse_unused(options, {GPU: True})
     passes = ",".join(options.disabled_passes or ())
     return ({"xla_disable_hlo_passes": passes} if passes else {}) | dict(options.flags)

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hespas.base.fields import refuse_unused
 from hespas.errors import ConfigError, option
 from hespas.program.attrs import CollectiveAttrs, CustomCallAttrs, DotAttrs
-from hespas.program.experts import UNIFORM, ExpertLoad, GroupedProduct, grouped_product
+from hespas.program.experts import (
+    EXPERTS,
+    UNIFORM,
+    ExpertLoad,
+    ExpertOptions,
+    GroupedProduct,
+    grouped_product,
+)
 from hespas.program.program import Op, Program, all_ops
 from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import TensorType
@@ -48,12 +56,7 @@ def with_expert_load(
         program = with_bodies(program, lambda body: each_op(body, filler.filled))
         notes += filler.notes(is_given=load is not None)
     elif capacity is None:
-        raise ConfigError(
-            f"{option('expert_load')} has no effect: there is no exchange and no product of rows "
-            "of experts",
-            location=program.source,
-            hint="drop it",
-        )
+        refuse_unused(ExpertOptions(expert_load=load), {EXPERTS: True}, location=program.source)
     if load is not None and capacity is not None:
         notes.append(_dropped(given, capacity, program.source))
     return msgspec.structs.replace(program, assumptions=(*notes, *program.assumptions))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-from hespas.base.fields import changed
+from hespas.base.fields import changed, refuse_unused
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, CostError, DeviceCountError, option
 from hespas.frontend.load import check_source
@@ -20,8 +20,6 @@ from hespas.models.part import EXPERT, PIPE
 from hespas.prediction.goodput import failure_interval
 from hespas.prediction.machines import (
     check_caches,
-    check_device_options,
-    check_method_options,
     device_of,
     model_of,
     no_device,
@@ -30,16 +28,26 @@ from hespas.prediction.machines import (
     system_of,
     with_node,
 )
-from hespas.prediction.options import EstimateOptions, Fidelity, NetworkOptions, PredictOptions
+from hespas.prediction.options import (
+    BRANCHES,
+    COMPILED,
+    LOOPS,
+    OPEN_FLOPS,
+    PEAK_RATES,
+    POWER,
+    SCHEDULE,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+)
 from hespas.prediction.workload import source_of
 from hespas.price.methods import DeviceUse, method_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
 from hespas.simulate.models import check_choice
 from hespas.sources.source import FileSource, ModelSource
-from hespas.split.regions import RegionGraph
 from hespas.tasks.graph import CollectiveTask, GroupTable, SendTask, TaskGraph
-from hespas.tasks.pipelining.options import Overlap, check_overlap
+from hespas.tasks.pipelining.options import STAGES, Overlap, check_overlap
 from hespas.tasks.pipelining.schedule import Schedule
 from hespas.work.custom_call import CustomCallCost, custom_call
 
@@ -70,8 +78,9 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         named = node.name if isinstance(node, Device) else Path(node).name if node else ""
         failure_interval(options.long_run, named)
     _check_method(options)
-    _check_energy(options)
-    _check_model_flops(options)
+    device = device_of(options.estimate)
+    absent = {PEAK_RATES: device is None, POWER: device is None or device.tdp_w is None}
+    refuse_unused(options, absent, location="" if device is None else device.name)
     check_caches(options.estimate)
     if needs_program:
         source = source_of(options, system)
@@ -79,12 +88,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
             check_source(source.path)
         if isinstance(source, ModelSource):
             check_experts(source, options)
-            if options.step.parameters is not None:
-                raise ConfigError(
-                    f"{option('parameters')} has no effect on {source.name}, whose model FLOPs are "
-                    "known",
-                    hint=f"drop it, or count them in another way with {option('model_flops')}",
-                )
+            refuse_unused(options.step, {OPEN_FLOPS: source.name})
     return options
 
 
@@ -93,17 +97,19 @@ def _check_stages(options: PredictOptions) -> None:
     for name in options.pipeline.overlap:
         check_overlap(name, name)
     mesh, part = options.program.model.mesh, options.program.model.part
-    given = options.pipeline.names
-    if not given or part is not None or (mesh is not None and mesh.size(PIPE) > 1):
+    if part is not None or options.is_pipeline:
         return
+    # Shared experts are beside all-to-alls with and without stages.
+    overlap = {
+        name: is_on
+        for name, is_on in options.pipeline.overlap.items()
+        if name != Overlap.EXPERTS.value
+    }
+    pipeline = replace(options.pipeline, overlap=overlap)
     is_one = mesh is not None and PIPE in mesh.names
-    stated = option(given[0])
-    if is_one and given == ("schedule",) and options.pipeline.schedule_is_named:
+    if is_one and changed(pipeline) == ("schedule",) and pipeline.schedule_is_named:
         return
-    raise ConfigError(
-        f"{stated} has no effect {'with one stage' if is_one else 'without stages'}",
-        hint=f"drop it, or give {option('mesh')} an axis {PIPE}, as in {PIPE}=4,tp=8",
-    )
+    refuse_unused(pipeline, {STAGES: "with one stage" if is_one else "without stages"})
 
 
 def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOptions) -> None:
@@ -149,32 +155,6 @@ def check_experts(source: ModelSource, options: PredictOptions) -> None:
         )
 
 
-def _check_energy(options: PredictOptions) -> None:
-    """Refuse what multiplies energy where none is known."""
-    if not changed(options.energy):
-        return
-    device = device_of(options.estimate)
-    if device is None or device.tdp_w is None:
-        raise ConfigError(
-            f"{option('pue')} has no effect: the power of the device is not known",
-            location="" if device is None else device.name,
-            hint="drop it, or give tdp_W in the node's file",
-        )
-
-
-def _check_model_flops(options: PredictOptions) -> None:
-    """Refuse what the MFU is counted from where there is none, or where it is known."""
-    step = options.step
-    name = "model_flops" if step.parameters is None else "parameters"
-    if step.model_flops is None and step.parameters is None:
-        return
-    if device_of(options.estimate) is None:
-        raise ConfigError(
-            f"{option(name)} has no effect: the peak rates of the device are not known",
-            hint=f"drop it, or give {option('node')}",
-        )
-
-
 def _check_devices(devices: int | None, system: System) -> None:
     if devices is not None and devices != system.device_count:
         raise DeviceCountError(
@@ -191,11 +171,10 @@ def _check_method(options: PredictOptions) -> None:
         device_of(estimate)
         return
     method = method_named(estimate.method)
-    check_device_options(estimate, method)
+    refuse_unused(options, method.absent)
     device = device_of(estimate)
     if device is None and method.device_use is DeviceUse.NEEDED:
         raise no_device(estimate)
-    check_method_options(method, options)
     method.estimator(spec_of(options, device, None))
 
 
@@ -227,13 +206,14 @@ def no_system(needed: int, location: str) -> ConfigError:
 
 def check_effects(loaded: Loaded, options: PredictOptions) -> None:
     """Raise `ConfigError` for options about what the program doesn't have."""
-    program = loaded.program
-    if "" in options.program.trip_counts and "" not in loaded.used.trip_counts:
-        raise _no_effect("trip_count", "no loop whose count can't be read", program)
-    if "" in options.program.branch_weights and "" not in loaded.used.branch_weights:
-        raise _no_effect("branch_weights", "no branch without weights of its own", program)
-    if options.estimate.launch_overhead_s is not None and not program.is_scheduled:
-        raise no_schedule("launch_overhead", program)
+    program, given, used = loaded.program, options.program, loaded.used
+    absent = {
+        LOOPS: "" in given.trip_counts and "" not in used.trip_counts,
+        BRANCHES: "" in given.branch_weights and "" not in used.branch_weights,
+        SCHEDULE: not program.is_scheduled,
+        COMPILED: not program.is_scheduled,
+    }
+    refuse_unused(options, absent, location=program.source)
     stated = options.estimate.custom_calls
     called = {op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)}
     for target in stated.keys() - called:
@@ -242,23 +222,6 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
             location=program.source,
             hint=suggestion(target, called) if called else "drop it",
         )
-
-
-def check_host_bandwidth(graph: RegionGraph, options: EstimateOptions) -> None:
-    """Raise `ConfigError` for a bandwidth to the host that a program makes no use of."""
-    if options.host_bandwidth is not None and not graph.host_transfers:
-        raise _no_effect("host_bandwidth", "nothing that moves to or from the host", graph.program)
-
-
-def no_schedule(name: str, program: Program) -> ConfigError:
-    """Return the error for an option about the schedule of a program that has none."""
-    return _no_effect(name, f"no schedule of kernels: see {option('fidelity')}", program)
-
-
-def _no_effect(name: str, lack: str, program: Program) -> ConfigError:
-    return ConfigError(
-        f"{option(name)} has no effect: there is {lack}", location=program.source, hint="drop it"
-    )
 
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:

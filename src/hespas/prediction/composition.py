@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
 
+from hespas.base.fields import refuse_unused
 from hespas.base.progress import Stage, stage
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import part_warnings
@@ -16,11 +17,9 @@ from hespas.hardware.system import System
 from hespas.prediction.checks import (
     check_changed_links,
     check_custom_calls,
-    check_host_bandwidth,
     check_is_alone,
     check_priced,
     checked,
-    no_schedule,
     no_system,
 )
 from hespas.prediction.loading import load, with_experts, with_origin_noted
@@ -35,12 +34,21 @@ from hespas.prediction.machines import (
     store_of,
     system_of,
 )
-from hespas.prediction.options import AS_GIVEN, Fidelity, NetworkOptions, PredictOptions
+from hespas.prediction.options import (
+    AS_GIVEN,
+    HOST_LINK,
+    PRICED_WHOLE,
+    SCHEDULE,
+    Clocks,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+)
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.prediction.workload import mesh_of, work_of
 from hespas.price.cache import MemoryStore, Store
 from hespas.price.driver import Estimator, OperationMethod, Step, priced_steps
-from hespas.price.graph import Clocks, GraphEstimate, at_sustained_clock, estimate_graph
+from hespas.price.graph import GraphEstimate, at_sustained_clock, estimate_graph
 from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
@@ -124,11 +132,8 @@ def prepare_alone(options: PredictOptions) -> Prepared:
     Raises `ConfigError` where another fidelity is asked for.
     """
     if options.compile.asked not in {None, Fidelity.AUTO}:
-        raise ConfigError(
-            f"{options.compile.words} has no effect: the program is taken as it is given",
-            location=str(options.estimate.configuration or ""),
-            hint="drop it, or compile the program first: hespas compile",
-        )
+        location = str(options.estimate.configuration or "")
+        refuse_unused(options.compile, {PRICED_WHOLE: True}, location=location)
     return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
 
 
@@ -160,7 +165,8 @@ def divide(
         program = _with_experts_beside(program, options)
     graph = split_program(program, options.split, most_rounds=most_rounds)
     if options.program.model.part is None:
-        check_host_bandwidth(graph, options.estimate)
+        absent = {HOST_LINK: not graph.host_transfers}
+        refuse_unused(options, absent, location=program.source)
     modules = region_modules(graph)
     log.info("%d regions, %d distinct", len(graph.regions), len(modules.modules))
     return Prepared(graph=graph, modules=modules, system=system)
@@ -172,7 +178,11 @@ def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
     Raises `ConfigError` for a program without them; a part of a model may have none.
     """
     if not program.is_scheduled:
-        raise no_schedule("overlap", program)
+        raise ConfigError(
+            f"{option('overlap')} has no effect{SCHEDULE.lack}",
+            location=program.source,
+            hint=SCHEDULE.remedy,
+        )
     # Modelled fusion, which few programs need.
     from hespas.lower.beside import with_experts_beside  # noqa: PLC0415
 

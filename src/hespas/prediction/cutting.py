@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hespas.base.fields import changed
+from hespas.base.fields import refuse_unused
 from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
@@ -18,7 +18,7 @@ from hespas.models.placement import in_default_order
 from hespas.models.weights import least_kept_bytes
 from hespas.prediction.checks import check_exchanges, check_experts, checked
 from hespas.prediction.machines import device_of_memory, host_bandwidth, system_of
-from hespas.prediction.options import PredictOptions
+from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, PredictOptions
 from hespas.prediction.passes import Footprint
 from hespas.prediction.result import StepWork
 from hespas.prediction.workload import placed_mesh, target_of
@@ -135,16 +135,7 @@ def cut_of(options: PredictOptions) -> Cut:
             "devices, but no system is given",
             hint=f"give {option('cluster')}, as in 64xH100_80GB",
         )
-    if options.network.imperfect is not None:
-        raise ConfigError(
-            f"{option('imperfect')} has no effect on pipelines of several programs", hint="drop it"
-        )
-    for name in changed(options.step):
-        if name != "model_flops":
-            raise ConfigError(
-                f"{option(name)} has no effect on a model of the zoo in stages, where it is known",
-                hint="drop it",
-            )
+    refuse_unused(options, {ONE_PROGRAM: True, OPEN_STEP: True})
     mesh = placed_mesh(in_default_order(mesh), options, system)
     if mesh.device_count != system.device_count:
         raise DeviceCountError(
@@ -208,13 +199,8 @@ def offloads(source: ModelSource) -> bool:
 
 def _check_host_link(source: ModelSource, options: PredictOptions) -> None:
     """Refuse a link to the host of unknown bandwidth, or one that nothing uses."""
-    stated = options.estimate.host_bandwidth is not None
-    if not offloads(source) and stated:
-        raise ConfigError(
-            f"{option('host_bandwidth')} has no effect: no stage moves anything to or from the "
-            "host",
-            hint=f"drop it, or give {option('remat')} {OFFLOAD}",
-        )
+    remedy = f"drop it, or give {option('remat')} {OFFLOAD}"
+    refuse_unused(options, {HOST_LINK: not offloads(source)}, remedy=remedy)
     if offloads(source) and host_bandwidth(options.estimate) is None:
         raise HardwareError(
             f"with {option('remat')} {OFFLOAD} stages move data to the host, and the bandwidth of "

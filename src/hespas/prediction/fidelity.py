@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hespas.base.fields import changed
+from hespas.base.fields import changed, given_options, refuse_unused
+from hespas.compile.options import COMBINING, COMPILER, PIPELINING
 from hespas.errors import ConfigError, HardwareError, ToolError, option, spelled
 from hespas.hardware.device import Device, NodeHardware
 from hespas.hardware.presets import load_device, part_of
@@ -21,22 +21,12 @@ from hespas.xla.hlo.forms import is_hlo
 WITHOUT_COMPILER = Fidelity.FUSED
 """What stands for the compiled program where it can't be had."""
 
-MODELLED_OPTIONS = frozenset(
-    {
-        "all_gather_combine",
-        "all_reduce_combine",
-        "memory_limit_slop_factor",
-        "pipelined_collectives",
-        "reduce_scatter_combine",
-    }
-)
-"""The compiler's options that have an effect on a program whose fusion is modelled."""
-
-_MODELLED = {
-    Fidelity.FUSED: MODELLED_OPTIONS,
-    Fidelity.LIBRARY: frozenset({"pipelined_collectives"}),
-    Fidelity.EXPORTED: frozenset[str](),
+_ABSENT = {
+    Fidelity.FUSED: (COMPILER,),
+    Fidelity.LIBRARY: (COMPILER, COMBINING),
+    Fidelity.EXPORTED: (COMPILER, COMBINING, PIPELINING),
 }
+"""What options of a compilation apply to that a fidelity has not."""
 _LINE = re.compile(r"[0-9]+")
 
 
@@ -76,8 +66,10 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
     """
     choice = options.compile
     of_compiler = changed(choice.options)
+    file = str(options.program.file or "")
     if is_hlo(source):
-        _refuse(of_compiler, "a program that is HLO already", options)
+        absent = dict.fromkeys(_ABSENT[Fidelity.EXPORTED], "a program that is HLO already")
+        refuse_unused(choice.options, absent, location=file)
         is_left = choice.asked in {None, Fidelity.AUTO, Fidelity.COMPILED}
         return Plan(fidelity=None if is_left else choice.asked)
     match choice.asked:
@@ -85,30 +77,23 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
             return Plan(fidelity=Fidelity.COMPILED, node=_node_for(choice.words, options))
         case Fidelity.AUTO if of_compiler:
             plan = _automatic(options)
-            if plan.fidelity is WITHOUT_COMPILER and MODELLED_OPTIONS.issuperset(of_compiler):
+            needs_compiler = any(
+                COMPILER in each.applies_to for each, _ in given_options(choice.options)
+            )
+            if plan.fidelity is WITHOUT_COMPILER and not needs_compiler:
                 return plan
             return Plan(fidelity=Fidelity.COMPILED, node=_node_for(option(of_compiler[0]), options))
         case Fidelity.AUTO:
             return _automatic(options)
         case _:
-            taken = frozenset[str]() if choice.asked is None else _MODELLED[choice.asked]
-            unread = [name for name in of_compiler if name not in taken]
-            _refuse(unread, choice.words, options)
+            absent = dict.fromkeys(_ABSENT[choice.asked or Fidelity.EXPORTED], choice.words)
+            refuse_unused(choice.options, absent, location=file)
             return Plan(fidelity=choice.asked)
 
 
 def fallen_back(reason: str) -> Plan:
     """Return the plan for a program that can't be compiled."""
     return Plan(fidelity=WITHOUT_COMPILER, reason=reason)
-
-
-def _refuse(names: Iterable[str], on: str, options: PredictOptions) -> None:
-    for name in names:
-        raise ConfigError(
-            f"{option(name)} has no effect on {on}",
-            location=str(options.program.file or ""),
-            hint="drop one of them",
-        )
 
 
 def _node_for(words: str, options: PredictOptions) -> str:

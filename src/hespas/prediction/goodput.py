@@ -23,11 +23,14 @@ from math import exp, expm1, inf
 from types import MappingProxyType
 from typing import ClassVar
 
-from hespas.base.fields import Group, check_options, declare
+from hespas.base.fields import Group, Use, check_options, declare
 from hespas.errors import ConfigError, option
 
 DEFAULT_START_S = 600.0
 DEFAULT_REPAIR_S = 86400.0
+
+
+TOKENS = Use(": the tokens of a step are not known", f"give {option('tokens')}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class GoodputOptions:
         help="Tokens of the whole run, as in 15T, to say how many days it takes.",
         unit="",
         metavar="TOKENS",
+        applies_to=(TOKENS,),
         needs="goodput",
     )
     device_hour_usd: float | None = declare(

@@ -12,7 +12,9 @@ from time import perf_counter
 
 import msgspec
 
+from hespas.base.fields import refuse_unused
 from hespas.base.units import format_quantity
+from hespas.compile.options import GPU_MEMORY
 from hespas.errors import (
     ConfigError,
     DeviceCountError,
@@ -29,12 +31,11 @@ from hespas.hardware.system import System
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.machines import (
-    check_device_options,
     compiled_directory,
     device_of,
     made_directory,
 )
-from hespas.prediction.options import Fidelity, PredictOptions
+from hespas.prediction.options import NOT_COMPILED_AGAIN, UNCOMPILED, Fidelity, PredictOptions
 from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import method_named
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
@@ -64,7 +65,7 @@ def load(
     """
     file, kernels_file = options.program.file, options.program.kernels
     if options.estimate.method is not None:
-        check_device_options(options.estimate, method_named(options.estimate.method))
+        refuse_unused(options, method_named(options.estimate.method).absent)
     kernels = None if kernels_file is None else read_kernels(kernels_file)
     named = None
     if source is None:
@@ -101,13 +102,6 @@ def load(
     check_effects(loaded, options)
     if kernels is None:
         return program
-    if not program.is_scheduled:
-        raise ConfigError(
-            f"{option('kernels')} has no effect on a program that is not compiled",
-            location=str(file),
-            hint=f"give the compiled one, or {option('fidelity')} {Fidelity.COMPILED.value} in the "
-            f"place of {option('kernels')}",
-        )
     return with_kernels(program, kernels, location=str(kernels_file))
 
 
@@ -126,11 +120,7 @@ def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> 
     plan = planned(content, options)
     if plan.fidelity is not Fidelity.COMPILED:
         return plan
-    if options.program.kernels is not None:
-        raise ConfigError(
-            f"{option('kernels')} has no effect with {options.compile.words}",
-            hint="drop one of them",
-        )
+    refuse_unused(options.program, {NOT_COMPILED_AGAIN: options.compile.words})
     if not plan.may_fall_back:
         # Few programs have to be compiled: the others need not wait for what it takes.
         from hespas.compile.for_node import check_compilation  # noqa: PLC0415
@@ -174,12 +164,8 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
     loaded = _read(content, options)
     program = loaded.program
     if program.is_scheduled:
-        if plan.fidelity is None:
-            return loaded
-        raise ConfigError(
-            f"{options.compile.words} has no effect on a program that is compiled already",
-            hint="drop it",
-        )
+        refuse_unused(options.compile, {UNCOMPILED: plan.fidelity is not None})
+        return loaded
     match options.compile.asked:
         case Fidelity.COMPILED:
             raise ProgramError(
@@ -227,12 +213,7 @@ def _fused(
         )
     device = device_of(options.estimate)
     capacity_bytes = None if is_tpu or device is None else device.memory_capacity_bytes
-    if capacity_bytes is None and options.compile.options.memory_limit_slop_factor is not None:
-        raise ConfigError(
-            f"{option('memory_limit_slop_factor')} is of a GPU whose memory is known, and the node "
-            "is none",
-            hint="drop it",
-        )
+    refuse_unused(options.compile, {GPU_MEMORY: capacity_bytes is None})
     part = options.program.model.part
     if part is not None:
         from hespas.prediction.passes import without_sums  # noqa: PLC0415 - pipelines alone

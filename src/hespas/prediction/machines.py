@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hespas.base.fields import changed
+from hespas.base.fields import refuse_unused
 from hespas.base.files import cache_home
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
@@ -239,8 +239,7 @@ def estimator_of(program: Program, options: PredictOptions) -> Estimator:
     estimate = options.estimate
     device = device_of(estimate)
     method = _method_of(program, estimate, device)
-    check_device_options(estimate, method)
-    check_method_options(method, options)
+    refuse_unused(options, method.absent)
     if device is None and method.device_use is DeviceUse.NEEDED:
         raise no_device(estimate)
     return method.estimator(spec_of(options, device, program.kernels))
@@ -280,36 +279,3 @@ def _roofline_options(options: EstimateOptions) -> RooflineOptions:
         error_on_unknown_type=bool(hardware.error_on_unknown_type),
         warn_on_unknown_type=bool(hardware.warn_on_unknown_type),
     )
-
-
-def check_device_options(options: EstimateOptions, method: Method) -> None:
-    """Raise `ConfigError` for options that describe a device to a method that reads none."""
-    given = {
-        "node": options.node,
-        "peak_flops": options.peak_flops,
-        "memory_bandwidth": options.memory_bandwidth,
-        "per_datatype_flops": options.per_datatype_flops,
-    }
-    for name, value in given.items():
-        if value is not None:
-            method.check_uses_device(name)
-
-
-def check_method_options(method: Method, options: PredictOptions) -> None:
-    """Raise `ConfigError` for options about kernels to a method that prices none."""
-    power = options.estimate.power
-    for name in changed(power):
-        if not method.follows_clock:
-            raise ConfigError(
-                f"{option(name)} has no effect on method {method.name}",
-                hint=f"drop it, or add {option('method')} measured",
-            )
-    if options.estimate.launch_overhead_s is not None and not method.adds_launches:
-        raise ConfigError(
-            f"{option('launch_overhead')} has no effect on method {method.name}",
-            hint=f"drop it, or add {option('method')} roofline",
-        )
-    if options.program.kernels is not None and not method.reads_kernels:
-        raise ConfigError(
-            f"{option('kernels')} has no effect on method {method.name}", hint="drop it"
-        )

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from hespas.base.decode import decode, read_json
-from hespas.base.fields import Group, Layer, check_options, declare, options_in
+from hespas.base.fields import Group, Layer, Use, check_options, declare, options_in, refuse_unused
 from hespas.base.units import parse_quantity
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, option
@@ -33,17 +33,56 @@ from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System
 from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
-from hespas.prediction.goodput import GoodputOptions
-from hespas.price.graph import PowerOptions
-from hespas.price.methods import METHODS, default_text, method_named
+from hespas.prediction.goodput import TOKENS, GoodputOptions
+from hespas.price.methods import (
+    CLOCK,
+    DEVICE,
+    KERNELS,
+    LAUNCHES,
+    METHODS,
+    NODE,
+    default_text,
+    method_named,
+)
 from hespas.price.roofline import RooflineOptions
 from hespas.program.experts import ExpertOptions
 from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.models import CHOICES, Model, parse_choice
-from hespas.sources.options import ModelOptions
+from hespas.sources.options import MODEL, ModelOptions
 from hespas.split.strategies import SplitOptions
 from hespas.tasks.pipelining.options import PipelineOptions
 from hespas.work.custom_call import CustomCallCost, parse_custom_calls
+
+# What options of several groups apply to.
+LOOPS = Use(": there is no loop whose count can't be read")
+BRANCHES = Use(": there is no branch without weights of its own")
+SCHEDULE = Use(f": there is no schedule of kernels: see {option('fidelity')}")
+COMPILED = Use(
+    " on a program that is not compiled",
+    f"give the compiled one, or {option('fidelity')} compiled in the place of {option('kernels')}",
+)
+NOT_COMPILED_AGAIN = Use(" with {}", "drop one of them")
+UNCOMPILED = Use(" on a program that is compiled already")
+PRICED_WHOLE = Use(
+    ": the program is taken as it is given",
+    "drop it, or compile the program first: hespas compile",
+)
+HOST_LINK = Use(": there is nothing that moves to or from the host")
+ONE_PROGRAM = Use(" on a pipeline of several programs")
+OPEN_STEP = Use(" on a model of the zoo in stages, where it is known")
+OPEN_FLOPS = Use(
+    " on {}, whose model FLOPs are known",
+    f"drop it, or count them in another way with {option('model_flops')}",
+)
+PEAK_RATES = Use(
+    ": the peak rates of the device are not known", f"drop it, or give {option('node')}"
+)
+POWER = Use(": the power of the device is not known", "drop it, or give tdp_W in the node's file")
+PREDICTION = Use(
+    " on a measurement, and no prediction is asked for",
+    f"drop it, or name the cluster that this is ({option('cluster')})",
+)
+TEXT = Use(" on JSON, which has all assumptions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +112,7 @@ class ProgramOptions:
         metavar="[LINE=]N",
         repeats=True,
         default=dict,
+        applies_to=(LOOPS, PREDICTION),
     )
     branch_weights: Mapping[str, tuple[float, ...]] = declare(
         help="How often each branch is taken.",
@@ -80,9 +120,11 @@ class ProgramOptions:
         metavar="[LINE=]W,W..",
         repeats=True,
         default=dict,
+        applies_to=(BRANCHES, PREDICTION),
     )
     kernels: Path | None = declare(
-        help="The kernels of a compiled program, as hespas compile --kernels writes them."
+        help="The kernels of a compiled program, as hespas compile --kernels writes them.",
+        applies_to=(KERNELS, COMPILED, NOT_COMPILED_AGAIN),
     )
     model: ModelOptions = field(default_factory=ModelOptions)
 
@@ -118,15 +160,21 @@ class CompileChoice:
         one_of="fidelity",
         default_text="auto, the first of them that can be had",
         default=Fidelity.AUTO,
+        applies_to=(UNCOMPILED, PRICED_WHOLE, PREDICTION),
     )
     as_exported: bool = declare(
         help="Price each operation by itself, as the program was exported.",
         one_of="fidelity",
         group=Group.MAIN,
         default=False,
+        applies_to=(UNCOMPILED, PRICED_WHOLE, PREDICTION),
     )
     optimise: bool = declare(
-        help="The same as --fidelity compiled.", one_of="fidelity", is_hidden=True, default=False
+        help="The same as --fidelity compiled.",
+        one_of="fidelity",
+        is_hidden=True,
+        default=False,
+        applies_to=(UNCOMPILED, PRICED_WHOLE, PREDICTION),
     )
     options: CompileOptions = field(default_factory=CompileOptions)
 
@@ -153,6 +201,50 @@ AS_GIVEN = CompileChoice(fidelity=None)
 """The program as it is given, compiled or not."""
 
 
+class Clocks(Enum):
+    """Which clock kernels are priced at.
+
+    ``SUSTAINED`` is what the power limit allows under the whole computation, ``MEASURED`` that of
+    the short loops in which tables were measured.
+    """
+
+    SUSTAINED = "sustained"
+    MEASURED = "measured"
+
+
+SUSTAINED_CLOCK = Use(f" with {option('clocks')} {Clocks.MEASURED.value}", "drop one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerOptions:
+    """The power that a device may draw, and whether its clock follows from that.
+
+    Raises `ConfigError` for a limit that would have no effect, or is not positive and finite.
+    """
+
+    GROUP: ClassVar[Group] = Group.ESTIMATION
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (CLOCK,)
+
+    power_limit_w: float | None = declare(
+        help="The mean power that a device may draw, as in 550W, which its clock follows.",
+        aliases=("power_limit",),
+        key="perf_estimator.hardware.power_limit_w",
+        unit="W",
+        metavar="POWER",
+        applies_to=(SUSTAINED_CLOCK,),
+        default_text="its thermal design power",
+    )
+    clocks: Clocks = declare(
+        help="The clock of kernels: what the power limit allows under the whole step, or that "
+        "of the short loops that tables were measured in.",
+        default=Clocks.SUSTAINED,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        refuse_unused(self, {SUSTAINED_CLOCK: self.clocks is Clocks.MEASURED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateOptions:
     """How computation is priced: the method, the device, and where prices are cached.
@@ -169,6 +261,7 @@ class EstimateOptions:
         metavar="NODE",
         default_text="that of the cluster",
         group=Group.MAIN,
+        applies_to=(NODE,),
     )
     method: str | None = declare(
         help=f"Estimation method: {', '.join(METHODS)}.",
@@ -184,20 +277,26 @@ class EstimateOptions:
         help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
         unit="FLOP/s",
         metavar="RATE",
+        applies_to=(DEVICE,),
     )
     memory_bandwidth: float | None = declare(
         help="Memory bandwidth, as in 1555GB/s.",
         unit="B/s",
         metavar="RATE",
+        applies_to=(DEVICE,),
     )
     host_bandwidth: float | None = declare(
         help="Bandwidth between device and host, in each direction, as in 64GB/s.",
         unit="B/s",
         metavar="RATE",
         default_text="that of the node",
+        applies_to=(HOST_LINK,),
     )
     per_datatype_flops: Mapping[str, float] | None = declare(
-        help="FLOP/s by type, as in bf16=312e12.", parse=parse_rates, metavar="TYPE=RATE,.."
+        help="FLOP/s by type, as in bf16=312e12.",
+        parse=parse_rates,
+        metavar="TYPE=RATE,..",
+        applies_to=(DEVICE, PREDICTION),
     )
     launch_overhead_s: float | None = declare(
         help="What a kernel of a compiled program takes beside its work, as in 3us.",
@@ -205,6 +304,7 @@ class EstimateOptions:
         unit="s",
         least=0,
         metavar="TIME",
+        applies_to=(LAUNCHES, SCHEDULE),
     )
     custom_calls: Mapping[str, CustomCallCost] = declare(
         help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",
@@ -213,6 +313,7 @@ class EstimateOptions:
         metavar="TARGET=COST",
         repeats=True,
         default=dict,
+        applies_to=(PREDICTION,),
     )
     roofline: RooflineOptions | None = declare(
         help="What to do about types without a rate.", has_flag=False
@@ -281,10 +382,14 @@ class StepOptions:
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
     tokens: int | None = declare(
-        help="Tokens of a step on all devices, for tokens/s of a program.", least=1
+        help="Tokens of a step on all devices, for tokens/s of a program.",
+        least=1,
+        applies_to=(OPEN_STEP,),
     )
     samples: int | None = declare(
-        help="Images, or other samples, of a step on all devices.", least=1
+        help="Images, or other samples, of a step on all devices.",
+        least=1,
+        applies_to=(OPEN_STEP,),
     )
     model_flops: float | None = declare(
         help="FLOPs that the model needs for a step on all devices, as in 18PFLOP, for the "
@@ -292,6 +397,7 @@ class StepOptions:
         unit="FLOP",
         metavar="FLOP",
         one_of="model_flops",
+        applies_to=(PEAK_RATES,),
     )
     parameters: float | None = declare(
         help="Parameters that each token of a training step meets, as in 8.03B, for the MFU of "
@@ -299,6 +405,7 @@ class StepOptions:
         parse=parse_parameters,
         metavar="N",
         one_of="model_flops",
+        applies_to=(PEAK_RATES, OPEN_STEP, OPEN_FLOPS, TOKENS),
     )
 
     def __post_init__(self) -> None:
@@ -349,6 +456,7 @@ class NetworkOptions:
         metavar="AXIS=N,..",
         needs="cluster",
         default_text="the last axis of the mesh nearest; of pipelines as Megatron-Core has it",
+        applies_to=(MODEL,),
     )
     link_bandwidth: tuple[LinkBandwidth, ...] = declare(
         help="Bandwidth of the links along a dimension of the network, the nearest is 0: their "
@@ -364,6 +472,7 @@ class NetworkOptions:
         parse=read_cluster,
         metavar="FILE",
         needs="cluster",
+        applies_to=(ONE_PROGRAM,),
     )
 
 
@@ -380,6 +489,7 @@ class OutputOptions:
         key="output_dir",
         metavar="DIR",
         group=Group.MAIN,
+        applies_to=(ONE_PROGRAM,),
     )
     clean: bool = declare(
         help="Replace another workload's files.", key="clean", needs="output", default=False
@@ -399,7 +509,9 @@ class ReportOptions:
         help="Tell layers apart that differ in their number alone.", default=False
     )
     verbose: bool = declare(
-        help="Show all assumptions, not only those that decide most of the step.", default=False
+        help="Show all assumptions, not only those that decide most of the step.",
+        default=False,
+        applies_to=(TEXT,),
     )
 
     def __post_init__(self) -> None:
@@ -419,6 +531,7 @@ class EnergyOptions:
         least=1,
         metavar="RATIO",
         default=1.0,
+        applies_to=(POWER,),
     )
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from math import prod
 
+from hespas.base.fields import refuse_unused
 from hespas.errors import ConfigError, option
 from hespas.frontend.load import read_source
 from hespas.hardware.device import Device
@@ -15,12 +16,14 @@ from hespas.hardware.presets import part_of
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
+from hespas.prediction.goodput import TOKENS
 from hespas.prediction.machines import node_of, system_of, with_node
 from hespas.prediction.options import PredictOptions, StepOptions
 from hespas.prediction.result import StepWork
 from hespas.program.program import Program
 from hespas.program.types import TensorType, Type
 from hespas.sources.maxtext import MaxTextStep, check_slices
+from hespas.sources.options import MODEL
 from hespas.sources.source import Batch, FileSource, ModelSource, Source, find_source
 from hespas.sources.workload import model_key
 
@@ -49,10 +52,8 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
     if place is None or options.program.model.part is not None:
         return source
     if not isinstance(source, ModelSource):
-        raise ConfigError(
-            f"{option('place')} is for models of the zoo; {source.name} has a mesh of its own",
-            hint="drop it",
-        )
+        refuse_unused(options.network, {MODEL: f"{source.name}, which has a mesh of its own"})
+        return source
     texts = {**source.texts, "mesh": str(placed_mesh(source.mesh, options, system))}
     return replace(source, texts=texts)
 
@@ -131,10 +132,10 @@ def _given_flops(step: StepOptions, tokens: int | None) -> float | None:
     if step.parameters is None:
         return step.model_flops
     if tokens is None:
-        raise ConfigError(
-            f"{option('parameters')} has no effect: the tokens of a step are not known",
-            hint=f"give {option('tokens')}, or {option('model_flops')}",
+        refuse_unused(
+            step, {TOKENS: True}, remedy=f"give {option('tokens')}, or {option('model_flops')}"
         )
+        return None
     return _FLOPS_OF_PARAMETER * step.parameters * tokens
 
 

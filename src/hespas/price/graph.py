@@ -12,17 +12,15 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from hashlib import sha256
 from threading import Event
 from time import perf_counter
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from hespas.base.fields import Group, check_options, declare
 from hespas.base.process import end_programs_on
 from hespas.base.units import format_quantity
 from hespas.base.version import __version__
-from hespas.errors import ConfigError, CostError, HardwareError, option
+from hespas.errors import CostError, HardwareError, option
 from hespas.hardware.device import Device, table_of
 from hespas.hardware.power import BoardPower, Draw, Sustained, mean_w, sustained_clock
 from hespas.price.cache import ENTRY_VERSION, Store, decode_estimate, encode_estimate
@@ -296,50 +294,6 @@ def estimator_assumptions(estimates: GraphEstimate) -> tuple[str, ...]:
     """Return what the estimator takes for granted of every region."""
     types = {key for op in estimates.total.per_op.values() for key in op.per_type}
     return (*estimates.assumptions, *([TF32_ASSUMPTION] if "tf32" in types else []))
-
-
-class Clocks(Enum):
-    """Which clock kernels are priced at.
-
-    ``SUSTAINED`` is what the power limit allows under the whole computation, ``MEASURED`` that of
-    the short loops in which tables were measured.
-    """
-
-    SUSTAINED = "sustained"
-    MEASURED = "measured"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerOptions:
-    """The power that a device may draw, and whether its clock follows from that.
-
-    Raises `ConfigError` for a limit that would have no effect, or is not positive and finite.
-    """
-
-    GROUP: ClassVar[Group] = Group.ESTIMATION
-
-    power_limit_w: float | None = declare(
-        help="The mean power that a device may draw, as in 550W, which its clock follows.",
-        aliases=("power_limit",),
-        key="perf_estimator.hardware.power_limit_w",
-        unit="W",
-        metavar="POWER",
-        default_text="its thermal design power",
-    )
-    clocks: Clocks = declare(
-        help="The clock of kernels: what the power limit allows under the whole step, or that "
-        "of the short loops that tables were measured in.",
-        default=Clocks.SUSTAINED,
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if self.power_limit_w is not None and self.clocks is Clocks.MEASURED:
-            raise ConfigError(
-                f"{option('power_limit_w')} has no effect with {option('clocks')} "
-                f"{self.clocks.value}",
-                hint="drop one",
-            )
 
 
 @runtime_checkable

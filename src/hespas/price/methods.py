@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hespas.base.decode import decode
+from hespas.base.fields import Use
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
@@ -51,6 +52,18 @@ class EstimatorSpec:
 Factory = Callable[[EstimatorSpec], Estimator]
 
 
+_METHOD = " on method {}"
+NODE = Use(
+    _METHOD,
+    "drop it; a configuration of the method (.json) is the device in Python, and on the command "
+    "line the workload: hespas estimate CONFIG.json --mlir_file PROGRAM",
+)
+DEVICE = Use(_METHOD)
+KERNELS = Use(_METHOD)
+CLOCK = Use(_METHOD, f"drop it, or add {option('method')} measured")
+LAUNCHES = Use(_METHOD, f"drop it, or add {option('method')} roofline")
+
+
 class DeviceUse(Enum):
     """Whether a method reads the figures of a device that a user names."""
 
@@ -69,8 +82,8 @@ class Method:
     configuration.
     ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
     machine: a function of the configuration that names what runs the program, or where it stands.
-    ``reads_kernels``, ``adds_launches`` and ``follows_clock`` are for methods on which the kernels
-    that a compiler wrote, the cost of a launch, and the device's clock have an effect.
+    ``follows`` has `KERNELS`, `LAUNCHES` and `CLOCK` where the kernels that a compiler wrote, the
+    cost of a launch, and the device's clock have an effect.
     ``is_default`` returns for which programs and devices the method is used where the user names
     none, ``default_text`` says so in words. ``extra`` is the optional dependency that it needs.
     """
@@ -81,9 +94,7 @@ class Method:
     configuration: str | type[Any] | None = None
     device_use: DeviceUse = DeviceUse.OPTIONAL
     device_here: str | Callable[[Any], str] = ""
-    reads_kernels: bool = False
-    adds_launches: bool = False
-    follows_clock: bool = False
+    follows: tuple[Use, ...] = ()
     is_default: Callable[[Program, Device], bool] | None = None
     default_text: str = ""
     extra: str = ""
@@ -95,28 +106,20 @@ class Method:
         named = cast("Callable[[Any], str]", _imported(self.device_here))
         return f"this machine's {named(hardware)} (method {self.name})"
 
-    def check_uses_device(self, name: str) -> None:
-        """Raise `ConfigError` if the method reads no device; ``name`` is the option that names one.
+    @property
+    def absent(self) -> dict[Use, bool | str]:
+        """What options apply to that has no effect on the method, and why.
 
-        >>> METHODS["roofline"].check_uses_device("node")
-        >>> METHODS["xla"].check_uses_device("node")
-        Traceback (most recent call last):
-            ...
-        hespas.errors.ConfigError: node has no effect on method xla, which runs on this machine; \
-drop it; a configuration of the method (.json) is the device in Python, and on the command line \
-the workload: hespas estimate CONFIG.json --mlir_file PROGRAM
+        >>> METHODS["xla"].absent[DEVICE]
+        'xla, which runs on this machine'
         """
-        if self.device_use is not DeviceUse.NONE:
-            return
-        why = "runs on this machine" if self.device_here else "has its device's figures by itself"
-        own = (
-            "; a configuration of the method (.json) is the device in Python, and on the command "
-            "line the workload: hespas estimate CONFIG.json --mlir_file PROGRAM"
-        )
-        raise ConfigError(
-            f"{option(name)} has no effect on method {self.name}, which {why}",
-            hint=f"drop it{own if name == 'node' else ''}",
-        )
+        lacks = (use for use in (CLOCK, LAUNCHES, KERNELS) if use not in self.follows)
+        absent: dict[Use, bool | str] = dict.fromkeys(lacks, self.name)
+        if self.device_use is DeviceUse.NONE:
+            here = "runs on this machine"
+            why = here if self.device_here else "has its device's figures by itself"
+            absent |= dict.fromkeys((NODE, DEVICE), f"{self.name}, which {why}")
+        return absent
 
     def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
         """Return the configuration that ``data``, at a JSON path of a file, holds.
@@ -168,7 +171,7 @@ _LISTED = (
         factory=Roofline.of,
         configuration=RooflineHardware,
         device_use=DeviceUse.NEEDED,
-        adds_launches=True,
+        follows=(LAUNCHES,),
     ),
     Method(
         name="measured",
@@ -176,8 +179,7 @@ _LISTED = (
         factory="hespas.price.measured:make",
         configuration=NodeHardware,
         device_use=DeviceUse.NEEDED,
-        reads_kernels=True,
-        follows_clock=True,
+        follows=(KERNELS, CLOCK),
         is_default=_has_tables,
         default_text="for compiled programs on GPUs, by tables of the part or of the nearest",
     ),
@@ -187,7 +189,7 @@ _LISTED = (
         factory="hespas.price.ptx.kernels:make",
         configuration=NodeHardware,
         device_use=DeviceUse.NEEDED,
-        reads_kernels=True,
+        follows=(KERNELS,),
     ),
     Method(
         name="compiler",

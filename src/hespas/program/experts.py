@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import msgspec
 
 from hespas.base.decode import read_json, read_text
-from hespas.base.fields import Group, declare
+from hespas.base.fields import Group, Use, declare
 from hespas.base.figures import whole_number
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
@@ -102,6 +102,9 @@ def parse_expert_load(text: str) -> ExpertLoad:
     )
 
 
+EXPERTS = Use(": there is no exchange and no product of rows of experts")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
     """What a user knows of a mixture of experts that its program leaves open."""
@@ -113,6 +116,7 @@ class ExpertOptions:
         parse=parse_expert_load,
         metavar="uniform|FILE",
         default_text=_UNIFORM,
+        applies_to=(EXPERTS,),
     )
 
 

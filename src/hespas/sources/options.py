@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, declare, parse_pairs
+from hespas.base.fields import Group, Use, declare, parse_pairs
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
+
+MAXTEXT = Use(" on {}", "drop it: only steps of MaxText have it")
+MODEL = Use(" on {}", "drop it: only models of the zoo have it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class ModelOptions:
     """
 
     GROUP: ClassVar[Group] = Group.MODEL
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (MODEL,)
 
     mesh: MeshAxes | None = declare(
         help="The devices that a model is divided over, as in fsdp=8,tp=4.",
@@ -97,17 +101,6 @@ class ModelOptions:
             )
         return {**given, **self.settings}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The options that are given, by the names that errors mark."""
-        batches = {
-            "global_batch": self.global_batch,
-            "micro_batch": self.micro_batch,
-            "micro_batches": self.micro_batches,
-        }
-        given = [name for name, value in batches.items() if value is not None]
-        return tuple(sorted([*self.texts(), *given]))
-
 
 NO_MODEL_OPTIONS = ModelOptions()
 
@@ -117,6 +110,7 @@ class MaxTextOptions:
     """For what, and by what, a step of MaxText is lowered: a cluster, or a target and a count."""
 
     GROUP: ClassVar[Group] = Group.MAXTEXT
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (MAXTEXT,)
 
     cluster: str | None = declare(
         help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART"

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hespas.base.fields import refuse_unused
 from hespas.base.suggest import nearest
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import Part
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep
-from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions
+from hespas.sources.options import MODEL, NO_MODEL_OPTIONS, ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +137,15 @@ def find_source(
     """
     path = Path(text)
     if path.is_dir():
-        _refuse(options, "a dump")
+        refuse_unused(options, {MODEL: "a dump"})
         return DumpSource(path=path)
     if path.exists():
-        _refuse(options, "a file")
+        refuse_unused(options, {MODEL: "a file"})
         return FileSource(path=path)
     if text.startswith(_MAXTEXT):
         return _maxtext(text.removeprefix(_MAXTEXT), options, devices=devices, target=target)
     if ":" in text:
-        _refuse(options, "a function")
+        refuse_unused(options, {MODEL: "a function"})
         return FunctionSource(name=text, devices=devices, platform=platform_of(target))
     # Programs in files need none of it.
     from hespas.models.catalogue import model_named, models  # noqa: PLC0415
@@ -182,26 +183,11 @@ def platform_of(target: str | None) -> str:
     return "cuda" if isinstance(found, GpuTarget) else "tpu"
 
 
-def _refuse(options: ModelOptions, what: str) -> None:
-    names = options.names
-    if names:
-        raise ConfigError(
-            f"{', '.join(map(option, names))} {'is' if len(names) == 1 else 'are'} for models of "
-            f"the zoo; {what} has no such option",
-            hint="drop it" if len(names) == 1 else "drop them",
-        )
-
-
 def _maxtext(
     config: str, options: ModelOptions, *, devices: int | None, target: str | None
 ) -> MaxTextStep:
-    other = [name for name in options.names if name not in options.settings]
-    if other:
-        raise ConfigError(
-            f"{', '.join(map(option, other))} {'is' if len(other) == 1 else 'are'} for models of "
-            "the zoo; MaxText has settings of its own",
-            hint=f"give them with {option('set')}, as in ici_fsdp_parallelism=8",
-        )
+    remedy = f"give settings of MaxText with {option('set')}, as in ici_fsdp_parallelism=8"
+    refuse_unused(replace(options, settings={}), {MODEL: "a step of MaxText"}, remedy=remedy)
     if devices is None or target is None:
         raise ConfigError(
             "a step of MaxText is made for a cluster, and none is given",

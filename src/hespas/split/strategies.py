@@ -22,7 +22,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import ClassVar
 
-from hespas.base.fields import Group, check_options, declare
+from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.suggest import choice
 from hespas.errors import ConfigError, option
 from hespas.program.program import Op, Program
@@ -56,6 +56,15 @@ class SeparatorPolicy(Enum):
     START_BLOCK = "start_block"
 
 
+OPERATIONS = Use(" on a program that is scheduled: its kernels are the regions")
+BLOCKS = Use(" on individual_split", f"drop it, or add {option('merge')}")
+SEPARATORS = Use(" on individual_split")
+COMPUTATION = Use(
+    " on collectives, which are always regions of their own",
+    "drop it, or name a computing separator such as stablehlo.dot_general",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOptions:
     """How to split a program.
@@ -80,43 +89,39 @@ class SplitOptions:
         name="block_lim",
         key="block_lim",
         least=1,
+        applies_to=(BLOCKS, OPERATIONS),
         default_text=f"{DEFAULT_BLOCK_LIMIT}; none if merging",
     )
     merge: bool = declare(
-        help="Join regions, delaying no collective.", key="merge", negatable=True, default=False
+        help="Join regions, delaying no collective.",
+        key="merge",
+        applies_to=(OPERATIONS,),
+        negatable=True,
+        default=False,
     )
     separator: str = declare(
         help="What parts the program: communication, or an operation's full name as well.",
         key="separator",
+        applies_to=(SEPARATORS, OPERATIONS),
         metavar="OPERATION",
         default=COMMUNICATION_SEPARATOR,
     )
     separator_policy: SeparatorPolicy = declare(
         help="Where a separator that computes goes.",
         key="separator_policy",
+        applies_to=(COMPUTATION, OPERATIONS),
         default=SeparatorPolicy.ISOLATED,
     )
 
     def __post_init__(self) -> None:
         check_options(self)
-        individual = self.strategy is SplitStrategy.INDIVIDUAL
-        if individual and not self.merge and self.block_limit is not None:
-            raise ConfigError(
-                f"{option('block_lim')} has no effect on individual_split",
-                hint=f"drop it, or add {option('merge')}",
-            )
-        if individual and self.separator != COMMUNICATION_SEPARATOR:
-            raise ConfigError(
-                f"{option('separator')} has no effect on individual_split", hint="drop it"
-            )
-        communication = self.separator == COMMUNICATION_SEPARATOR
-        if communication and self.separator_policy is not SeparatorPolicy.ISOLATED:
-            raise ConfigError(
-                f"{option('separator_policy')} {self.separator_policy.value} has no effect on "
-                "collectives, "
-                "which are always regions of their own",
-                hint="drop it, or name a computing separator such as stablehlo.dot_general",
-            )
+        is_individual = self.strategy is SplitStrategy.INDIVIDUAL
+        absent = {
+            BLOCKS: is_individual and not self.merge,
+            SEPARATORS: is_individual,
+            COMPUTATION: self.separator == COMMUNICATION_SEPARATOR,
+        }
+        refuse_unused(self, absent)
 
 
 def split_program(
@@ -130,7 +135,7 @@ def split_program(
     not occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
-        _check_plain(options, program.source)
+        refuse_unused(options, {OPERATIONS: True}, location=program.source)
         return split_scheduled(program, most_rounds=most_rounds)
     flat = flatten(program)
     match options.strategy:
@@ -141,21 +146,6 @@ def split_program(
             groups = _linear_groups(flat.operations, options)
     graph = build_graph(program, flat, groups)
     return merge_regions(graph, block_limit=options.block_limit) if options.merge else graph
-
-
-def _check_plain(options: SplitOptions, source: str) -> None:
-    given = {
-        "merge": options.merge,
-        "block_lim": options.block_limit is not None,
-        "separator": options.separator != COMMUNICATION_SEPARATOR,
-    }
-    for name in (name for name, has_effect in given.items() if has_effect):
-        raise ConfigError(
-            f"{option(name)} has no effect on a program that is scheduled: its kernels are the "
-            "regions",
-            location=source,
-            hint="drop it",
-        )
 
 
 def _check_separator(operations: Sequence[Op], separator: str) -> None:

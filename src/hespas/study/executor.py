@@ -20,9 +20,9 @@ from typing import IO, ClassVar, Protocol, Self
 
 import msgspec
 
-from hespas.base.fields import Group, check_options, declare
+from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.process import ending, last_words
-from hespas.errors import ConfigError, ToolError, option
+from hespas.errors import ToolError, option
 
 
 class Phase(Enum):
@@ -112,6 +112,9 @@ class Place(Enum):
     DASK = "dask"
 
 
+DASK = Use(f" without {option('executor')} dask", "add it")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorOptions:
     """Where evaluations run, and how long one of them may take."""
@@ -125,6 +128,7 @@ class ExecutorOptions:
     scheduler: str | None = declare(
         help="The address of Dask's scheduler, as in tcp://host:8786.",
         metavar="ADDRESS",
+        applies_to=(DASK,),
         default_text="one on this machine",
     )
     workers: int | None = declare(
@@ -140,11 +144,7 @@ class ExecutorOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.scheduler is not None and self.executor is not Place.DASK:
-            raise ConfigError(
-                f"{option('scheduler')} has no effect without {option('executor')} dask",
-                hint="add it",
-            )
+        refuse_unused(self, {DASK: self.executor is not Place.DASK})
 
 
 def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:

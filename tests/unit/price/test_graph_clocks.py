@@ -11,8 +11,9 @@ from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
 from hespas.prediction.explain.changes import AT_BOOST, main_changes
+from hespas.prediction.options import Clocks, PowerOptions
 from hespas.price.estimate import OpEstimate, TypeTotals
-from hespas.price.graph import Clocks, PowerOptions, draw_of
+from hespas.price.graph import draw_of
 from hespas.report.answers import Answer
 
 PRODUCTS = """HloModule step, is_scheduled=true

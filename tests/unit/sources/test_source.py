@@ -65,9 +65,11 @@ def test_what_names_nothing(name: str, kind: type[HespasError], message: str) ->
 def test_options_of_models_have_no_effect_on_other_programs(tmp_path: Path) -> None:
     (tmp_path / "a.mlir").write_text("")
     for name in ("a:b", str(tmp_path / "a.mlir"), str(tmp_path)):
-        with pytest.raises(ConfigError, match="batch is for models of the zoo"):
+        with pytest.raises(
+            ConfigError, match=r"batch has no effect on a .*: only models of the zoo"
+        ):
             find_source(name, ModelOptions(batch=2))
-        with pytest.raises(ConfigError, match="dtype, micro_batch are for models"):
+        with pytest.raises(ConfigError, match="micro_batch has no effect on a"):
             find_source(name, ModelOptions(micro_batch=2, dtype="f32"))
 
 

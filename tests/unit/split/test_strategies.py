@@ -126,7 +126,7 @@ def test_a_collective_named_as_separator_stays_a_region_of_its_own(policy: Separ
         ({"block_limit": 0}, "block_lim is 0; give 1 or more"),
         ({"block_limit": 4, "strategy": SplitStrategy.INDIVIDUAL}, "block_lim has no effect"),
         ({"separator": DOT, "strategy": SplitStrategy.INDIVIDUAL}, "separator has no effect"),
-        ({"separator_policy": SeparatorPolicy.END_BLOCK}, "separator_policy end_block has no"),
+        ({"separator_policy": SeparatorPolicy.END_BLOCK}, "separator_policy has no"),
     ],
 )
 def test_options_that_change_nothing_are_refused(options: dict[str, object], message: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from hespas.base.fields import Group, check_options, declare
+from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.files import cache_home
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.progress import Stage, stage
@@ -33,6 +33,9 @@ class Platform(Enum):
     CPU = "cpu"
     GPU = "gpu"
     TPU = "tpu"
+
+
+NAMED_COORDINATOR = Use(f" with {option('coordinator')} {AUTO}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +64,16 @@ class MeasureOptions:
         group=Group.NETWORK,
     )
     num_processes: int | None = declare(
-        help="How many processes there are in all.", group=Group.NETWORK, needs="coordinator"
+        help="How many processes there are in all.",
+        group=Group.NETWORK,
+        needs="coordinator",
+        applies_to=(NAMED_COORDINATOR,),
     )
     process_id: int | None = declare(
-        help="Which of them this one is, from 0.", group=Group.NETWORK, needs="coordinator"
+        help="Which of them this one is, from 0.",
+        group=Group.NETWORK,
+        needs="coordinator",
+        applies_to=(NAMED_COORDINATOR,),
     )
     time_limit_s: float = declare(
         help="How long compiling and running may take.",
@@ -83,13 +92,8 @@ class MeasureOptions:
 
     def _check_processes(self, coordinator: str) -> None:
         count, own = self.num_processes, self.process_id
+        refuse_unused(self, {NAMED_COORDINATOR: coordinator == AUTO})
         if coordinator == AUTO:
-            if count is not None or own is not None:
-                name = "num_processes" if count is not None else "process_id"
-                raise ConfigError(
-                    f"{option(name)} has no effect with {option('coordinator')} {AUTO}",
-                    hint="drop it",
-                )
             return
         host, colon, port = coordinator.rpartition(":")
         if not host or not colon or not port.isdecimal():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hespas.base.fields import given_options
+from hespas.base.fields import given_options, refuse_unused
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.base.version import __version__
 from hespas.errors import ConfigError, option
@@ -51,6 +51,7 @@ from hespas.prediction.goodput import (
     CHECKPOINT_SOURCE,
     DEFAULT_REPAIR_S,
     DEFAULT_START_S,
+    TOKENS,
     GoodputOptions,
     LongRun,
     best_interval_s,
@@ -439,11 +440,7 @@ def _interval_s(
 
 
 def _days(given: GoodputOptions, tokens_per_day: float | None) -> float | None:
-    if given.train_tokens is None:
+    refuse_unused(given, {TOKENS: tokens_per_day is None})
+    if given.train_tokens is None or tokens_per_day is None:
         return None
-    if tokens_per_day is None:
-        raise ConfigError(
-            f"{option('train_tokens')} has no effect: the tokens of a step are not known",
-            hint=f"give {option('tokens')}",
-        )
     return given.train_tokens / tokens_per_day

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, declare, parse_pairs
+from hespas.base.fields import Group, Use, declare, parse_pairs
 from hespas.base.figures import MOST_DIGITS
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
@@ -87,6 +87,9 @@ def parse_schedule(text: str) -> str:
     return text
 
 
+STAGES = Use(" {}", f"drop it, or give {option('mesh')} an axis pipe, as in pipe=4,tp=8")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
     """How the stages of a pipeline share the layers, and in which order they compute.
@@ -95,6 +98,7 @@ class PipelineOptions:
     """
 
     GROUP: ClassVar[Group] = Group.PIPELINE
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (STAGES,)
 
     schedule: str | None = declare(
         help=f"In which order stages compute: {', '.join(NAMES)}, or a file with a line of "
@@ -143,17 +147,6 @@ class PipelineOptions:
     def schedule_is_named(self) -> bool:
         """Whether the schedule is one by name, and not in a file."""
         return not Path(self.schedule or DEFAULT).is_file()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The options that are given and need a pipeline, by the names that errors mark."""
-        given = {
-            "schedule": self.schedule,
-            "stage_layers": self.stage_layers,
-            "overlap": (self.overlap.keys() - {Overlap.EXPERTS.value}) or None,
-            "ignore_memory": self.ignore_memory or None,
-        }
-        return tuple(name for name, value in given.items() if value is not None)
 
 
 DEFAULT = "1f1b"
