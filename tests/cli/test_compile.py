@@ -96,7 +96,7 @@ def test_every_option_reaches_the_compiler(call: Call, block: Path, asked: list[
         (["--target", "H100_SXM", "--xla-flag", "xla_x"], "give NAME=VALUE"),
         (["--target", "H100_SXM", "--xla-flag", "xla_x=1", "--xla-flag", "xla_x=2"], "twice"),
         (["--target", "H100_SXM", "--all-reduce-combine", "0"], "not a number of bytes"),
-        (["--target", "H100_SXM", "--time-limit", "0"], "time limit is not positive"),
+        (["--target", "H100_SXM", "--time-limit", "0"], "--time-limit is '0'; give more than 0"),
         (["--target", "H100_SXM", "--devices", "0"], "0 devices are asked for"),
         (["--target", "H100_SXM", "--disable-cache", "--cache-dir", "x"], "drop one"),
         ([], "Missing option '--target'"),

@@ -218,7 +218,7 @@ def test_block_limit_and_separators_cut(call: Call) -> None:
             ("--split", "individual_split", "--separator", "stablehlo.add"),
             ("separator has no effect",),
         ),
-        (("--separator-policy", "end_block"), ("--separator-policy end_block has no effect",)),
+        (("--separator-policy", "end_block"), ("--separator-policy has no effect on collectives",)),
     ],
     ids=" ".join,
 )

@@ -186,7 +186,7 @@ def test_there_is_no_gpu_in_the_cpu(call: Call, block: Path, monkeypatch: Any) -
         (["--steps", "0"], "--steps is 0"),
         (["--process-id", "1"], "--process-id has no effect without --coordinator"),
         (["--json", "none/here.json"], "none"),
-        (["--time-limit", "0s"], "give more than 0"),
+        (["--time-limit", "0s"], "--time-limit is '0s'; give more than 0"),
     ],
 )
 def test_options_are_checked_before_anything_runs(
