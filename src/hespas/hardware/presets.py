@@ -392,7 +392,8 @@ class Microarchitecture(
     functions, loads and stores, 64-bit floats, and the issue of any instruction. All
     multiprocessors share ``l2_bandwidth_bytes_per_s``. Pipes reach ``pipe_efficiency`` of their
     rate, device memory ``memory_efficiency`` of its rate. ``warp_turnover_cycles`` is the cost of
-    starting and retiring one warp, ``launch_s`` the fixed time of a kernel. ``sources`` names the
+    starting and retiring one warp, ``launch_s`` the fixed time of a kernel that is launched alone,
+    ``graph_launch_s`` that of one in a CUDA graph, by default the same. ``sources`` names the
     source of each figure, by its key; the source of an assumption begins with ``assumed``.
     """
 
@@ -414,6 +415,7 @@ class Microarchitecture(
     warp_turnover_cycles: Positive
     launch_s: NotNegative
     sources: dict[str, Text]
+    graph_launch_s: NotNegative | None = None
 
 
 def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
@@ -438,9 +440,16 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
     """Return the figures of a file. Raises `HardwareError` if a figure has no source."""
     gpu = decode(read_json(file), Microarchitecture, location=str(file))
     check_clock(gpu.clock_hz, location=str(file))
-    figures = {field.encode_name for field in structs.fields(Microarchitecture)} - {"sources"}
+    names = {field.encode_name for field in structs.fields(Microarchitecture)} - {"sources"}
+    figures = names if gpu.graph_launch_s is not None else names - {"graph_launch_s"}
     check_sources(figures, gpu.sources.keys(), location=str(file))
     return gpu
+
+
+def launching_in_graphs(gpu: Microarchitecture, share: float) -> Microarchitecture:
+    """Return a GPU whose launches take the mean where CUDA graphs have a ``share`` of them."""
+    in_graph_s = gpu.launch_s if gpu.graph_launch_s is None else gpu.graph_launch_s
+    return structs.replace(gpu, launch_s=gpu.launch_s + share * (in_graph_s - gpu.launch_s))
 
 
 def microarchitecture_at(

@@ -17,6 +17,7 @@ from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOp
 from hespas.price.cache import DiskStore, MemoryStore, Store
 from hespas.price.driver import Estimator
 from hespas.price.graph import no_power
+from hespas.price.kernel import share_in_graphs
 from hespas.price.methods import (
     DEFAULT,
     DeviceUse,
@@ -26,7 +27,6 @@ from hespas.price.methods import (
     method_named,
 )
 from hespas.price.roofline import RooflineOptions
-from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
 from hespas.simulate.models import Model, ModelChoice, default_model
 from hespas.split.modules import RegionModules
@@ -242,7 +242,7 @@ def estimator_of(program: Program, options: PredictOptions) -> Estimator:
     refuse_unused(options, method.absent)
     if device is None and method.device_use is DeviceUse.NEEDED:
         raise no_device(estimate)
-    return method.estimator(spec_of(options, device, program.kernels))
+    return method.estimator(spec_of(options, device, program))
 
 
 def _method_of(program: Program, options: EstimateOptions, device: Device | None) -> Method:
@@ -252,10 +252,11 @@ def _method_of(program: Program, options: EstimateOptions, device: Device | None
 
 
 def spec_of(
-    options: PredictOptions, device: Device | None, kernels: CompiledKernels | None
+    options: PredictOptions, device: Device | None, program: Program | None
 ) -> EstimatorSpec:
     """Return what a method makes its estimator of."""
     estimate = options.estimate
+    kernels = None if program is None else program.kernels
     return EstimatorSpec(
         device=device,
         hardware=estimate.hardware,
@@ -263,6 +264,7 @@ def spec_of(
         custom_calls=estimate.custom_calls,
         kernels=kernels,
         kernels_directory=None if kernels is None else compiled_directory(estimate),
+        in_graphs=0.0 if program is None else share_in_graphs(program),
     )
 
 

@@ -127,15 +127,15 @@ class GemmModel:
         A product launched by itself takes ``alone_s`` longer, which is its launch. Tables that no
         rate changes are shared.
         """
-        about = msgspec.structs.replace(
-            self.part.about, alone_s=self.part.about.alone_s * rates.launch
-        )
-        return GemmModel(
-            device=device_at(self.device, rates),
-            part=replace(self.part, about=about),
-            grids=self.grids if rates.is_of_launches_alone else {},
-            clock=self.clock,
-        )
+        grids = self.grids if rates.is_of_launches_alone else {}
+        device = device_at(self.device, rates)
+        return replace(self, device=device, grids=grids).launched(rates.launch)
+
+    def launched(self, factor: float) -> GemmModel:
+        """Return the model where a product that is launched alone takes ``factor`` of that more."""
+        alone_s = self.part.about.alone_s * factor
+        about = msgspec.structs.replace(self.part.about, alone_s=alone_s)
+        return replace(self, part=replace(self.part, about=about))
 
     def floor_s(self, product: Product) -> float:
         """Return the time below which physics allows no product."""
@@ -214,9 +214,12 @@ class _Rates:
         return max(flops / self.flops, self.size * elements / self.memory)
 
 
-def gemm_model(device: Device) -> GemmModel:
-    """Return the model of a device. Raises as `part_of` does."""
-    return GemmModel(device=device, part=part_of(device))
+def gemm_model(device: Device, *, in_graphs: float = 0.0) -> GemmModel:
+    """Return the model of a device. Raises as `part_of` does.
+
+    CUDA graphs, in which tables were measured, launch the share ``in_graphs`` of the products.
+    """
+    return GemmModel(device=device, part=part_of(device)).launched(1 - in_graphs)
 
 
 def part_of(device: Device) -> Part:

@@ -22,10 +22,20 @@ from hespas.program.attrs import (
     DimensionsAttrs,
     DotAttrs,
     FusionAttrs,
+    WhileAttrs,
 )
 from hespas.program.operations.table import kinds_where, traits_of
 from hespas.program.operations.traits import Category
-from hespas.program.program import Op, Value, shape_of, size_of
+from hespas.program.program import (
+    Block,
+    Op,
+    Program,
+    Value,
+    all_ops,
+    is_communication_op,
+    shape_of,
+    size_of,
+)
 from hespas.program.types import TensorType
 from hespas.work.attention import Attention, attentions
 from hespas.work.convolution import Convolution, convolutions
@@ -286,3 +296,41 @@ def _kind_inside(op: Op) -> str:
         return op.kind
     before, after = _orders(op)
     return "bitcast" if before == after else "transpose"
+
+
+FEWEST_OF_GRAPH = 5
+"""Kernels one behind another of which XLA makes a CUDA graph.
+
+Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
+(xla/debug_options_flags.cc, Apache License 2.0): by default graphs hold fusions, products, cuDNN's
+kernels and other calls, and no loops, branches and collectives."""
+_OUTSIDE_GRAPHS = (Category.CALL, Category.CONTROL, Category.HOST)
+
+
+def share_in_graphs(program: Program) -> float:
+    """Return the share of a program's kernels that XLA launches in CUDA graphs on a GPU.
+
+    None of a program of several devices: collectives divide it into many graphs, and what each of
+    them costs was not measured.
+    """
+    communicates = any(map(is_communication_op, all_ops(program)))
+    if not program.is_scheduled or program.is_of_libraries or communicates:
+        return 0.0
+    kernels, inside = _launched(program.main.body)
+    return inside / kernels if kernels else 0.0
+
+
+def _launched(block: Block) -> tuple[int, int]:
+    """Return how many kernels a block launches, and how many of them in graphs."""
+    kernels = inside = row = 0
+    for op in block.operations:
+        if op.traits.category not in _OUTSIDE_GRAPHS and op.kind != "return":
+            row += not op.traits.runs_nothing
+            continue
+        kernels, inside = kernels + row, inside + (row if row >= FEWEST_OF_GRAPH else 0)
+        row = 0
+        rounds = op.attrs.trip_count or 1 if isinstance(op.attrs, WhileAttrs) else 1
+        for region in op.regions[-1:] if op.traits.category is Category.CONTROL else ():
+            more = _launched(region)
+            kernels, inside = kernels + rounds * more[0], inside + rounds * more[1]
+    return kernels, inside

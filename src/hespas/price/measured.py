@@ -209,7 +209,7 @@ class Measured:
         return (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
             f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
-            "if the program is compiled, as they are launched one by one"
+            "in the mean if the program is compiled, for those that no CUDA graph launches"
         )
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
@@ -278,7 +278,7 @@ class Measured:
         """Return the time of a kernel around products: not less than its own bytes take.
 
         Tables were measured kernel behind kernel in one graph; one that a program launches by
-        itself takes somewhat more.
+        itself takes somewhat more, of which ``alone_s`` is the mean.
         """
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
@@ -323,13 +323,14 @@ def make(spec: EstimatorSpec) -> Measured:
     """
     device = spec.needed_device("measured")
     cache = AnalysisCache(directory=spec.kernels_directory)
-    return measured(spec, kernels=kernel_pricer(device, spec.kernels, cache=cache))
+    pricer = kernel_pricer(device, spec.kernels, cache=cache, in_graphs=spec.in_graphs)
+    return measured(spec, kernels=pricer)
 
 
 def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
     """Return the estimator with ``kernels`` for what is no product."""
     roofline = Roofline.of(spec, "measured")
-    gemm = gemm_model(roofline.device)
+    gemm = gemm_model(roofline.device, in_graphs=spec.in_graphs)
     return Measured(
         gemm=gemm,
         attention=attention_model(roofline.device),

@@ -3,11 +3,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.presets import (
     MICROARCHITECTURE,
     PRESETS_DIRECTORY,
+    launching_in_graphs,
     load_microarchitecture,
     read_microarchitecture,
 )
@@ -69,3 +71,10 @@ def test_a_wrong_file_is_refused(
     file.write_text(json.dumps(figures))
     with pytest.raises(error, match=message):
         read_microarchitecture(file)
+
+
+def test_launches_in_graphs_take_the_mean() -> None:
+    gpu = load_microarchitecture("H100_80GB")
+    assert launching_in_graphs(gpu, 0.5).launch_s == pytest.approx((3e-6 + 1.5e-6) / 2)
+    alone = replace(gpu, graph_launch_s=None)
+    assert launching_in_graphs(alone, 1.0).launch_s == alone.launch_s

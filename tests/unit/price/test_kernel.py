@@ -6,14 +6,16 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 import hespas
 from hespas.hardware.presets import load_device
 from hespas.price.driver import OperationMethod
-from hespas.price.kernel import LOOP, Writer, kernel_of, kind_of
+from hespas.price.kernel import LOOP, Writer, kernel_of, kind_of, share_in_graphs
 from hespas.price.methods import EstimatorSpec, default_method
 from hespas.work.expand import Leaf, expand
 from hlo_programs import entry_op, read_hlo
+from scheduled import kernel, loop, scheduled, sync
 
 ADD = """
 add {
@@ -183,3 +185,20 @@ def test_a_kernel_is_made_once() -> None:
     assert (loop.category, loop.writer, loop.is_of_library) == (LOOP, Writer.COMPILER, False)
     assert [each.n for each in product.products] == [4096]
     assert product.is_of_library
+
+
+@pytest.mark.parametrize(
+    ("names", "share"), [("ijkm", 0.0), ("ijkmn", 1.0)], ids=["few kernels", "five kernels"]
+)
+def test_rows_of_kernels_run_in_graphs(names: str, share: float) -> None:
+    program = scheduled(*(kernel(each, "a") for each in names))
+    assert share_in_graphs(program) == share
+    assert share_in_graphs(replace_struct(program, is_of_libraries=True)) == 0.0
+    assert share_in_graphs(scheduled(*(kernel(each, "a") for each in names), sync("r", "a"))) == 0.0
+
+
+def test_short_loops_are_launched_kernel_by_kernel() -> None:
+    function, lines = loop("l", "a", kernel("w", "v"))
+    program = scheduled(*lines, *(kernel(each, "a") for each in "ijkmn"), functions=function)
+    # The counter and the fusion run three times each.
+    assert share_in_graphs(program) == pytest.approx(5 / 11)

@@ -34,6 +34,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.price.cache import MemoryStore
+from hespas.price.kernel import share_in_graphs
 from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.kernels import KernelPricer
@@ -208,7 +209,9 @@ class PipelineSteps:
         """Return how long a step takes on a device, communication included."""
         prepared, options = self._prepared(workload), self._options(workload)
         if workload not in self.estimators:
-            spec = EstimatorSpec(device=device, kernels=prepared.graph.program.kernels)
+            program = prepared.graph.program
+            in_graphs = share_in_graphs(program)
+            spec = EstimatorSpec(device=device, kernels=program.kernels, in_graphs=in_graphs)
             self.estimators[workload] = make(spec)
         estimates = composition.price(
             prepared,

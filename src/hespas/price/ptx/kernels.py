@@ -20,6 +20,7 @@ from hespas.errors import OutputError, ProgramError
 from hespas.hardware.device import Device
 from hespas.hardware.presets import (
     Microarchitecture,
+    launching_in_graphs,
     load_microarchitecture,
     microarchitecture_at,
 )
@@ -319,9 +320,15 @@ def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
 
 
 def kernel_pricer(
-    device: Device, kernels: CompiledKernels | None, *, cache: AnalysisCache = _NO_CACHE
+    device: Device,
+    kernels: CompiledKernels | None,
+    *,
+    cache: AnalysisCache = _NO_CACHE,
+    in_graphs: float = 0.0,
 ) -> KernelPricer | None:
     """Return the pricer of a device; None where its inside is not described.
+
+    CUDA graphs launch the share ``in_graphs`` of the kernels.
 
     >>> from hespas.hardware.presets import load_device
     >>> kernel_pricer(load_device("TPUv3"), None) is None
@@ -329,7 +336,7 @@ def kernel_pricer(
     """
     if device.microarchitecture is None:
         return None
-    gpu = load_microarchitecture(device)
+    gpu = launching_in_graphs(load_microarchitecture(device), in_graphs)
     return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)
 
 
@@ -402,7 +409,7 @@ def make(spec: EstimatorSpec) -> KernelEstimator:
     roofline = Roofline.of(spec, "kernel")
     kernels = KernelPricer(
         device=roofline.device,
-        gpu=load_microarchitecture(roofline.device),
+        gpu=launching_in_graphs(load_microarchitecture(roofline.device), spec.in_graphs),
         kernels=spec.kernels or _NO_KERNELS,
         cache=AnalysisCache(directory=spec.kernels_directory),
     )
