@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.lower.collectives import started
-from hespas.lower.order import in_order
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, values_read
 from hespas.program.rewrite import each_block
 from hespas.program.scopes import Phase, read_scope
+from hespas.program.uses import in_order
 from hespas.work.gemm import gemms
 
 SHARED = re.compile(r"shared(_experts?)?([_.]\d+)?")

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
-from hespas.lower.order import in_order
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
@@ -43,7 +42,7 @@ from hespas.program.types import (
     Type,
     size_bytes,
 )
-from hespas.program.uses import Uses
+from hespas.program.uses import Uses, in_order
 
 _MIB = 2**20
 _MOST_COMBINED = 256

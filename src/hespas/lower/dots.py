@@ -12,13 +12,12 @@ from math import ceil, prod
 
 from msgspec.structs import replace
 
-from hespas.lower.order import in_order
 from hespas.program.attrs import DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, shape_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.types import TensorType, element_type, size_bytes
-from hespas.program.uses import Uses
+from hespas.program.uses import Uses, in_order
 
 FEWEST_OF_LIBRARY = 10_000_000
 """Elements of a matrix and a vector from which on their product is the library's.

@@ -35,13 +35,13 @@ from hespas.lower.loops import (
     with_operands_inside,
 )
 from hespas.lower.merge import nodes_of, stretches_of
-from hespas.lower.order import in_order
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Program
 from hespas.program.rewrite import Pattern, each_block, with_calls_opened, with_patterns
+from hespas.program.uses import in_order
 
 LIBRARY_WRITER = "library"
 """The `FusionAttrs.backend_kind` of a kernel of a library."""

@@ -1,9 +1,10 @@
-"""Who makes each value of a block, who reads it, and how often."""
+"""Who makes each value of a block, who reads it, how often, and which orders that allows."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 from hespas.program.program import Block, Op, Value, values_read
 
@@ -83,3 +84,26 @@ class Uses:
             value = op.operands[0]
             op = self._producers.get(value)
         return value
+
+
+def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:
+    """Return operations in an order that is possible, of those that are ready the lowest rank."""
+    producer = {result: at for at, op in enumerate(operations) for result in op.results}
+    users: list[list[int]] = [[] for _ in operations]
+    missing = [0] * len(operations)
+    for at, op in enumerate(operations):
+        made_by = {producer[value] for value in values_read(op) if value in producer}
+        missing[at] = len(made_by)
+        for before in made_by:
+            users[before].append(at)
+    ready = [(ranks[at], at) for at, count in enumerate(missing) if not count]
+    heapify(ready)
+    ordered: list[Op] = []
+    while ready:
+        _, at = heappop(ready)
+        ordered.append(operations[at])
+        for user in users[at]:
+            missing[user] -= 1
+            if not missing[user]:
+                heappush(ready, (ranks[user], user))
+    return ordered

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from hespas.frontend.load import load_source
-from hespas.lower.order import in_order
+from hespas.program.uses import in_order
 from programs import VECTOR, vector_main
 
 BODY = f"""%b = stablehlo.tanh %a : {VECTOR}
