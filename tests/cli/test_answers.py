@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hespas.cli import outputs
+from hespas.cli import predicted
 from hespas.split import flatten
 from programs import all_reduce, on_devices, vector_main
 
@@ -254,7 +254,7 @@ def test_what_is_too_large_to_be_walked_is_answered_by_some_rounds_of_its_loops(
     batch = ("--sequence", "512", "--global-batch", "128", "--micro-batch", "1")
     words = ("run", *step, *batch, "--fidelity", "fused")
     whole = answer(call("hespas", *words, "--json", "-"))
-    for module in (outputs, flatten):
+    for module in (predicted, flatten):
         monkeypatch.setattr(module, "MOST_OPERATIONS", 2000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").absolute()))
     found = answer(call("hespas", *words, "--json", "-"))

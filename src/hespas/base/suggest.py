@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from enum import Enum
 from typing import TypeVar
 
@@ -50,7 +49,12 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
     """
     by_folded = {word.casefold(): word for word in sorted(set(known))}
     folded = given.casefold()
-    close = _begun(folded, by_folded) or get_close_matches(folded, by_folded, n=_MOST)
+    close = _begun(folded, by_folded)
+    if not close:
+        # Nearly all names are right.
+        from difflib import get_close_matches  # noqa: PLC0415
+
+        close = get_close_matches(folded, by_folded, n=_MOST)
     if not close and len(folded) >= _LEAST:
         close = [word for word in by_folded if folded in word]
     return [by_folded[word] for word in close]

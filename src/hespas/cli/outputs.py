@@ -1,4 +1,4 @@
-"""A step predicted with its files; what commands of stages write, and timelines."""
+"""What commands of stages write: files of an output directory, and timelines."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from hespas.base.files import (
     json_bytes,
     staged_directory,
 )
-from hespas.cli.answers import check_targets
-from hespas.prediction import checks
-from hespas.prediction.composition import Prepared, finish, predict_folded, prepare, price
-from hespas.prediction.figures.schema import RunReport
-from hespas.prediction.figures.step import run_report
+from hespas.prediction.composition import Prepared, price
 from hespas.prediction.machines import store_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.workload import workload_digest
 from hespas.price.cache import Store
 from hespas.price.graph import GraphEstimate, computation_assumptions
 from hespas.price.methods import DEFAULT, method_named
-from hespas.split.flatten import MOST_OPERATIONS
 from hespas.tasks.graph import TaskGraph
 
 if TYPE_CHECKING:
@@ -36,44 +31,6 @@ if TYPE_CHECKING:
     from hespas.simulate.timeline import Timeline
 
 log = logging.getLogger("hespas")
-
-
-def predicted_report(
-    options: PredictOptions, *, json_file: str | None, timeline: Path | None
-) -> RunReport:
-    """Predict a step, write its files, and return its report, with charts where JSON is wanted.
-
-    Files that can't be written are refused before the work.
-    """
-    if not options.is_pipeline:
-        options = checks.checked(options)
-    check_targets(json_file, timeline, options.output.directory)
-    prediction = _predicted(options, whole=timeline is not None)
-    if timeline is not None:
-        write_prediction(prediction, timeline)
-    report = run_report(prediction)
-    if json_file is None:
-        return report
-    from hespas.report.answers import detailed  # noqa: PLC0415 - texts need none of it
-
-    return detailed(report, prediction)
-
-
-def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
-    """Predict a step, and write its regions and traces where they are asked for."""
-    if options.is_pipeline:
-        # Few models are divided into stages.
-        from hespas.prediction import staged  # noqa: PLC0415
-
-        return staged.predict_pipeline(options)
-    if options.output.directory is None and not whole:
-        return predict_folded(options, whole_up_to=MOST_OPERATIONS)
-    with output_of(options) as output:
-        prepared = prepare(options)
-        estimates = estimate_into(prepared, options, output)
-        prediction = finish(prepared, estimates, options)
-        write_tasks(prediction.tasks, output)
-    return prediction
 
 
 def write_timeline(timeline: Timeline, file: Path) -> None:

@@ -19,7 +19,7 @@ from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import DEFAULT_LIMITS, compile_program
 from hespas.compile.job import Layout
@@ -252,7 +252,7 @@ class _Request:
         """Where compiled programs are cached; None for nowhere."""
         if self.disable_cache:
             return None
-        return CompiledCache(directory=self.cache_dir or default_directory())
+        return CompiledCache(directory=self.cache_dir or cache_home() / "compiled")
 
     @property
     def exported(self) -> ContentCache | None:

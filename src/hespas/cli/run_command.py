@@ -43,7 +43,7 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     report = None if cached is None else cached.read()
     if report is None:
         # What was predicted before needs none of it.
-        from hespas.cli.outputs import predicted_report  # noqa: PLC0415
+        from hespas.cli.predicted import predicted_report  # noqa: PLC0415
 
         report = predicted_report(options, json_file=json_file, timeline=timeline)
         if cached is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections import Counter
 from pathlib import Path
@@ -163,6 +162,8 @@ def analyze(*, file: Path, signatures: bool, expand: bool, form: str) -> Answer:
 
     def text() -> str:
         if form == "csv":
+            import csv  # noqa: PLC0415 - few ask for it
+
             written = io.StringIO()
             rows = [("operator", "count"), *counts.items()]
             csv.writer(written, lineterminator="\n").writerows(rows)

@@ -10,18 +10,12 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.cache import ContentCache
-from hespas.base.files import cache_home
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
 
 _MARK = b"hespas compiled 4\n"
 _SUFFIX = ".compiled"
 _KERNEL_SUFFIX = ".kernel"
-
-
-def default_directory() -> Path:
-    """Return the directory for compiled programs in the user's cache directory."""
-    return cache_home() / "compiled"
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ExtraMissingError, ToolError
 
 if TYPE_CHECKING:
+    import mmap
     from importlib.metadata import Distribution
 
 _GPU_PACKAGE = "jax-cuda12-pjrt"
@@ -135,6 +135,8 @@ def known_flags(target: Target) -> frozenset[str]:
 
 @contextmanager
 def _library(target: Target) -> Generator[mmap.mmap]:
+    import mmap  # noqa: PLC0415 - few flags are looked up
+
     is_gpu = isinstance(target, GpuTarget)
     package, library = (_GPU_PACKAGE, _GPU_LIBRARY) if is_gpu else (_TPU_PACKAGE, _TPU_LIBRARY)
     path = Path(str(_distribution(package).locate_file(library)))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import exp
 from pathlib import Path
-from random import Random
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -39,6 +38,8 @@ class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def factors(self, device: int) -> Iterator[float]:
         """Yield the factors of a device's computations, one after the other."""
+        from random import Random  # noqa: PLC0415 - few clusters have jitter
+
         random = Random(f"{self.seed} {device}")  # noqa: S311 - no secret
         sigma = self.sigma
         while True:

@@ -20,7 +20,6 @@ from msgspec import Meta, Struct
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import MOST_DEVICES, Count, DeviceCount, NotNegative, Positive, Text
 from hespas.errors import HardwareError
-from hespas.hardware.infragraph import read_infragraph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
 
@@ -280,10 +279,12 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                 )
             case MachineFile() as machine:
                 described = path.parent / machine.file
-                is_infragraph = described.suffix in _OF_INFRAGRAPH
-                return (read_infragraph if is_infragraph else read_machine_links)(
-                    described, machine
-                )
+                if described.suffix not in _OF_INFRAGRAPH:
+                    return read_machine_links(described, machine)
+                # Few networks are described so.
+                from hespas.hardware.infragraph import read_infragraph  # noqa: PLC0415
+
+                return read_infragraph(described, machine)
             case str(name):
                 graph_file = path.parent / name
                 graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))

@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from hespas.base.decode import read_text
 from hespas.base.figures import NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ def read_machine_links(path: Path, figures: MachineFile) -> Graph:
 
 
 def _root(path: Path) -> ElementTree.Element:
+    from xml.etree import ElementTree  # noqa: PLC0415 - few machines are described so
+
     text = read_text(path)
     if "<!ENTITY" in text:
         raise HardwareError("it declares entities", location=str(path), hint="delete them")

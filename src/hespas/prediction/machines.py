@@ -184,10 +184,7 @@ def compiled_directory(options: EstimateOptions) -> Path | None:
     """Return where compiled programs, and what is read of their kernels, are cached."""
     if options.disable_cache or options.in_memory_only_cache:
         return None
-    # Where nothing is kept, nothing waits for it.
-    from hespas.compile.cache import default_directory  # noqa: PLC0415
-
-    return options.cache_dir or default_directory()
+    return options.cache_dir or cache_home() / "compiled"
 
 
 def made_directory(options: EstimateOptions) -> Path | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import msgspec
@@ -18,6 +17,9 @@ from hespas.base.cache import ContentCache, code_digest
 from hespas.errors import CacheError, option
 from hespas.price.estimate import Estimate
 from hespas.price.tables import TABLES_DIRECTORY
+
+if TYPE_CHECKING:
+    import sqlite3
 
 ENTRY_VERSION = 6
 """The version of the text of an estimate, a part of every key: texts of another are not read."""
@@ -91,6 +93,8 @@ class DiskStore:
         """Return the texts of those keys that are there."""
         if not self.path.exists():
             return {}
+        import sqlite3  # noqa: PLC0415 - few runs name a place for estimates
+
         rows: dict[str, str] = {}
         try:
             with closing(self._connect()) as connection:
@@ -109,6 +113,8 @@ class DiskStore:
         """Store all entries in one transaction."""
         if not entries:
             return
+        import sqlite3  # noqa: PLC0415 - as above
+
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as connection, connection:
@@ -127,6 +133,8 @@ class DiskStore:
             ) from error
 
     def _connect(self) -> sqlite3.Connection:
+        import sqlite3  # noqa: PLC0415 - as above
+
         return sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT_S)
 
     def _unsealed(self, key: str, sealed: object) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 
@@ -18,6 +17,9 @@ from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
 from hespas.program.program import Op
 from hespas.program.types import NumberKind, TensorType
+
+if TYPE_CHECKING:
+    import csv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,8 @@ def _numbers(layer: object, location: str) -> list[float]:
 
 
 def _csv_layers(path: Path) -> tuple[_Layers, bool]:
+    import csv  # noqa: PLC0415 - few loads come in a table
+
     try:
         return _csv_rows(csv.DictReader(read_text(path).splitlines()), path)
     except csv.Error as error:

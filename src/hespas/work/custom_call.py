@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from hespas.base.fields import parse_pairs
 from hespas.base.figures import amount
@@ -130,6 +129,8 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     written = work_by_author(op)
     if written is not None:
         return written, f"custom call {target}: work as its author states it"
+    from difflib import get_close_matches  # noqa: PLC0415 - for errors alone
+
     close = get_close_matches(target, TARGETS, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise CostError(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from compilers import JOB, RESULT
-from hespas.compile.cache import CompiledCache, default_directory, job_key
+from hespas.compile.cache import CompiledCache, job_key
 from hespas.compile.job import Job
 from hespas.compile.targets import TpuTarget
 from hespas.errors import CacheError
@@ -117,11 +117,3 @@ def _size_of_one(directory: Path) -> int:
     cache = CompiledCache(directory=directory)
     cache.write(JOB, RESULT)
     return cache.path_of(JOB).stat().st_size
-
-
-def test_the_users_cache_directory_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    assert default_directory() == Path("/some/where/hespas/compiled")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert default_directory() == Path("/home/me/.cache/hespas/compiled")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.cli.outputs import predicted_report
+from hespas.cli.predicted import predicted_report
 from hespas.prediction import report_cache as module
 from hespas.prediction.options import (
     CompileChoice,

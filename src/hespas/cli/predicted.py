@@ -1,0 +1,57 @@
+"""A step predicted for ``hespas run``, with the files that are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hespas.cli.answers import check_targets
+from hespas.cli.outputs import estimate_into, output_of, write_prediction, write_tasks
+from hespas.prediction import checks
+from hespas.prediction.composition import finish, predict_folded, prepare
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.step import run_report
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.result import Prediction
+from hespas.split.flatten import MOST_OPERATIONS
+
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
+
+
+def predicted_report(
+    options: PredictOptions, *, json_file: str | None, timeline: Path | None
+) -> RunReport:
+    """Predict a step, write its files, and return its report, with charts where JSON is wanted.
+
+    Files that can't be written are refused before the work.
+    """
+    if not options.is_pipeline:
+        options = checks.checked(options)
+    check_targets(json_file, timeline, options.output.directory)
+    prediction = _predicted(options, whole=timeline is not None)
+    if timeline is not None:
+        write_prediction(prediction, timeline)
+    report = run_report(prediction)
+    if json_file is None:
+        return report
+    from hespas.report.answers import detailed  # noqa: PLC0415 - texts need none of it
+
+    return detailed(report, prediction)
+
+
+def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
+    """Predict a step, and write its regions and traces where they are asked for."""
+    if options.is_pipeline:
+        # Few models are divided into stages.
+        from hespas.prediction import staged  # noqa: PLC0415
+
+        return staged.predict_pipeline(options)
+    if options.output.directory is None and not whole:
+        return predict_folded(options, whole_up_to=MOST_OPERATIONS)
+    with output_of(options) as output:
+        prepared = prepare(options)
+        estimates = estimate_into(prepared, options, output)
+        prediction = finish(prepared, estimates, options)
+        write_tasks(prediction.tasks, output)
+    return prediction
