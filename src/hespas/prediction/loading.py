@@ -6,12 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
 
+from hespas.base.cache import ContentCache, code_digest
 from hespas.base.fields import refuse_unused
 from hespas.base.units import format_quantity
 from hespas.compile.options import GPU_MEMORY
@@ -47,7 +49,8 @@ from hespas.sources.workload import Workload, export_cache, read_workload
 from hespas.work.gemm import gemms
 
 log = logging.getLogger("hespas")
-
+Flops = Counter[str]
+"""FLOPs of matrix products by module path."""
 
 _MOST_THREADS = 1024
 """Threads of a block, on every GPU."""
@@ -176,7 +179,8 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
             plan = fallen_back("it is HLO that no compiler scheduled")
         case _:
             pass
-    program = _with_replication(program, loaded.undivided, options)
+    undivided = None if options.program.model.part else loaded.undivided
+    program = _with_replication(program, undivided_flops(undivided))
     if plan.note:
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
@@ -185,13 +189,12 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
     return replace(loaded, program=program)
 
 
-def _with_replication(
-    program: Program, undivided: Program | None, options: PredictOptions
-) -> Program:
-    """Return a program with a warning where its devices repeat computation."""
-    if undivided is None or options.program.model.part is not None:
-        return program
-    warning = replication_warning(undivided, program)
+def _with_replication(program: Program, needed: Flops | None) -> Program:
+    """Return a program with a warning where its devices repeat computation.
+
+    ``needed`` are the FLOPs of the undivided program; None where they are not known.
+    """
+    warning = "" if needed is None else replication_warning(needed, program)
     return msgspec.structs.replace(program, warnings=(warning,)) if warning else program
 
 
@@ -279,8 +282,34 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         overlap=compiled.overlap,
         compiler_versions=compiled.versions,
     )
-    undivided = load_undivided(content, name=str(options.program.file))
-    return replace(loaded, program=_with_replication(program, undivided, options))
+    needed = None if options.program.model.part else _kept_flops(content, options)
+    return replace(loaded, program=_with_replication(program, needed))
+
+
+def _kept_flops(content: bytes, options: PredictOptions) -> Flops | None:
+    """Return `undivided_flops` of sharded StableHLO, which is parsed once."""
+
+    def needed() -> Flops | None:
+        return undivided_flops(load_undivided(content, name=str(options.program.file)))
+
+    directory = made_directory(options.estimate)
+    if directory is None:
+        return needed()
+    files = ContentCache(
+        directory=directory, suffix=".flops", mark=b"hespas flops 1\n", what="sources' FLOPs"
+    )
+    key = sha256(sha256(content).digest() + code_digest(*_READERS).encode()).hexdigest()
+    known = files.read(key)
+    if known is not None:
+        flops = msgspec.msgpack.decode(known, type=dict[str, int] | None)
+        return None if flops is None else Flops(flops)
+    flops = needed()
+    files.write(key, msgspec.msgpack.encode(flops))
+    return flops
+
+
+_READERS = ("frontend", "program", "work", "xla/mlir")
+"""The folders whose code decides the FLOPs of a source."""
 
 
 def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
@@ -315,21 +344,27 @@ _NOTABLE = 1.05
 """Repeated products below a twentieth of all are left out: padding, and heads that don't divide."""
 _DEPTH, _SHOWN, _NO_NAME = 2, 3, "(no name)"
 
-Flops = Counter[str]
-"""FLOPs of matrix products by module path."""
+
+def undivided_flops(program: Program | None) -> Flops | None:
+    """Return the FLOPs of the products of all devices, by module.
+
+    None without a program, where a part is written for single devices, or a loop's rounds are not
+    known.
+    """
+    if program is None or any(op.kind == "manual_computation" for op in all_ops(program)):
+        return None
+    return product_flops(program)
 
 
-def replication_warning(undivided: Program, local: Program) -> str:
+def replication_warning(whole: Flops, local: Program) -> str:
     """Return which matrix products devices repeat, and how often; empty where they don't.
 
-    ``undivided`` is the program of all devices, ``local`` that of one. Nothing is said where a
-    part of the first is written for single devices, or a loop's rounds are not known.
+    ``whole`` are the FLOPs of all devices, ``local`` is the program of one. Nothing is said where a
+    loop's rounds are not known.
     """
     devices = local.declared_devices or 1
-    if devices == 1 or any(op.kind == "manual_computation" for op in all_ops(undivided)):
-        return ""
-    whole, one = product_flops(undivided), product_flops(local)
-    if whole is None or one is None or not whole:
+    one = product_flops(local) if devices > 1 and whole else None
+    if one is None:
         return ""
     needed, executed = whole.total(), devices * one.total()
     if executed <= _NOTABLE * needed:

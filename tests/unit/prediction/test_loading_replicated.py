@@ -58,6 +58,8 @@ def test_products_that_every_device_computes_are_a_warning(fidelity: str, tmp_pa
     (warning,) = [text for text in step.warnings if text.startswith("devices repeat")]
     assert f"{(DEVICES + 1) / 2:g} x those of the undivided program (mlp {DEVICES} x)" in warning
     assert f"{FLOPS * (DEVICES + 1) / 1e9:.1f} GFLOP" in warning
+    again = hespas.predict(file, cluster=f"{DEVICES}xH100_80GB", fidelity=fidelity)
+    assert again.warnings == step.warnings, "what was kept says the same"
     divided = _step(tmp_path / "divided.mlir", is_divided=True)
     step = hespas.predict(divided, cluster=f"{DEVICES}xH100_80GB", fidelity=fidelity)
     assert not any(text.startswith("devices repeat") for text in step.warnings)
