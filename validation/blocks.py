@@ -26,7 +26,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
@@ -231,7 +232,7 @@ def compiled(block: Block, node: str) -> tuple[Program, CompiledKernels]:
         text.encode(),
         name=block.name,
         target=node,
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     if made.kernels is None:
         raise SystemExit(f"no kernels of {block.name} for {node}")

@@ -19,7 +19,8 @@ from math import hypot
 from pathlib import Path
 from statistics import mean
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
@@ -93,7 +94,7 @@ def compiled(name: str, gpu: str, source: bytes) -> Compiled:
         name=name,
         target=NODES[gpu],
         layout=Layout(devices=DEVICES, per_host=DEVICES),
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     if made.kernels is None:
         raise SystemExit(f"no kernels of {name} for {gpu}")

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
@@ -122,7 +123,7 @@ def row(case: Case) -> str:
         name=case.title,
         target=case.node,
         layout=Layout(devices=case.devices, per_host=min(case.devices, 8)),
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     ours = memory_use(load_source(made.hlo_proto, name=case.title))
     theirs_bytes = made.memory.total_bytes - made.memory.generated_code_bytes

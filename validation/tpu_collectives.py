@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.hardware.sized import find_system
@@ -114,7 +115,7 @@ def written(case: Case) -> str:
         name=f"{case.system} {case.kind.name}",
         target=case.system.partition("_")[0],
         layout=Layout(devices=prod(case.sides), topology=case.system.partition("_")[2]),
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     found: list[str] = []
     for line in compiled.hlo_text.splitlines():
