@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import ShapeDtypeStruct, export, lax, nn
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
@@ -293,7 +294,7 @@ def line_of(name: str) -> str:
         name=name,
         target=NODE,
         layout=Layout(devices=1, per_host=1),
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     theirs = compiled.memory.total_bytes - compiled.memory.generated_code_bytes
     modelled = fused(

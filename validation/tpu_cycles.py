@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from hespas.compile.cache import CompiledCache, default_directory
+from hespas.base.files import cache_home
+from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.compile.targets import TpuTarget, find_target
@@ -160,7 +161,7 @@ def compiled(case: Case, node: str) -> Program:
         name=case.name,
         target=node,
         layout=Layout(devices=TPU_GENERATIONS[target.generation].devices_per_chip),
-        cache=CompiledCache(directory=default_directory()),
+        cache=CompiledCache(directory=cache_home() / "compiled"),
     )
     return load_source(made.hlo_proto, name=case.name)
 
