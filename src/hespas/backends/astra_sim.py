@@ -47,10 +47,7 @@ _STATISTIC = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AstraSimOptions:
-    """How to run it; the first four are as for hespas' own simulation.
-
-    ``binary`` is the program; None looks for it (see `find_binary`).
-    """
+    """How to run it; the first four are as for hespas' own simulation."""
 
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
     queues_per_dimension: int = 1
@@ -61,10 +58,7 @@ class AstraSimOptions:
 
 
 def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
-    """Return ASTRA-sim's program: the one given, or of `BINARY_VARIABLE`, or on the PATH.
-
-    Raises `ToolError`, which says what to install or set, where there is none.
-    """
+    """Return ASTRA-sim's program: the one given, or of `BINARY_VARIABLE`, or on the PATH."""
     what = "ASTRA-sim's analytical front end"
     return find_program(_PROGRAMS[network], BINARY_VARIABLE, given, what=what)
 
@@ -74,10 +68,8 @@ def run_astra_sim(
 ) -> ExternalResult:
     """Return what ASTRA-sim says of a job on a system.
 
-    Its inputs and its log are in ``directory`` then. Raises `DeviceCountError` if the job and the
-    system differ in size, `ToolError` where it is missing, fails or takes too long,
-    `ImpossibleTimeError` for an answer that nothing can be as fast as, and `SimulationError` where
-    it ends, but devices never did.
+    Raises as `hespas.backends.network_program.Backend` does, and `SimulationError` where it ends,
+    but devices never did.
     """
     whole = as_job(job)
     check_size(whole, system)
@@ -188,8 +180,8 @@ _CUSTOM = "-implementation-custom"
 def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
     """Write ``system.json``, ``network.yml`` and ``remote_memory.json``, and return their paths.
 
-    Paths of custom collectives become absolute ones. Raises `ConfigError` for an algorithm in
-    XML, and a network that only hespas' own model can describe: ASTRA-sim doesn't read them.
+    Paths of custom collectives become absolute ones. Raises `ConfigError` for an algorithm in XML,
+    and a network that only hespas' own model can describe: ASTRA-sim doesn't read them.
     """
     if not system.dimensions:
         message = "ASTRA-sim reads no network of hespas' own model"

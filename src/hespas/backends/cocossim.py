@@ -141,11 +141,7 @@ class CocossimHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unkn
 
 
 def make(spec: EstimatorSpec) -> Systolic:
-    """Return the estimator of the method ``cocossim``.
-
-    Raises `ConfigError` for a configuration that lacks a part of how the program is called, and
-    `ToolError` where there is no program.
-    """
+    """Return the estimator of the method ``cocossim``."""
     hardware = array_hardware(spec, "cocossim", CocossimHardware)
     array = array_of(hardware)
     interface = _interface(array)

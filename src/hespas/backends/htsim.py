@@ -54,11 +54,10 @@ _SLOWER, _MORE_US = 100, 10**6
 def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
     """Return what htsim says of a job's messages through the system's switch.
 
-    Its files stay in ``directory``. What all devices compute between messages is added. Raises
-    `ToolError` where the program is missing, fails or takes too long, `ImpossibleTimeError` for an
-    answer that links cannot give, and `SimulationError` for a system that is not one switch, for
-    messages that don't match, for devices that compute at different times, for a job that is longer
-    than htsim's clock, and where flows never ended.
+    What all devices compute between messages is added. Raises as
+    `hespas.backends.network_program.Backend` does, and `SimulationError` for a system that is not
+    one switch, for messages that don't match, for devices that compute at different times, for a
+    job that is longer than htsim's clock, and where flows never ended.
     """
     programs = messages_of(job, system, options)
     program = find_program(PROGRAM, VARIABLE, options.program, what="uet-htsim")
@@ -124,10 +123,7 @@ def _notes(matrix: Matrix, switch: Switch) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``.
-
-    None stands for no trigger.
-    """
+    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``."""
 
     source: int
     target: int
@@ -150,11 +146,7 @@ class Matrix:
 
 
 def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
-    """Return the matrix of what ranks do.
-
-    Raises `SimulationError` for messages that are sent and never received, or the reverse, and for
-    ranks that compute at different times.
-    """
+    """Return the matrix of what ranks do."""
     sent = list(matched(ranks))
     barrier_of = _barriers(sent)
 

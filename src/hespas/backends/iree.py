@@ -204,10 +204,7 @@ class IreeProfile:
 
 @cache
 def _floor(programs: Programs) -> tuple[float, ...]:
-    """Time what does nothing: the floor of all times.
-
-    Raises `ToolError`, naming the log, where not even that runs.
-    """
+    """Time what does nothing: the floor of all times."""
     try:
         return programs.time(EMPTY_MODULE, ())
     except ToolError as error:
@@ -232,11 +229,7 @@ def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
 
 
 def make(spec: EstimatorSpec) -> IreeProfile:
-    """Return the profiler that a configuration of the method ``iree`` describes.
-
-    Without one it profiles this machine's CPU. Raises `ExtraMissingError` where IREE's programs
-    are neither beside this Python nor on the path.
-    """
+    """Return the profiler that a configuration of the method ``iree`` describes."""
     hardware = spec.hardware
     if not isinstance(hardware, IreeHardware):
         hardware = IreeHardware()

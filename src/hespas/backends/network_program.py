@@ -64,8 +64,6 @@ def find_program(name: str, variable: str, given: Path | None, *, what: str) -> 
     """Return a program: the one given, of an environment variable, or ``name`` on the PATH.
 
     One that is named is looked for here, and then on the PATH.
-
-    Raises `ToolError`, which says what to install or set, where there is none.
     """
     named = str(given) if given is not None else os.environ.get(variable, "")
     here = Path(named or name).absolute()
@@ -124,11 +122,7 @@ def run_on_files(
 
 
 def messages_of(job: Job, system: System, options: ProgramOptions) -> RankPrograms:
-    """Return what ranks do for an engine of messages, with notes on what it ignores.
-
-    Raises `DeviceCountError` if job and system differ in size, and `SimulationError` for what no
-    message says.
-    """
+    """Return what ranks do for an engine of messages, with notes on what it ignores."""
     check_size(job, system)
     of_system = check_plays_messages(system)
     programs = rank_programs(job, algorithm=options.algorithm)
@@ -187,7 +181,6 @@ def _ends_ps(
     ps_of_byte: float,
     latency_ps: float,
 ) -> list[float]:
-    """Return when each rank has done its actions at the earliest."""
     starts_ps: dict[Place, float] = {}
     now_ps, position, number = [0.0] * len(ranks), [0] * len(ranks), [0] * len(ranks)
     waiting: dict[Place, set[int]] = {}
@@ -249,7 +242,6 @@ def least_of_job_ps(job: Job, system: System) -> float:
 
 
 def _least_collective_ps(task: CollectiveTask, graph: TaskGraph, system: System) -> float:
-    """Return the least time of a collective in its smallest group."""
     groups = ((),) if task.group_table is None else graph.group_tables[task.group_table]
     members = min(len(group) or graph.device_count for group in groups)
     used = [one for one in system.dimensions if one.size > 1]

@@ -153,12 +153,7 @@ class OnnximHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknow
 
 
 def make(spec: EstimatorSpec) -> Systolic:
-    """Return the estimator of the method ``onnxim``.
-
-    Raises `ConfigError` for a configuration that lacks a part of how the program is called, or
-    whose array is not the one of ``core_config``, `ToolError` where there is no program, and
-    `ExtraMissingError` without the package onnx.
-    """
+    """Return the estimator of the method ``onnxim``."""
     hardware = array_hardware(spec, "onnxim", OnnximHardware)
     program = built_program(hardware, _INTERFACE)
     array = array_of(hardware)
@@ -314,7 +309,6 @@ def write_product_model(
 
     MatMul has weights of k x n; Gemm of n x k, transposed, as fully connected layers have them.
     Weights above 256 MiB go to a sparse file beside ``path``, of the same name with ``.data``.
-    Raises `UnsupportedError` for elements of a size that the operators don't take.
     """
     onnx = import_module("onnx")
     helper = import_module("onnx.helper")

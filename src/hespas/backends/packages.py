@@ -69,10 +69,7 @@ _NAME = "SCALE-Sim 3"
 
 
 def make(spec: EstimatorSpec) -> Systolic:
-    """Return the estimator of the method ``scalesim``.
-
-    ``binary`` of the configuration names the Python that has SCALE-Sim, where that is another.
-    """
+    """Return the estimator of the method ``scalesim``."""
     hardware = array_hardware(spec, "scalesim", SystolicHardware)
     python = interpreter(hardware, "scalesim", what="method 'scalesim'", extra="scalesim")
     array = array_of(hardware)
@@ -89,7 +86,6 @@ def make(spec: EstimatorSpec) -> Systolic:
 def _prepare(
     python: str, array: SystolicArray, product: Product, element_bytes: int, directory: Path
 ) -> Sequence[str]:
-    """Write configuration, topology and an empty layout; the element's size changes nothing."""
     del element_bytes
     text = _CONFIG.format(
         rows=array.rows, columns=array.columns, dataflow=_DATAFLOWS[array.dataflow]
@@ -130,11 +126,7 @@ json.dump({{"cycles": float(latency)}}, open("{_ANSWER}", "w"))
 
 
 def make_zigzag(spec: EstimatorSpec) -> Systolic:
-    """Return the estimator of the method ``zigzag_onnx``.
-
-    ``binary`` of the configuration names the Python that has ZigZag, where that is another.
-    Raises `ConfigError` for output-stationary arrays, which this doesn't describe to ZigZag.
-    """
+    """Return the estimator of the method ``zigzag_onnx``."""
     hardware = array_hardware(spec, "zigzag_onnx", SystolicHardware)
     array = array_of(hardware)
     if array.dataflow is not Dataflow.WEIGHT_STATIONARY:
@@ -169,7 +161,6 @@ def _prepare_zigzag(
     array: SystolicArray,
     memory_bandwidth: float,
 ) -> Sequence[str]:
-    """Write accelerator, mapping, workload and the few lines of Python that call ZigZag."""
     bits = 8 * element_bytes
     mapping = {
         "name": "default",

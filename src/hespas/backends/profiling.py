@@ -44,8 +44,8 @@ def estimate_of(
 ) -> Estimate:
     """Return what a region takes: the fastest run, less what dispatching nothing takes.
 
-    The fastest run is the one that other programs on the machine disturbed least. ``work``
-    is what the region does, for the rates that were reached.
+    The fastest run is the one that other programs on the machine disturbed least. ``work`` is what
+    the region does, for the rates that were reached.
 
     >>> estimate_of([3e-3, 2e-3, 2.4e-3], floor_s=1e-3, where="a CPU").time_s
     0.001

@@ -52,11 +52,9 @@ _CLOCK_ENDS_NS = 0.99 * 2**64 / 1e3
 
 
 def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
-    """Return what SST says of a job on a system; its files stay in ``directory``.
+    """Return what SST says of a job on a system: how long it takes, and nothing of single ranks.
 
-    SST says how long the job takes, and nothing of single ranks. Raises `ToolError` where it is
-    missing, fails, takes too long or doesn't say a time, `ImpossibleTimeError` for one in which the
-    job cannot be done, and `SimulationError` for what its traces and networks can't say.
+    Raises as `hespas.backends.network_program.Backend` does.
     """
     programs = messages_of(job, system, options)
     program = find_program(PROGRAM, VARIABLE, options.program, what="SST with its elements")
@@ -100,6 +98,50 @@ def simulated_ns(text: str, location: str) -> int:
 _ROUND_TRIPS, _LEAST_BUFFER_BYTES = 2, 16_000_000
 """How many round trips of a link a buffer holds at least, and the size that was tried."""
 _HINT = "simulate it by hespas: --backend hespas"
+_SCRIPT = """# Written by hespas. Run it with: sst network.py
+import sst
+from sst.merlin.base import *
+from sst.merlin.endpoint import *
+from sst.merlin.interface import *
+from sst.merlin.topology import *
+from sst.ember import *
+
+PlatformDefinition.setCurrentPlatform("firefly-defaults")
+
+{topology}
+topology.link_latency = "{latency}"
+
+router = hr_router()
+router.link_bw = "{bandwidth}"
+router.xbar_bw = "{bandwidth}"
+router.flit_size = "64B"
+router.input_latency = "0ns"
+router.output_latency = "0ns"
+router.input_buf_size = "{buffer}"
+router.output_buf_size = "{buffer}"
+router.num_vns = 2
+router.xbar_arb = "merlin.xbar_arb_lru"
+topology.router = router
+
+interface = ReorderLinkControl()
+interface.link_bw = "{bandwidth}"
+interface.input_buf_size = "{buffer}"
+interface.output_buf_size = "{buffer}"
+
+job = EmberMPIJob(0, {devices})
+job.network_interface = interface
+job.os.ctrl.regRegionBaseDelay_ns = 0
+job.os.ctrl.regRegionPerPageDelay_ns = 0
+job.os.ctrl.matchDelay_ns = 0
+job.addMotif("Init")
+job.addMotif("SIRIUSTrace traceprefix={prefix}")
+job.addMotif("Fini")
+
+system = System()
+system.setTopology(topology)
+system.allocateNodes(job, "linear")
+system.build()
+"""
 
 
 def network_text(system: System) -> str:
@@ -108,55 +150,15 @@ def network_text(system: System) -> str:
     Raises `SimulationError` for a network that merlin's single router or torus is not.
     """
     link = link_of(system)
-    bandwidth, latency = f"{link.bandwidth_bytes_per_s:.12g}B/s", f"{link.latency_s * 1e9:.12g}ns"
     round_trip_bytes = link.bandwidth_bytes_per_s * 2 * link.latency_s
-    buffer = f"{max(_LEAST_BUFFER_BYTES, ceil(_ROUND_TRIPS * round_trip_bytes))}B"
-    lines = [
-        "# Written by hespas. Run it with: sst network.py",
-        "import sst",
-        "from sst.merlin.base import *",
-        "from sst.merlin.endpoint import *",
-        "from sst.merlin.interface import *",
-        "from sst.merlin.topology import *",
-        "from sst.ember import *",
-        "",
-        'PlatformDefinition.setCurrentPlatform("firefly-defaults")',
-        "",
-        *_topology(system),
-        f'topology.link_latency = "{latency}"',
-        "",
-        "router = hr_router()",
-        f'router.link_bw = "{bandwidth}"',
-        f'router.xbar_bw = "{bandwidth}"',
-        'router.flit_size = "64B"',
-        'router.input_latency = "0ns"',
-        'router.output_latency = "0ns"',
-        f'router.input_buf_size = "{buffer}"',
-        f'router.output_buf_size = "{buffer}"',
-        "router.num_vns = 2",
-        'router.xbar_arb = "merlin.xbar_arb_lru"',
-        "topology.router = router",
-        "",
-        "interface = ReorderLinkControl()",
-        f'interface.link_bw = "{bandwidth}"',
-        f'interface.input_buf_size = "{buffer}"',
-        f'interface.output_buf_size = "{buffer}"',
-        "",
-        f"job = EmberMPIJob(0, {system.device_count})",
-        "job.network_interface = interface",
-        "job.os.ctrl.regRegionBaseDelay_ns = 0",
-        "job.os.ctrl.regRegionPerPageDelay_ns = 0",
-        "job.os.ctrl.matchDelay_ns = 0",
-        'job.addMotif("Init")',
-        f'job.addMotif("SIRIUSTrace traceprefix={_PREFIX}")',
-        'job.addMotif("Fini")',
-        "",
-        "system = System()",
-        "system.setTopology(topology)",
-        'system.allocateNodes(job, "linear")',
-        "system.build()",
-    ]
-    return "\n".join(lines) + "\n"
+    return _SCRIPT.format(
+        topology="\n".join(_topology(system)),
+        latency=f"{link.latency_s * 1e9:.12g}ns",
+        bandwidth=f"{link.bandwidth_bytes_per_s:.12g}B/s",
+        buffer=f"{max(_LEAST_BUFFER_BYTES, ceil(_ROUND_TRIPS * round_trip_bytes))}B",
+        devices=system.device_count,
+        prefix=_PREFIX,
+    )
 
 
 def link_of(system: System) -> Dimension:
@@ -168,7 +170,6 @@ def link_of(system: System) -> Dimension:
 
 
 def _topology(system: System) -> list[str]:
-    """Return the lines that make the topology."""
     first = link_of(system)
     dimensions = [each for each in system.dimensions if each.size > 1]
     if len(dimensions) == 1 and first.shape is Shape.SWITCH:
@@ -220,11 +221,7 @@ def traces(ranks: Sequence[Sequence[Action]]) -> dict[str, bytes]:
 
 
 def trace_bytes(actions: Sequence[Action], *, ends_with_barrier: bool = False) -> bytes:
-    """Return the trace of a rank.
-
-    >>> len(trace_bytes(())) == 2 * (4 + 8 + 8 + 4)
-    True
-    """
+    """Return the trace of a rank."""
     return b"".join(_records(actions, ends_with_barrier=ends_with_barrier))
 
 

@@ -51,10 +51,8 @@ class ToolTimer:
 
     ``prepare`` writes the tool's inputs, of a product and the size of an element, to a directory
     and returns the command that runs it there; ``cycles`` reads its answer. ``settings`` are
-    everything besides array and product that decides the answer, as JSON values.
-
-    The directory of a run that failed is kept, with its log; that of one that went well, or that
-    was refused before it began, is not. ``simulates_all`` tools are given a product whole; the
+    everything besides array and product that decides the answer, as JSON values. The directory of a
+    run that failed is kept, with its log. ``simulates_all`` tools are given a product whole; the
     others get the part of one array of several. ``notes`` are further assumptions.
     ``simulated_bytes_per_s`` is how fast the tool gets through operands and results, where that is
     known: a product that takes long is announced.
@@ -144,8 +142,7 @@ def _shape(product: Product) -> str:
 def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
     """Return the Python that has ``package``: the configuration's ``binary``, or this one.
 
-    A ``binary`` that is a simulator's own program is none. Raises `ExtraMissingError` where no
-    other is named and this one lacks the package.
+    A ``binary`` that is a simulator's own program is none.
     """
     if hardware.binary is not None and not isinstance(hardware, SimulatorHardware):
         return hardware.binary
@@ -257,8 +254,8 @@ class BuiltProgram:
 def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltProgram:
     """Return the program that the configuration names.
 
-    Raises `ConfigError` for what is missing or malformed, saying what it is, and `ToolError` where
-    there is no such program.
+    Raises `ConfigError` for what is missing or malformed, and `ToolError` where there is no such
+    program.
     """
     if hardware.sram_bandwidth is not None:
         message = f"sram_bandwidth has no effect on method {interface.method!r}"
@@ -296,10 +293,7 @@ def digest(path: Path) -> str:
 
 
 def program_path(named: str | None, interface: Interface) -> Path:
-    """Return the program of that name, here or on the PATH.
-
-    Raises `ConfigError` where no name is given, `ToolError` where there is no such program.
-    """
+    """Return the program of that name, here or on the PATH."""
     if named is None:
         raise refusal(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",

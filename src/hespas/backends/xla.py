@@ -177,10 +177,7 @@ class XlaProfile:
 
 
 def make(spec: EstimatorSpec) -> XlaProfile:
-    """Return the profiler that a configuration of the method ``xla`` describes.
-
-    Without one it profiles this machine's CPU.
-    """
+    """Return the profiler that a configuration of the method ``xla`` describes."""
     chosen = device_of(spec.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(

@@ -49,7 +49,6 @@ def _part_of_channel(message: Message) -> range:
 
 
 def _levels(members: int) -> list[int]:
-    """Return 1, 2, 4, ... below ``members``."""
     return [1 << level for level in range((members - 1).bit_length())]
 
 

@@ -105,7 +105,6 @@ def _node_types(kind: StepKind) -> Iterator[NodeType]:
 def _task(
     node_type: NodeType, block: Threadblock, step: Step, chunk_bytes: int
 ) -> tuple[ComputeTask | SendTask | ReceiveTask, int]:
-    """Return a node's task, still without number, name and dependencies, and its peer."""
     if node_type is NodeType.COMP:
         return ComputeTask(id=0, name="", depends_on=(), duration_ps=_LOCAL_PS), -1
     make, peer = SendTask, block.send_peer
@@ -144,9 +143,8 @@ def _notes(
 def write_graphs(program: Program, prefix: Path, *, size_bytes: int) -> tuple[Path, ...]:
     """Write ``<prefix>.<rank>.et`` for every rank, whose input is ``size_bytes``.
 
-    ``all-reduce-implementation-custom`` and its like in ``system.json`` take the prefix. The same
-    algorithm gives the same bytes. Raises `AlgorithmError` for fewer bytes than chunks. Verify
-    the algorithm first: see `hespas.collectives.verify.verify`.
+    ``all-reduce-implementation-custom`` and its like in ``system.json`` take the prefix. Verify the
+    algorithm first: see `hespas.collectives.verify.verify`.
     """
     if size_bytes < program.input_chunks:
         message = f"{size_bytes} bytes cannot be cut into {program.input_chunks} chunks"
@@ -188,11 +186,7 @@ def _node_bytes(node: ParsedNode) -> bytes:
 
 
 def read_graphs(prefix: Path) -> tuple[tuple[ParsedNode, ...], ...]:
-    """Read ``<prefix>.<rank>.et`` for ranks 0, 1, ...
-
-    Raises `AlgorithmError` where there are fewer than two or one is missing, `TraceError` for
-    what is malformed.
-    """
+    """Read ``<prefix>.<rank>.et`` for ranks 0, 1, ..."""
     directory = prefix.parent
     pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
     names = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
@@ -245,9 +239,7 @@ def verify_graphs(
 ) -> GraphsVerified:
     """Verify graphs, one per rank, that are to do a collective, as far as their notes allow.
 
-    The collective is one whose result every rank has a part in. Raises `AlgorithmError` for what
-    is wrong: see `hespas.collectives.chakra_graphs.check_graphs` and
-    `hespas.collectives.verify.verify`.
+    The collective is one whose result every rank has a part in.
     """
     check_graphs(graphs)
     try:
@@ -264,8 +256,8 @@ _Key = tuple[int, int, int, int]
 def check_graphs(graphs: Sequence[Sequence[ParsedNode]]) -> None:
     """Raise `AlgorithmError`, naming rank and node, for graphs that can't do a collective.
 
-    A message that is never received, a receive that waits for ever, peers that are not there;
-    and a rank that never hears, not even through others, of another one.
+    A message that is never received, a receive that waits for ever, peers that are not there; and a
+    rank that never hears, not even through others, of another one.
     """
     run = _Run(graphs)
     run.check_ended()
@@ -299,7 +291,6 @@ class _Run:
         return self.ended[rank].keys() >= set(node.task.depends_on)
 
     def _end(self, rank: int, node: ParsedNode) -> bool:
-        """End a node if it can, and return whether it could."""
         if not self._can_start(rank, node):
             return False
         task = node.task
@@ -350,8 +341,7 @@ def graph_program(
     """Return the program whose graphs these are.
 
     Without notes on buffers, all chunks are taken to be of one buffer, in place. Raises
-    `UnknownProgramError` where notes are lacking or contradict the graph: chunks, threadblocks,
-    and the order of steps in them.
+    `UnknownProgramError` where notes are lacking or contradict the graph.
     """
     notes = [node.notes for nodes in graphs for node in nodes if node.notes]
     counts = {note.get("total_chunk_cnt") for note in notes}
@@ -371,7 +361,6 @@ def graph_program(
 
 
 def _check_sizes(graphs: Sequence[Sequence[ParsedNode]]) -> None:
-    """Raise unless every message has the same number of bytes per chunk."""
     ratios: set[tuple[int, int]] = set()
     for node in [node for nodes in graphs for node in nodes]:
         if isinstance(node.task, SendTask | ReceiveTask):

@@ -54,9 +54,9 @@ _SHARED = COMMON_KINDS[1:]
 def read_program(path: Path) -> Program:
     """Read a program from a file.
 
-    Raises `AlgorithmError`, naming file, rank, threadblock and step, for what is missing,
-    malformed or contradictory. Whether it computes its collective is for
-    `hespas.collectives.verify.verify` to say.
+    Raises `AlgorithmError`, naming file, rank, threadblock and step, for what is missing, malformed
+    or contradictory. Whether it computes its collective is for `hespas.collectives.verify.verify`
+    to say.
     """
     try:
         text = path.read_text()

@@ -34,9 +34,9 @@ class Buffer(Enum):
 class StepKind(Enum):
     """What a step does: MSCCL's abbreviation, and which of five things it does.
 
-    A step that receives takes the next message of its threadblock's receive peer; one that
-    sends makes a message for the send peer. One that reduces adds what it receives, or its target,
-    to its source.
+    A step that receives takes the next message of its threadblock's receive peer; one that sends
+    makes a message for the send peer. One that reduces adds what it receives, or its target, to its
+    source.
     """
 
     SEND = "s", "reads sends"
@@ -127,11 +127,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A collective program for ``len(ranks)`` ranks.
+    """A collective program for ``len(ranks)`` ranks, with chunks in each rank's buffers.
 
-    ``input_chunks`` and ``output_chunks`` are the sizes of each rank's buffers. ``is_in_place``
-    says that the smaller of them is a part of the larger: an all-gather's input is the rank's
-    part of its output, a reduce-scatter's output that of its input. ``root`` matters to
+    ``is_in_place`` says that the smaller buffer is a part of the larger: an all-gather's input is
+    the rank's part of its output, a reduce-scatter's output that of its input. ``root`` matters to
     broadcasts and reduces. ``protocol`` is a name that nothing here depends on.
     """
 
@@ -215,10 +214,7 @@ def program(schedule: Schedule) -> Program:
 
 
 def common_program(name: str, collective: CollectiveKind, ranks: int) -> Program:
-    """Return the program of one of `hespas.collectives.algorithms.ALGORITHMS`.
-
-    Raises `AlgorithmError` where it can't run the collective among so many ranks.
-    """
+    """Return the program of one of `hespas.collectives.algorithms.ALGORITHMS`."""
     if ranks * ranks > MOST_ALGORITHM_CHUNKS:
         hint = f"give at most {isqrt(MOST_ALGORITHM_CHUNKS)}"
         raise AlgorithmError(f"there are {ranks} ranks", location=name, hint=hint)
@@ -255,8 +251,6 @@ class _Accesses:
 
 
 class _RankWriter:
-    """Writes the threadblocks of one rank, round by round."""
-
     def __init__(self, rank: int, schedule: Schedule) -> None:
         self._rank = rank
         self._schedule = schedule
@@ -328,7 +322,6 @@ class _RankWriter:
         return block
 
     def _local_block(self) -> _Block:
-        """Return the threadblock that neither sends nor receives."""
         if self._local is None:
             self._local = self._new_block(0)
         return self._local
@@ -411,7 +404,6 @@ def _chunks(place: Place, count: int) -> list[Place]:
 
 
 def _numbered(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
-    """Return a threadblock, with the final numbers of all."""
     steps = [
         step
         if step.after is None

@@ -63,8 +63,8 @@ class Along(Enum):
 class Pattern:
     """Messages of equal size at the same time: a form, and the numbers in its words.
 
-    ``line`` is the dimension of the network along whose lines the members are, each line by
-    itself, or several dimensions at once; None for the whole list.
+    ``line`` is the dimension of the network along whose lines the members are, each line by itself,
+    or several dimensions at once; None for the whole list.
     """
 
     form: Form
@@ -286,9 +286,9 @@ class Rounds:
     """``count`` rounds of one pattern, in each of which all messages go at once.
 
     Every message carries ``size_parts`` parts: those that ``parts`` gives. ``depth`` above 1 marks
-    a pipeline: a part passes so many members one after the other while others follow, and it may
-    be cut into any number of pieces. With ``is_staged``, messages to be added land in memory of
-    their own first, so that those of one round need not wait for each other.
+    a pipeline: a part passes so many members one after the other while others follow, and it may be
+    cut into any number of pieces. With ``is_staged``, messages to be added land in memory of their
+    own first, so that those of one round need not wait for each other.
     """
 
     pattern: Pattern
@@ -304,10 +304,10 @@ class Rounds:
 class Schedule:
     """The rounds of one collective among ``members``, one after the other.
 
-    The data is cut into ``parts`` equal parts, of which each member's input holds
-    ``input_parts``. In an all-to-all, part ``o * members + d`` is what member o has for member d.
-    The parts are divided among ``channels`` that work on their own, such as the two directions
-    of a bidirectional ring.
+    The data is cut into ``parts`` equal parts, of which each member's input holds ``input_parts``.
+    In an all-to-all, part ``o * members + d`` is what member o has for member d. The parts are
+    divided among ``channels`` that work on their own, such as the two directions of a bidirectional
+    ring.
     """
 
     name: str

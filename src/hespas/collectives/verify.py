@@ -39,8 +39,8 @@ from hespas.program.collectives import CollectiveKind
 class Value(NamedTuple):
     """The sum over some ranks of one chunk of their inputs.
 
-    ``chunk`` is its place in the input, ``ranks`` a bit for each rank. ``fault`` says what is
-    wrong with it, and at which step that came about.
+    ``chunk`` is its place in the input, ``ranks`` a bit for each rank. ``fault`` says what is wrong
+    with it, and at which step that came about.
     """
 
     chunk: int
@@ -82,8 +82,6 @@ Clock = NDArray[np.int32]
 
 
 class _Access(NamedTuple):
-    """A threadblock's number, and its step."""
-
     block: int
     step: int
 
@@ -152,8 +150,8 @@ class Block:
 class Execution:
     """One run: the ``transfers``, the values in the end, and the blocks that are stuck.
 
-    Raises `AlgorithmError` for two steps that access one chunk in no order, and messages whose
-    ends differ in size.
+    Raises `AlgorithmError` for two steps that access one chunk in no order, and messages whose ends
+    differ in size.
     """
 
     def __init__(self, program: Program) -> None:
@@ -335,11 +333,10 @@ class Verified:
 def verify(program: Program) -> Verified:
     """Return a program's messages, if it computes its collective.
 
-    It is run on symbols: at the end every rank holds every chunk that it must, with each rank's
-    contribution in it exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and
-    chunk, for a chunk that is wrong, a contribution that is missing or there twice, two steps
-    that access a chunk in no order (one of them writing), messages without a receive, and
-    steps that wait for ever.
+    At the end every rank must hold every chunk that it must, with each rank's contribution in it
+    exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and chunk, for a chunk
+    that is wrong, a contribution that is missing or there twice, two steps that access a chunk in
+    no order (one of them writing), messages without a receive, and steps that wait for ever.
 
     >>> from hespas.collectives.program import common_program
     >>> len(verify(common_program("ring", CollectiveKind.ALL_REDUCE, 4)).transfers)
@@ -370,7 +367,6 @@ def _check_ended(execution: Execution) -> None:
 
 
 def _waits(execution: Execution, block: Block) -> str:
-    """Return what a step waits for, what that waits for, and so on until it is clear why."""
     reasons: list[str] = []
     seen: list[Block] = []
     while block not in seen and len(reasons) < _LONGEST_CHAIN:
@@ -460,12 +456,7 @@ def _problem(value: Value | None, required: Value) -> str:
 
 
 def check_structure(program: Program) -> None:
-    """Raise `AlgorithmError`, naming rank, threadblock and step, for what cannot be run.
-
-    That is: more chunks than ``MOST_ALGORITHM_CHUNKS``, fewer than two ranks, peers that are not
-    there or the rank itself, steps that send or receive without a peer, two threadblocks with one
-    channel to the same peer, steps that wait for absent ones, and chunks beyond a buffer's end.
-    """
+    """Raise `AlgorithmError`, naming rank, threadblock and step, for what cannot be run."""
     count = len(program.ranks)
     totals = {
         "its buffers have": count * (program.input_chunks + program.output_chunks)

@@ -153,7 +153,6 @@ def _check_count(count: int, name: str, graph: _Expanded) -> None:
 
 
 def _add_device(prefix: str, device: _Device, graph: _Expanded, *, within: tuple[str, ...]) -> None:
-    """Add the nodes and edges of a device, and of those that it is composed of."""
     if device.name in within:
         raise graph.error(f"the device {device.name!r} contains itself", "leave one of them out")
     for component in device.components:

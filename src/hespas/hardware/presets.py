@@ -320,7 +320,6 @@ def _device_names_and_aliases() -> dict[str, str]:
 
 
 def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
-    """Return a node's ``node.json``, and its measured tables with their calibration."""
     location = str(home / "node.json")
     node = decode(read_json(home / "node.json"), NodeInfo, location=location)
     if node.tables is None:

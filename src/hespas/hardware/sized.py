@@ -159,7 +159,6 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
 
 
 def _slice(part: str, count: int, generation: str) -> System:
-    """Return a slice of TPUs of the shape that libtpu takes for the number."""
     if node_info(part).slice is None:
         every = {name: prod(sizes) for name, sizes in _presets(part).items()}
         for name, devices in every.items():
@@ -184,7 +183,6 @@ def _slice(part: str, count: int, generation: str) -> System:
 
 
 def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
-    """Return a slice of so many chips along each axis."""
     described = node_info(part).slice
     if described is None:
         raise _no_links(part)

@@ -12,6 +12,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import starmap, zip_longest
 from typing import Protocol, TypeAlias, assert_never
 
 from hespas.base.units import PS_PER_S, format_time
@@ -72,8 +73,8 @@ class Stream:
 class TaskRun:
     """A task of a class of devices: what it waits for, and when it starts and ends, in ps.
 
-    ``missing`` counts the tasks it waits for, ``children`` wait for it. ``settled_ps`` is when its
-    end was known, where that is not when it started.
+    ``missing`` counts the tasks it waits for. ``settled_ps`` is when its end was known, where that
+    is not when it started.
     """
 
     __slots__ = (
@@ -115,9 +116,9 @@ def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterat
 class Device:
     """A class of devices while it runs.
 
-    ``runs`` has its tasks by id. With ``reach``, tasks are read as they can start, no further than
-    that behind those that have started, and forgotten when they have ended: then only their sums
-    remain. ``waits_ps`` says how long communication waits for others before anything is sent.
+    With ``reach``, tasks are read as they can start, no further than that behind those that have
+    started, and forgotten when they have ended: then only their sums remain. ``waits_ps`` says how
+    long communication waits for others before anything is sent.
     """
 
     def __init__(
@@ -438,8 +439,8 @@ def _check_complete(
 ) -> None:
     """Raise `SimulationError` if some task never ends.
 
-    The error says which devices wait since when for which collective or message, what those they
-    wait for do instead, and the first task in which the orders of two of them differ.
+    It says which devices wait since when for which collective or message, what those they wait for
+    do instead, and the first task in which the orders of two of them differ.
     """
     waits = [_unmatched(run) for run in messages]
     waits += [_incomplete(match, devices, members(match.group)) for match in collectives]
@@ -449,7 +450,13 @@ def _check_complete(
     if not waits:
         waits = [f"{_who(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"]
     more = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
-    difference = next(_differences(collectives, devices, members), None)
+    absent = [
+        (match.first.device, devices[number])
+        for match in collectives
+        for number in sorted(members(match.group))
+        if number not in match.endpoints
+    ]
+    difference = next(filter(None, starmap(_first_difference, absent)), None)
     where = f"; their orders differ first at {difference}" if difference else ""
     raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + more + where)
 
@@ -472,7 +479,6 @@ def _incomplete(match: Match, devices: Sequence[Device], members: Iterable[int])
 
 
 def _instead(device: Device) -> str | None:
-    """Return which task a device started last and has not ended."""
     runs = [run for run in device.runs.values() if run.issue_ps != NEVER and run.end_ps == NEVER]
     if not runs:
         return None
@@ -481,40 +487,25 @@ def _instead(device: Device) -> str | None:
     return f"{_who(last)} wait from {since} on for task {last.task.id} ({last.task.name})"
 
 
-def _differences(
-    collectives: Sequence[Match],
-    devices: Sequence[Device],
-    members: Callable[[int], Iterable[int]],
-) -> Iterator[str]:
-    """Yield where two devices that wait for each other first do different things."""
-    for match in collectives:
-        for number in sorted(members(match.group)):
-            if number not in match.endpoints:
-                difference = _first_difference(match.first.device, devices[number])
-                if difference is not None:
-                    yield difference
-
-
 def _first_difference(one: Device, other: Device) -> str | None:
+    """Return where two devices that wait for each other first do different things."""
     both = [
         [run for run in device.runs.values() if isinstance(run.task, CollectiveTask)]
         for device in (one, other)
     ]
     shared = {run.group for run in both[0]} & {run.group for run in both[1]}
     mine, yours = ([run for run in runs if run.group in shared] for runs in both)
-    for at in range(max(len(mine), len(yours))):
-        left = mine[at] if at < len(mine) else None
-        right = yours[at] if at < len(yours) else None
-        if left is None or right is None or _agreement(left) != _agreement(right):
+    for left, right in zip_longest(mine, yours):
+        if _agreement(left) != _agreement(right):
             return f"{_entry_text(one, left)} and {_entry_text(other, right)}"
     return None
 
 
-def _agreement(run: TaskRun) -> tuple[object, ...]:
-    """Return what members of a group agree on."""
-    task = run.task
-    is_collective = isinstance(task, CollectiveTask)
-    return (run.group, task.kind, task.size_bytes) if is_collective else ()
+def _agreement(run: TaskRun | None) -> tuple[object, ...]:
+    task = None if run is None else run.task
+    return (
+        (run.group, task.kind, task.size_bytes) if run and isinstance(task, CollectiveTask) else ()
+    )
 
 
 def _entry_text(device: Device, run: TaskRun | None) -> str:

@@ -74,8 +74,7 @@ class Kernel:
         """Advance time until no action is left.
 
         ``settle`` is called before the first instant, and whenever all actions of an instant have
-        run. It may schedule more for that instant, after which it is called again. It is the place
-        for what depends on everything that happened at an instant, such as sharing links anew.
+        run. It may schedule more for that instant, after which it is called again.
         """
         times, all_actions = self._times, self._actions
         if settle is not None:
@@ -268,8 +267,7 @@ class Mailboxes(Generic[Endpoint]):
 class CollectiveMatch(Generic[Endpoint]):
     """The ``number``-th collective of a group, from the moment that its first member starts it.
 
-    ``signature`` is what all members must agree on, such as the kind and the size. ``endpoints``
-    holds, by member, those that have started it.
+    ``signature`` is what all members must agree on, such as the kind and the size.
     """
 
     group: int

@@ -52,8 +52,8 @@ def is_replay(system: System) -> bool:
 def with_durations(job: Job, system: System | None) -> Job:
     """Return the job with a duration for every computation.
 
-    It is the roofline's where the system has ``roofline-enabled``. Raises `SimulationError` as
-    `with_roofline` does, and elsewhere for a computation that has work and no duration.
+    It is the roofline's where the system has ``roofline-enabled``. Raises `SimulationError`
+    elsewhere for a computation that has work and no duration.
     """
     if system is not None and system.options.get("roofline-enabled") and not is_replay(system):
         return with_roofline(job, system)
@@ -327,9 +327,8 @@ class ModelChoice:
     """A network model with its settings; None stands for the default.
 
     ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are settings of
-    ASTRA-sim's model, ``algorithm`` is one of hespas' own: see
-    `hespas.simulate.astra.simulate.simulate` and `hespas.simulate.flow.simulate.simulate_flow`.
-    ``cluster`` says what is not perfect. Raises `ConfigError` for a setting of the other model.
+    ASTRA-sim's model, ``algorithm`` is one of hespas' own. ``cluster`` says what is not perfect.
+    Raises `ConfigError` for a setting of the other model.
     """
 
     model: Model = Model.ASTRA_SIM
@@ -377,10 +376,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
 def simulated_again(
     work: Job | TaskGraph, system: System, choice: ModelChoice
 ) -> Callable[[Job | TaskGraph], Timeline]:
-    """Return what simulates jobs that differ from ``work`` in durations alone, as `simulate_job`.
-
-    What does not depend on durations is found once.
-    """
+    """Return what simulates jobs that differ from ``work`` in durations alone."""
     if choice.model is not Model.HESPAS or choice.cluster is not None:
         return lambda job: simulate_job(job, system, choice)
     # As in `_simulated`.
@@ -437,10 +433,7 @@ def check_choice(system: System, choice: ModelChoice) -> None:
 
 
 def check_supported(system: System, choice: ModelChoice) -> None:
-    """Raise `SimulationError` for a system or a cluster that the model has no means for.
-
-    What it doesn't cover of a job, the model itself says.
-    """
+    """Raise `SimulationError` for a system or a cluster that the model has no means for."""
     changes_devices = choice.cluster is not None and choice.cluster.changes_devices
     if changes_devices and system.options.get("roofline-enabled") and not is_replay(system):
         raise SimulationError(

@@ -124,10 +124,9 @@ class ClassTimeline:
 class StepParts:
     """The parts of a step, which add up to it, in ps.
 
-    ``compute_ps``, ``communication_ps`` and ``host_transfer_ps`` (hidden and exposed), and the
-    exposed parts of both, are those of the slowest device of the step with every device as
-    specified. ``straggler_ps`` is how much longer the step is with the devices of the cluster:
-    slow, late and with jitter. It is below 0 where they are faster than specified.
+    All but ``straggler_ps`` are of the slowest device of the step with every device as specified.
+    ``straggler_ps`` is how much longer the step is with slow, late and jittering devices; it is
+    below 0 where they are faster than specified.
     """
 
     compute_ps: int
@@ -142,9 +141,8 @@ class StepParts:
 class Timeline:
     """What all devices do, in classes; each device is in one of them.
 
-    ``model`` names the network model, ``assumptions`` what it assumes, and ``imperfections`` what
-    is not perfect. ``as_specified`` is the slowest class of the step with every device as
-    specified, None where every device is.
+    ``imperfections`` says what is not perfect. ``as_specified`` is the slowest class of the step
+    with every device as specified, None where every device is.
     """
 
     classes: tuple[ClassTimeline, ...]
@@ -327,8 +325,7 @@ class DeviceFigures:
 class ExternalResult:
     """The figures of every device, by number; ``whole_ns`` where only that of all is said.
 
-    ``notes`` say what was lost in translation; ``log`` is the simulator's own, None where there is
-    none.
+    ``notes`` say what was lost in translation; ``log`` is the simulator's own.
     """
 
     engine: str
@@ -346,7 +343,7 @@ class ExternalResult:
     def as_json(self) -> dict[str, object]:
         """Return what ``hespas simulate`` prints: the same keys as for hespas' own models.
 
-        ``engine`` and ``notes`` come beside; figures that the simulator doesn't give are absent.
+        Figures that the simulator doesn't give are absent.
         """
         names = (
             "finish_ns",

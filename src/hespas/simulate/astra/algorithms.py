@@ -227,7 +227,6 @@ class Direct:
             self._member.done()
 
     def _send(self) -> bool:
-        """Send the next message, and return whether there was one that might go."""
         if not (self._left and self._tokens and self._queue):
             return False
         self._left -= 1

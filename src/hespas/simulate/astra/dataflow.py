@@ -160,7 +160,6 @@ class _Run:
         return timing if isinstance(timing, GroupShape) else None
 
     def _parts(self, table: int | None) -> Sequence[_Part]:
-        """Return groups of one shape together."""
         if table is None:
             return [self._everyone]
         if table not in self._groups:
@@ -199,7 +198,6 @@ class _Run:
             )
 
     def _presence(self, device: int) -> tuple[bool, ...]:
-        """Return in which tasks a device takes part."""
         key = self._roles.key(device)
         if key not in self._presences:
             self._presences[key] = tuple([

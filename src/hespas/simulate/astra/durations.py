@@ -63,7 +63,6 @@ Timing: TypeAlias = Route | GroupShape | None
 
 
 def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
-    """Return the distances in a group's list at which an algorithm sends."""
     match algorithm:
         case "ring":
             return (1,)
@@ -87,7 +86,6 @@ def _pairs(algorithm: AlgorithmName, group: Members, distance: int) -> Iterator[
 
 
 def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | None:
-    """Return the route of all pairs; None where they differ."""
     routes: dict[tuple[int, int], Route] = {}
     for source, target in pairs:
         # Pairs that are as far apart from places alike along the dimensions have equal routes.

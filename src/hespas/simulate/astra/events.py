@@ -181,7 +181,6 @@ class _EventNetwork:
         return self._planner.group(kind, task.size_bytes, len(members))
 
     def _group(self, number: int) -> tuple[int, ...] | None:
-        """Return the members of a group; None for everyone."""
         group = None if number == EVERYONE else self._folded.groups[number].group
         if group is None or isinstance(group, Channel) or len(group) == len(self._devices):
             return None
@@ -241,7 +240,6 @@ class _EventNetwork:
 
 
 def _ends(run: TaskRun, task: SendTask | ReceiveTask) -> tuple[int, int, int, int]:
-    """Return what a message is known by: its tag, source, target and size."""
     device = run.device.devices[0]
     if isinstance(task, SendTask):
         source, target = device, dict(task.pairs)[device]
@@ -316,7 +314,6 @@ def _read_algorithm(path: str) -> Program:
 
 
 def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
-    """Warn of graphs that don't compute what they are used for."""
     from hespas.collectives.chakra_graphs import verify_graphs  # noqa: PLC0415 (as above)
 
     graphs = [read_messages(Path(f"{prefix}.{position}.et")) for position in range(members)]

@@ -110,7 +110,6 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
 
 
 def _taking_part(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
-    """Yield the groups in which a task communicates, with the devices that do."""
     match task:
         case CollectiveTask(group_table=int(table)):
             yield from ((group, group) for group in graph.group_tables[table])

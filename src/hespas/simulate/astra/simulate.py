@@ -164,7 +164,6 @@ def _timeline(folded: Folded, devices: list[Device], *, is_replayed: bool = Fals
 
 
 def _check_recorded(job: Job) -> None:
-    """Raise `SimulationError` for a task whose recorded duration isn't there."""
     for graph in job.graphs:
         for task in graph.tasks:
             is_recorded = isinstance(task, CollectiveTask) and task.recorded_ps is not None

@@ -95,7 +95,6 @@ def _samples(contents: _Contents) -> Iterator[Task]:
 def _groups(
     contents: _Contents, members: Mapping[int, tuple[int, ...]], device_count: int
 ) -> tuple[dict[int, int], list[GroupClass]]:
-    """Return the numbers of the groups that traces name, and the groups by number."""
     numbers = {EVERYONE_IN_TRACES: EVERYONE}
     groups: list[GroupClass] = []
     for scanned, devices in contents:

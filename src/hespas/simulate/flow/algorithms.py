@@ -102,8 +102,7 @@ def steps_of(
     """Return the steps of a collective.
 
     ``window`` limits to how many others a direct algorithm sends at once. ``pipeline_bytes`` is the
-    piece in which double binary trees hand data on; None stands for whole buffers. Raises
-    `AlgorithmError` where the algorithm can't run the collective.
+    piece in which double binary trees hand data on; None stands for whole buffers.
 
     >>> steps = steps_of("all_reduce", "ring", members=4, size_bytes=1000)
     >>> [(step.count, step.size_bytes, step.reduced_bytes) for step in steps]
@@ -119,7 +118,6 @@ def steps_of(
 
 
 def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
-    """Yield the rounds of a schedule as steps."""
     for rounds in schedule.rounds:
         is_reduction = rounds.operation is Operation.REDUCE
         if rounds.pattern.form is Form.PATH:
@@ -228,10 +226,7 @@ class Pricer:
     def message(
         self, group: GroupLayout, pattern: Pattern, size_bytes: int, *, hops: int = 1
     ) -> Price:
-        """Return the price of the slowest message of a pattern.
-
-        In a pipeline of ``hops`` members the latency counts as often.
-        """
+        """Return the price of a pattern's slowest message; ``hops`` members make a pipeline."""
         rows = self._rows_of(group, pattern)
         slowest = max(rows, key=lambda row: self._time_ns(row, size_bytes, hops))
         rounding_ps = self.interconnect.rounding_ps

@@ -39,7 +39,7 @@ class Groups:
 
     ``by_size`` holds them as (numbers of groups, a row of members each), one entry a size.
     ``group_of`` gives, by graph and role, the group of each device, -1 for none. ``world`` is the
-    group of all devices. ``signatures`` gives what each group does.
+    group of all devices.
     """
 
     by_size: list[tuple[Integers, Integers]]
@@ -54,10 +54,7 @@ class Groups:
 
 
 def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
-    """Return the groups of a job.
-
-    Raises `SimulationError` for a group of one device, and a device that sends to itself.
-    """
+    """Return the groups of a job."""
     found, by_graph = find_groups(job, roles)
     signatures: list[set[Signature]] = [set() for _ in found]
     group_of = [[np.array(groups, dtype=np.int64) for groups in of_graph] for of_graph in by_graph]
@@ -100,9 +97,9 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
 def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> Integers:
     """Return a number for each row of members; groups of equal numbers cross like links alike.
 
-    That is so where all members are equally far from the first one along every dimension, and on
-    a line as far from its end.
-    ``is_irregular`` says that links of one dimension differ: then no two groups are alike.
+    That is so where all members are equally far from the first one along every dimension, and on a
+    line as far from its end. ``is_irregular`` says that links of one dimension differ: then no two
+    groups are alike.
     """
     if is_irregular or not isinstance(fabric, Dimensions):
         return np.arange(len(members), dtype=np.int64)
@@ -213,21 +210,23 @@ class GroupLayout:
             case int():
                 return self.lines[line].shape[1]
 
+    def _shifted(self, pattern: Pattern) -> tuple[int, Shape] | None:
+        """Return the one dimension that shifts go along, and its shape; None for others."""
+        line = pattern.line
+        if line is None and len(self.lines) == 1:
+            (line,) = self.lines
+        if pattern.form is not Form.SHIFT or not isinstance(line, int):
+            return None
+        fabric = self.fabric
+        return (line, fabric.dimensions[line].shape) if isinstance(fabric, Dimensions) else None
+
     def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
         """Return a pattern that crosses the same links, and how much less often it does.
 
         Through a switch, everyone's message to any one other crosses everyone's two links once.
         """
-        if pattern.form is not Form.SHIFT or not isinstance(self.fabric, Dimensions):
-            return pattern, 1
-        line = pattern.line
-        if line is None:
-            if len(self.lines) != 1:
-                return pattern, 1
-            (line,) = self.lines
-        if isinstance(line, Along):
-            return pattern, 1
-        if self.fabric.dimensions[line].shape is not Shape.SWITCH:
+        shifted = self._shifted(pattern)
+        if shifted is None or shifted[1] is not Shape.SWITCH:
             return pattern, 1
         return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
 
@@ -242,14 +241,8 @@ class GroupLayout:
 
     def paired_line(self, pattern: Pattern) -> int | None:
         """Return the dimension in which each message of a pattern has a link of its own, if any."""
-        if pattern.form is not Form.SHIFT or not isinstance(self.fabric, Dimensions):
-            return None
-        line = pattern.line
-        if line is None and len(self.lines) == 1:
-            (line,) = self.lines
-        if not isinstance(line, int):
-            return None
-        return line if self.fabric.dimensions[line].shape is Shape.FULLY_CONNECTED else None
+        shifted = self._shifted(pattern)
+        return shifted[0] if shifted and shifted[1] is Shape.FULLY_CONNECTED else None
 
     def message_count(self, pattern: Pattern) -> int:
         """Return about how many messages are looked at for a pattern."""

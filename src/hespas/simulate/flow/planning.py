@@ -61,7 +61,7 @@ def specified_algorithms(
 ) -> dict[str, tuple[SpecifiedAlgorithm, ...]]:
     """Return, by kind of collective, what to use along each dimension.
 
-    Kinds that aren't in it run by the fastest algorithm. Raises `ConfigError` for an unknown name.
+    Kinds that aren't in it run by the fastest algorithm.
     """
     name = models.parse_choice(choice)
     if name == models.AUTO:
@@ -109,7 +109,7 @@ class Stage:
 class Plan:
     """The stages of a collective or a message, one after the other.
 
-    ``algorithm`` names how it runs, ``notes`` what is approximated.
+    ``notes`` say what is approximated.
     """
 
     algorithm: str
@@ -155,8 +155,8 @@ class Planner:
     def plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
         """Return the plan of a collective of a kind, or of a message (``send_recv``).
 
-        A message goes from the first member of a pair to the second. Raises `SimulationError` for
-        a collective that no algorithm can run.
+        A message goes from the first member of a pair to the second. Raises `SimulationError` for a
+        collective that no algorithm can run.
         """
         key = (group.number, kind, size_bytes)
         if key not in self._plans:
@@ -189,7 +189,10 @@ class Planner:
         """
         base, lines = _BY_KERNEL[kind], list(group.lines)
         if base not in self._specified and len(lines) == 1:
-            plan = self._measured_kernel(group, lines[0], kind, size_bytes)
+            # Kernels are there for the measured sizes of groups alone.
+            link = self._dimension(lines[0]).measured
+            is_there = link is not None and group.size in link.collectives.get(kind, {})
+            plan = self._measured(group, lines[0], kind, size_bytes) if is_there else None
             if plan is not None:
                 return replace(plan, notes=(*plan.notes, _KERNELS_OF_OTHERS))
         return self._new_plan(group, base, size_bytes)
@@ -219,10 +222,11 @@ class Planner:
         kind: str,
         size_bytes: int,
     ) -> Plan:
-        """Return the plan by the algorithms that are specified for each dimension."""
         lines = list(group.lines)
         first = specified[0]
-        is_along_lines = len(lines) > 1 and _is_divisible(kind) and not first.is_flat
+        is_along_lines = (
+            len(lines) > 1 and collective_of(kind) in HIERARCHICAL and not first.is_flat
+        )
         if first.algorithm in models.ON_AXES:
             if group.axes and kind in kinds_of(first.algorithm):
                 return self._on_axes(group, kind, size_bytes, first.algorithm)
@@ -248,12 +252,11 @@ class Planner:
 
     def _candidates(self, group: GroupLayout, kind: str, size_bytes: int) -> Iterator[Plan]:
         lines = list(group.lines)
-        if len(lines) == 1:
-            plan = self._measured(group, lines[0], kind, size_bytes)
-            if plan is not None:
-                yield plan
-                return
-        if len(lines) > 1 and _is_divisible(kind):
+        plan = self._measured(group, lines[0], kind, size_bytes) if len(lines) == 1 else None
+        if plan is not None:
+            yield plan
+            return
+        if len(lines) > 1 and collective_of(kind) in HIERARCHICAL:
             yield self._hierarchical(group, kind, size_bytes, None)
             if any(self._dimension(line).measured for line in lines):
                 return
@@ -268,26 +271,21 @@ class Planner:
                 yield self._flat(group, line, kind, size_bytes, one)
 
     def _is_possible(self, group: GroupLayout, line: int | None, algorithm: str) -> bool:
-        """Return whether the network has what an algorithm needs."""
         own = list(group.lines) if line is None else [line]
         match algorithm:
             case "in-switch":
                 return len(own) == 1 and _reduces_in_switch(self._dimension(own[0]))
             case "bidirectional-ring":
-                return self._has_two_directions(own)
+                if not isinstance(self.fabric, Dimensions):
+                    return True
+                # Neighbours on both sides have links of their own.
+                along = own or range(len(self.fabric.dimensions))
+                return any(self._dimension(one).shape is Shape.RING for one in along)
             case "direct":
                 pattern = Pattern(Form.SHIFT, 1, group.members_along(line) - 1, line)
                 return group.message_count(pattern) <= _MOST_PAIRS
             case _:
                 return True
-
-    def _has_two_directions(self, lines: Sequence[int]) -> bool:
-        """Return whether neighbours on both sides have links of their own."""
-        fabric = self.fabric
-        if not isinstance(fabric, Dimensions):
-            return True
-        along = [fabric.dimensions[line] for line in lines] or list(fabric.dimensions)
-        return any(dimension.shape is Shape.RING for dimension in along)
 
     def _dimension(self, line: int) -> Dimension:
         fabric = self.fabric
@@ -302,20 +300,20 @@ class Planner:
         size_bytes: int,
         specified: tuple[SpecifiedAlgorithm, ...] | None,
     ) -> Plan:
-        """Run along one dimension after the other, as specified or by the fastest algorithm."""
         sizes = {line: group.members_along(line) for line in group.lines}
         parts: list[Plan] = []
         for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
-            phase = collective.text
-            if specified is not None:
-                one = specified[min(line, len(specified) - 1)]
-                parts.append(self._flat(group, line, phase, phase_bytes, one))
+            if specified is None:
+                parts.append(self._along(group, line, collective.text, phase_bytes))
                 continue
-            plan = self._measured(group, line, phase, phase_bytes)
-            if plan is None:
-                plan = _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
-            parts.append(plan)
+            one = specified[min(line, len(specified) - 1)]
+            parts.append(self._flat(group, line, collective.text, phase_bytes, one))
         return _joined(models.HIERARCHICAL, parts)
+
+    def _along(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan:
+        """Return the plan along one dimension: as measured, or by the fastest algorithm."""
+        plan = self._measured(group, line, kind, size_bytes)
+        return plan or _fastest(self._by_each_algorithm(group, line, kind, size_bytes))
 
     def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
         """Run by rings on the axes of a torus, and along the other dimensions by the fastest."""
@@ -329,10 +327,7 @@ class Planner:
         for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
             phase = collective.text
             if line != first:
-                plan = self._measured(group, line, phase, phase_bytes)
-                parts.append(
-                    plan or _fastest(self._by_each_algorithm(group, line, phase, phase_bytes))
-                )
+                parts.append(self._along(group, line, phase, phase_bytes))
             elif algorithm == models.MULTI_AXIS and len(group.axes) > 1:
                 parts.append(self._multi_axis(group, collective, phase_bytes))
             else:
@@ -366,7 +361,10 @@ class Planner:
                 for axis, phase, phase_bytes in at_once
             ]
             slowest = max(plans, key=lambda plan: plan.total_ps)
-            stages += [_on_every_axis(stage) for stage in slowest.stages]
+            stages += [
+                stage if stage.pattern is None else replace(stage, pattern=EVERY_AXIS)
+                for stage in slowest.stages
+            ]
         return Plan(algorithm=models.MULTI_AXIS, stages=tuple(stages))
 
     def _flat(
@@ -377,7 +375,6 @@ class Planner:
         size_bytes: int,
         one: SpecifiedAlgorithm,
     ) -> Plan:
-        """Return the plan by one algorithm, of a whole group or of its lines along a dimension."""
         steps = steps_of(
             kind,
             one.algorithm,
@@ -406,20 +403,10 @@ class Planner:
         )
 
     def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
-        """Return the smallest piece of the dimensions, if all of them have one."""
         lines = (line,) if isinstance(line, int) else group.lines
         pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
-
-    def _measured_kernel(
-        self, group: GroupLayout, line: int, kind: str, size_bytes: int
-    ) -> Plan | None:
-        """Return the plan by a kernel, which there is for the measured sizes of groups alone."""
-        link = self._dimension(line).measured
-        if link is None or group.size not in link.collectives.get(kind, {}):
-            return None
-        return self._measured(group, line, kind, size_bytes)
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
         """Return the plan of a collective as measured; None if it isn't in the link's tables."""
@@ -432,8 +419,14 @@ class Planner:
         pattern = MESSAGE
         if kind != "send_recv":
             pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
-        slowdown = self._pricer.slowdown(group, self._measured_on(line, group, pattern))
-        own_s = max(collective.transfer_s, self._least_s(line, group, collective.moved_bytes))
+        dimension, others = self._dimension(line), group.members_along(line) - 1
+        crossed, least_s = pattern, 0.0
+        if dimension.shape is Shape.FULLY_CONNECTED:
+            # Measurements are of nodes whose switches give all links of a device to any other.
+            least_s = collective.moved_bytes / (dimension.bandwidth_bytes_per_s * others)
+            crossed = pattern if pattern is MESSAGE else replace(pattern, last=others)
+        slowdown = self._pricer.slowdown(group, crossed)
+        own_s = max(collective.transfer_s, least_s)
         transfer_s = own_s * slowdown
         rate = self._pricer.message(group, pattern, 1).rate
         if collective.transfer_s > 0:
@@ -456,42 +449,13 @@ class Planner:
             )
         return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
 
-    def _measured_on(self, line: int, group: GroupLayout, pattern: Pattern) -> Pattern:
-        """Return the messages that cross all links which a measured collective uses."""
-        is_paired = self._dimension(line).shape is Shape.FULLY_CONNECTED
-        if pattern.form is not Form.SHIFT or not is_paired:
-            return pattern
-        return replace(pattern, last=group.members_along(line) - 1)
-
-    def _least_s(self, line: int, group: GroupLayout, moved_bytes: float) -> float:
-        """Return the time below which bytes don't move, where each pair has links of its own.
-
-        Measurements are of nodes whose switches give all links of a device to any other.
-        """
-        dimension = self._dimension(line)
-        if dimension.shape is not Shape.FULLY_CONNECTED:
-            return 0.0
-        others = group.members_along(line) - 1
-        return moved_bytes / (dimension.parameters.bandwidth_bytes_per_s * others)
-
 
 def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
-    """Return the plan of several, one after the other."""
     return Plan(
         algorithm=f"{algorithm} ({', '.join(part.algorithm for part in parts)})",
         stages=tuple([stage for part in parts for stage in part.stages]),
         notes=tuple([note for part in parts for note in part.notes]),
     )
-
-
-def _on_every_axis(stage: Stage) -> Stage:
-    pattern = stage.pattern
-    return stage if pattern is None else replace(stage, pattern=EVERY_AXIS)
-
-
-def _is_divisible(kind: str) -> bool:
-    """Return whether a collective can run along one dimension after the other."""
-    return collective_of(kind) in HIERARCHICAL
 
 
 def _reduces_in_switch(dimension: Dimension) -> bool:
@@ -504,7 +468,7 @@ class Measured:
     """What the tables say about one collective on an idle network.
 
     ``moved_bytes`` is what a ring would move over each link, which stands for how the collective
-    loads them. ``notes`` say what the link is, and what is approximated.
+    loads them.
     """
 
     name: str
@@ -518,8 +482,8 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
     """Return what a link's tables say; None where they lack this kind of collective.
 
     ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
-    nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the
-    buffer that each link carries.
+    nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the buffer
+    that each link carries.
     """
     sizes = link.collectives.get(kind, {})
     if not sizes:

@@ -186,7 +186,6 @@ class _FlowNetwork:
             end(run)
 
     def _carry(self, sender: TaskRun, task: SendTask | ReceiveTask, end: End) -> None:
-        """Start to transfer a message."""
         mailbox, begin_ps = self._mailbox(sender, task), self._kernel.now_ps
         sender.device.begin(sender, begin_ps)
 
@@ -241,10 +240,10 @@ def simulate_flow(
 
     ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
     idle network, or ``specified`` for what the system specifies. Of a ``cluster`` the links count;
-    for its devices see `hespas.simulate.models.on_cluster`. Devices that behave alike are
-    simulated once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if
-    the job and the network differ in size, and `SimulationError`, which says why, for whatever is
-    outside this model and for deadlocks.
+    for its devices see `hespas.simulate.models.on_cluster`. Devices that behave alike are simulated
+    once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if the job and
+    the network differ in size, and `SimulationError`, which says why, for whatever is outside this
+    model and for deadlocks.
     """
     simulated = planned_flow(
         work, system, algorithm=algorithm, cluster=cluster, is_folded=is_folded
@@ -262,8 +261,7 @@ def planned_flow(
 ) -> Callable[[Job | TaskGraph], Timeline]:
     """Return what simulates ``work``, and jobs that differ from it in durations alone.
 
-    Which devices are alike, and how each collective runs, is found once. Raises as `simulate_flow`
-    does, and so does what is returned.
+    Which devices are alike, and how each collective runs, is found once.
     """
     interconnect = interconnect_of(system) if isinstance(system, System) else system
     job = with_durations(as_job(work), system if isinstance(system, System) else None)
@@ -325,7 +323,6 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
 
 
 def _check_options(system: System) -> None:
-    """Raise `SimulationError` for options of system.json that only ASTRA-sim has."""
     custom = (PER_NODE, *map(custom_option, COMMON_KINDS))
     for name in ("replay-only", "model-shared-bus", *custom):
         if system.options.get(name):

@@ -54,8 +54,7 @@ class GroupClass:
 class Classes:
     """All of a job's devices and groups in classes, in the order of their first ones.
 
-    ``capacities`` gives the bandwidth of links by class, in rate units. ``world`` is the class of
-    the group of all devices.
+    ``capacities`` gives the bandwidth of links by class, in rate units.
     """
 
     devices: tuple[DeviceClass, ...]
@@ -207,7 +206,6 @@ class _Loads:
 def _loads_of(
     topology: Topology, block: _Block, pattern: Pattern, number: int, alone: Collection[int]
 ) -> _Loads:
-    """Return the links that the groups of a block cross with a pattern."""
     simple, times = block.simplest(pattern, alone)
     sources, targets = block.layout.positions(simple)
     routes = topology.routes(block.members[:, sources].ravel(), block.members[:, targets].ravel())
@@ -322,7 +320,6 @@ class _Classes:
         )
 
     def _roles_of_devices(self) -> Edges:
-        """Return edges from devices to the groups in which they have a role."""
         devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
         groups: list[Integers] = [np.zeros(0, dtype=np.int64)]
         weights: list[Integers] = [np.zeros(0, dtype=np.int64)]

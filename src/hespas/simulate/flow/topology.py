@@ -135,7 +135,6 @@ class Topology:
     def _around(
         self, message: Integers, link: Integers, starts: Integers, goals: Integers
     ) -> Crossing:
-        """Replace the routes of messages that cross a dead link."""
         moved = sorted({*message[np.isin(link, list(self._dead))].tolist()})
         ways = [self._detour(int(starts[one]), int(goals[one])) for one in moved]
         stays = ~np.isin(message, moved)
@@ -297,7 +296,6 @@ def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
 
 
 def _cross(axis: _Axis, places: Integers, here: Integers, there: Integers) -> list[Crossing]:
-    """Return what messages from ``places`` cross along one dimension."""
     every, first = np.arange(len(places)), axis.first
     goals = places + (there - here) * axis.stride
     match axis.dimension.shape:
@@ -373,7 +371,6 @@ def _moves(axis: _Axis, device: int) -> list[Move[int]]:
 
 
 def _moves_left(axis: _Axis, device: int, target: int) -> int:
-    """Return the fewest moves along a dimension from a device to another."""
     size = axis.dimension.size
     away = abs(device // axis.stride % size - target // axis.stride % size)
     match axis.dimension.shape:
@@ -553,7 +550,6 @@ def _router_of(fabric: Dragonfly, device: int) -> str:
 
 
 def _gateway(fabric: Dragonfly, group: int, other: int) -> str:
-    """Return the router of a group with the link to another: they take turns."""
     turn = (other - group - 1) % fabric.groups
     return _router(group, turn % fabric.routers_per_group)
 

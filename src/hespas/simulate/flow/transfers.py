@@ -211,7 +211,7 @@ class _InFlight:
 
     ``delay_ps`` and ``work`` are what is left of the current piece as of ``since_ps``, and
     ``steps_left`` how many steps of the phase follow it. ``wake_ps`` is the time of the event that
-    counts; -1 without one. ``rate`` is that at which it flows.
+    counts; -1 without one.
     """
 
     __slots__ = (
@@ -349,7 +349,6 @@ class Transfers:
             self._share()
 
     def _share(self) -> None:
-        """Give every flow its fair rate after the changes of an instant."""
         joined = self._joined()
         self._changed_flows.clear()
         demands = {number: flight.demand for number, flight in joined.items()}
@@ -408,7 +407,6 @@ class Transfers:
         self._continue(flight)
 
     def _continue(self, flight: _InFlight) -> None:
-        """Go on with the current piece, or the next one."""
         now_ps = self._kernel.now_ps
         flight.since_ps = now_ps
         while not flight.delay_ps and not flight.work:
