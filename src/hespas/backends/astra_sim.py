@@ -14,7 +14,6 @@ from typing import cast
 
 from hespas.backends.network_program import (
     check_answer,
-    check_size,
     find_program,
     least_of_job_ps,
     run_on_files,
@@ -26,6 +25,7 @@ from hespas.errors import ConfigError, SimulationError, ToolError
 from hespas.hardware.system import RemoteMemory, System, astra_name
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, ContentionModel
+from hespas.simulate.models import check_size
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.chakra.format import COMM_GROUP_FILE, write_traces
 from hespas.tasks.graph import ComputeTask, Job, TaskGraph, as_job, devices_text
@@ -72,7 +72,7 @@ def run_astra_sim(
     but devices never did.
     """
     whole = as_job(job)
-    check_size(whole, system)
+    check_size(whole.device_count, system)
     binary = find_binary(options.network, options.binary)
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the adapters of other network simulators share: messages, how they run, what none may answer.
+"""What the adapters of other network simulators share: messages, runs, what none may answer.
 
 Each is a `Backend` once it has its options. `check_answer` holds the answers of all of them against
 the least time that computation and links leave a job.
@@ -32,12 +32,12 @@ from hespas.collectives.algorithms import (
     binary_tree_all_reduce,
     chain,
 )
-from hespas.collectives.schedule import Form, Rounds, Schedule
-from hespas.errors import DeviceCountError, ImpossibleTimeError, SimulationError, ToolError
+from hespas.collectives.schedule import WITH_ROOT, Form, Rounds, Schedule
+from hespas.errors import ImpossibleTimeError, SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, astra_name
-from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.plan import PER_NODE, custom_option
+from hespas.program.collectives import CollectiveKind
+from hespas.simulate.models import check_size, option_of_astra_sim
 from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -56,12 +56,6 @@ _MOST_BYTES = 2**31 - 1
 _BYTES_OF_A_ROUND = 2**16
 """What a link moves while a round of a chain begins: 1.3 us at 50 GB/s."""
 _NOT_OF_MESSAGES = "in-switch"
-_WITH_ROOT = {
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-}
 _OF_COLLECTIVES = 0
 """The tag of all their messages: the ranks of a group run its collectives in one order."""
 _NOT_OVERLAPPED = (
@@ -119,7 +113,7 @@ def rank_programs(job: Job, *, algorithm: str | None = None) -> RankPrograms:
     used = sorted({name for writer in writers for name in writer.algorithms})
     notes = [_NOT_OVERLAPPED]
     for collective, name in used:
-        if CollectiveKind(collective) in _WITH_ROOT:
+        if CollectiveKind(collective) in WITH_ROOT:
             notes.append(f"one end of a group is the root of its {collective}")
         notes.append(f"{collective} runs as {name}")
     if any(writer.is_raised for writer in writers):
@@ -354,26 +348,18 @@ def check_plays_messages(system: System) -> tuple[str, ...]:
 
     Raises `SimulationError` for a system whose own files say how its collectives run.
     """
-    custom = (PER_NODE, *map(custom_option, COMMON_KINDS))
-    for name in ("replay-only", "model-shared-bus", *custom):
-        if system.options.get(name):
-            raise SimulationError(
-                f"{name} is set, which no message says",
-                location=system.name,
-                hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
-            )
+    name = option_of_astra_sim(system)
+    if name is not None:
+        raise SimulationError(
+            f"{name} is set, which no message says",
+            location=system.name,
+            hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
+        )
     note = (
         "of the system only the bandwidth and latency of links are simulated, as ASTRA-sim's files "
         "have them: no overheads of messages, delays of endpoints, chunks or reductions"
     )
     return (note,)
-
-
-def check_size(job: Job, system: System) -> None:
-    """Raise `DeviceCountError` if a job and a system differ in size."""
-    if job.device_count != system.device_count:
-        message = f"the job is for {job.device_count} devices, {system.name} has"
-        raise DeviceCountError(f"{message} {system.device_count}")
 
 
 def run_on_files(
@@ -396,7 +382,7 @@ def run_on_files(
 
 def messages_of(job: Job, system: System, options: ProgramOptions) -> RankPrograms:
     """Return what ranks do for an engine of messages, with notes on what it ignores."""
-    check_size(job, system)
+    check_size(job.device_count, system)
     of_system = check_plays_messages(system)
     programs = rank_programs(job, algorithm=options.algorithm)
     return RankPrograms(ranks=programs.ranks, notes=(*programs.notes, *of_system))

@@ -451,6 +451,12 @@ class CollectiveAlgorithm:
         )
 
 
+WITH_ROOT = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
 HIERARCHICAL = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,

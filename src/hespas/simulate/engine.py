@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import starmap, zip_longest
 from typing import Protocol, TypeAlias, assert_never
@@ -70,6 +71,7 @@ class Stream:
         return run
 
 
+@dataclass(slots=True, eq=False)
 class TaskRun:
     """A task of a class of devices: what it waits for, and when it starts and ends, in ps.
 
@@ -77,28 +79,16 @@ class TaskRun:
     is not when it started.
     """
 
-    __slots__ = (
-        "children",
-        "device",
-        "end_ps",
-        "group",
-        "issue_ps",
-        "missing",
-        "position",
-        "settled_ps",
-        "stream",
-        "task",
-    )
-
-    def __init__(self, device: Device, task: Task, group: int, position: int) -> None:
-        self.device = device
-        self.task = task
-        self.group = group
-        self.position = position
-        self.stream: Stream | None = None
-        self.missing = 0
-        self.children: list[TaskRun] = []
-        self.issue_ps = self.end_ps = self.settled_ps = NEVER
+    device: Device
+    task: Task
+    group: int
+    position: int
+    stream: Stream | None = None
+    missing: int = 0
+    children: list[TaskRun] = field(default_factory=list["TaskRun"])
+    issue_ps: int = NEVER
+    end_ps: int = NEVER
+    settled_ps: int = NEVER
 
 
 def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterator[Work]:

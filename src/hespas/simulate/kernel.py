@@ -175,6 +175,7 @@ TAG_LIMIT = 500_000_000
 Endpoint = TypeVar("Endpoint")
 
 
+@dataclass(slots=True, eq=False)
 class Mailbox(Generic[Endpoint]):
     """The messages of one source, target, tag and size, which arrive in the order of sending.
 
@@ -182,17 +183,14 @@ class Mailbox(Generic[Endpoint]):
     network that carries the messages.
     """
 
-    __slots__ = ("arrived", "receivers", "route", "size_bytes", "source", "tag", "target")
-
-    def __init__(self, tag: Hashable, source: int, target: int, size_bytes: int) -> None:
-        self.tag = tag
-        self.source = source
-        self.target = target
-        self.size_bytes = size_bytes
-        # None in place of an empty list: there may be millions of mailboxes.
-        self.arrived: list[Endpoint] | None = None
-        self.receivers: list[Endpoint] | None = None
-        self.route: Any = None
+    tag: Hashable
+    source: int
+    target: int
+    size_bytes: int
+    # None in place of an empty list: there may be millions of mailboxes.
+    arrived: list[Endpoint] | None = None
+    receivers: list[Endpoint] | None = None
+    route: Any = None
 
     def deliver(self, sender: Endpoint) -> Endpoint | None:
         """Return the receiver of a message that arrives; without one, store the message."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, assert_never
 
 from hespas.base.suggest import choice, suggestion
 from hespas.base.units import PS_PER_NS, PS_PER_S
-from hespas.errors import ConfigError, SimulationError, option
+from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.system import System
-from hespas.simulate.astra.plan import ContentionModel
+from hespas.program.collectives import COMMON_KINDS
+from hespas.simulate.astra.plan import PER_NODE, ContentionModel, custom_option
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import (
@@ -131,6 +132,19 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
             graphs.append(_delayed(graph, delay_ps))
         graph_of_device.append(graph_numbers[key])
     return Job(graphs=tuple(graphs), graph_of_device=tuple(graph_of_device))
+
+
+def check_size(device_count: int, network: System | Interconnect) -> None:
+    """Raise `DeviceCountError` if a network has another number of devices than a job."""
+    if device_count != network.device_count:
+        has = f"{network.name} has {network.device_count}"
+        raise DeviceCountError(f"the job is for {device_count} devices, {has}")
+
+
+def option_of_astra_sim(system: System) -> str | None:
+    """Return an option of system.json that has a model in ASTRA-sim alone, if one is set."""
+    names = (REPLAY, "model-shared-bus", PER_NODE, *map(custom_option, COMMON_KINDS))
+    return next((name for name in names if system.options.get(name)), None)
 
 
 def check_devices(cluster: Cluster, device_count: int) -> None:

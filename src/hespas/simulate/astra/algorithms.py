@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, assert_never
 
 from hespas.collectives.schedule import tree_parent
 from hespas.errors import SimulationError
@@ -78,21 +78,9 @@ class PhaseMember:
         self.actor.after(*reduction)
 
 
-class Running(Protocol):
-    """An algorithm that runs for one member."""
+class Relay:
+    """Sends one message at a time, the next when the last has come."""
 
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-
-def relay(algorithm: Literal["ring", "halving-doubling"], member: PhaseMember) -> Running:
-    """Return an algorithm that sends one message at a time, the next when the last has come."""
-    rounds = relay_rounds(algorithm, member.kind, len(member.members), member.size_bytes)
-    return _Relay(member, rounds)
-
-
-class _Relay:
     __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
 
     def __init__(self, member: PhaseMember, rounds: tuple[RelayRounds, ...]) -> None:
@@ -100,18 +88,11 @@ class _Relay:
         self._pairs = chain.from_iterable(
             [repeat(self._mailboxes(one), one.repeats) for one in rounds]
         )
-        self._reductions_ps = chain.from_iterable(
-            [
-                (None,),
-                *[
-                    repeat(
-                        None if one.reduced_bytes is None else member.reduce_ps(one.reduced_bytes),
-                        one.repeats,
-                    )
-                    for one in rounds
-                ],
-            ]
-        )
+        reductions = [
+            repeat(one.reduced_bytes and member.reduce_ps(one.reduced_bytes), one.repeats)
+            for one in rounds
+        ]
+        self._reductions_ps = chain((None,), *reductions)
         self._left = sum(one.repeats for one in rounds)
         self._tokens = self._in_hand = 0
 
@@ -127,6 +108,7 @@ class _Relay:
         )
 
     def start(self) -> None:
+        """Hand in the first message."""
         self._hand_in(None)
 
     def _hand_in(self, _: object) -> None:
@@ -158,22 +140,10 @@ class Direct:
     """
 
     __slots__ = (
-        "_handed_in",
-        "_is_all_reduce",
-        "_is_odd_round",
-        "_left",
-        "_mailboxes",
-        "_member",
-        "_peers",
-        "_plain_left",
-        "_queue",
-        "_received",
-        "_reduce_ps",
-        "_reduced_left",
-        "_size_bytes",
-        "_tokens",
-        "_window",
-    )
+        "_handed_in", "_is_all_reduce", "_is_odd_round", "_left", "_mailboxes", "_member", "_peers",
+        "_plain_left", "_queue", "_received", "_reduce_ps", "_reduced_left", "_size_bytes",
+        "_tokens", "_window",
+    )  # fmt: skip
 
     def __init__(self, member: PhaseMember, window: int | None) -> None:
         self._member = member
@@ -280,23 +250,21 @@ def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
     return Node(parent=renamed(tree_parent(members, number)), children=tuple(sorted(children)))
 
 
-def double_binary_tree(member: PhaseMember) -> Running:
-    """Return the double binary tree, which always reduces the whole chunk among all members."""
-    n = len(member.members)
-    if n & n - 1:
-        raise SimulationError(f"doubleBinaryTree among {n}, which is not a power of two")
-    return _TreeMember(member, tree_node(n, member.position, is_mirrored=member.tree == 1))
+class TreeMember:
+    """A double binary tree, which always reduces the whole chunk among all members."""
 
-
-class _TreeMember:
     __slots__ = ("_member", "_missing", "_node")
 
-    def __init__(self, member: PhaseMember, node: Node) -> None:
+    def __init__(self, member: PhaseMember) -> None:
+        n = len(member.members)
+        if n & n - 1:
+            raise SimulationError(f"doubleBinaryTree among {n}, which is not a power of two")
         self._member = member
-        self._node = node
-        self._missing = len(node.children)
+        self._node = tree_node(n, member.position, is_mirrored=member.tree == 1)
+        self._missing = len(self._node.children)
 
     def start(self) -> None:
+        """Send up from a leaf; elsewhere wait for the children."""
         if not self._node.children:
             self._member.wait(self._send_up)
         for child in self._node.children:
@@ -414,19 +382,18 @@ class Streams:
             queues.kick(self._queue(chunk, following))
 
     def _run(self, chunk: int) -> None:
-        self._algorithm(chunk).start()
-
-    def _algorithm(self, chunk: int) -> Running:
         phase = self._plan.phases[self._position[chunk]]
         implementation = self._plan.rings[phase.ring].implementation
         member = self._phase_member(chunk)
         match implementation.algorithm:
-            case "ring" | "halving-doubling":
-                return relay(implementation.algorithm, member)
+            case "ring" | "halving-doubling" as algorithm:
+                members = len(member.members)
+                rounds = relay_rounds(algorithm, member.kind, members, member.size_bytes)
+                Relay(member, rounds).start()
             case "direct":
-                return Direct(member, implementation.window)
+                Direct(member, implementation.window).start()
             case "double-binary-tree":
-                return double_binary_tree(member)
+                TreeMember(member).start()
             case _:
                 assert_never(implementation.algorithm)
 

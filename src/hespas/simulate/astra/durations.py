@@ -249,16 +249,14 @@ def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, win
 
     kernel = Kernel()
 
-    class Mirror:
-        """Links on which each message brings the one from the other side."""
+    def mirror(message: Message, arrive: Action) -> None:
+        """Each message brings the one from the other side."""
+        sent, *_ = message
+        delay_ps = ring.delay_ns(sent.target, sent.size_bytes) * PS_PER_NS
+        twin = transport.mailbox(sent.tag, -sent.target % ring.size, 0, sent.size_bytes)
+        kernel.after(delay_ps, arrive, (twin, None, None))
 
-        def carry(self, message: Message, arrive: Action) -> None:
-            sent, *_ = message
-            delay_ps = ring.delay_ns(sent.target, sent.size_bytes) * PS_PER_NS
-            twin = transport.mailbox(sent.tag, -sent.target % ring.size, 0, sent.size_bytes)
-            kernel.after(delay_ps, arrive, (twin, None, None))
-
-    transport = Transport(kernel, Mirror())
+    transport = Transport(kernel, mirror)
     member = PhaseMember(
         actor=kernel,
         transport=transport,

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cache
+from graphlib import TopologicalSorter
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -357,18 +358,15 @@ class CustomRun:
         self._actor = context.actor
         self._transport = context.transport
         self._done = done
-        self._left = len(nodes)
-        self._missing = {number: len(node.task.depends_on) for number, node in self._nodes.items()}
-        self._children: dict[int, list[int]] = {number: [] for number in self._nodes}
-        for number in sorted(self._nodes):
-            for dependency in self._nodes[number].task.depends_on:
-                self._children[dependency].append(number)
+        self._order = TopologicalSorter({
+            number: node.task.depends_on for number, node in self._nodes.items()
+        })  # fmt: skip
+        self._order.prepare()
 
     def start(self) -> None:
-        """Start what depends on nothing."""
-        for number in sorted(self._nodes):
-            if not self._nodes[number].task.depends_on:
-                self._start(number)
+        """Start what can start now."""
+        for number in sorted(self._order.get_ready()):
+            self._start(number)
 
     def _start(self, number: int) -> None:
         node = self._nodes[number]
@@ -397,10 +395,7 @@ class CustomRun:
         return peer
 
     def _end(self, number: int) -> None:
-        self._left -= 1
-        for child in self._children[number]:
-            self._missing[child] -= 1
-            if not self._missing[child]:
-                self._start(child)
-        if not self._left:
+        self._order.done(number)
+        self.start()
+        if not self._order.is_active():
             self._done()

@@ -6,9 +6,10 @@ Source of the rules: ASTRA-sim's analytical back ends, congestion-unaware and -a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
@@ -25,20 +26,16 @@ Message = tuple[Mailbox[Any], Action | None, Any]
 """A mailbox, and what the sender has called, with its argument, when the message arrives."""
 
 
-class Links(Protocol):
-    """The links of a network, which carry messages."""
-
-    def carry(self, message: Message, arrive: Action) -> None:
-        """Send a message on its path now; ``arrive(message)`` is called when it is there."""
-        ...
+Carry = Callable[[Message, Action], None]
+"""Sends a message on its path now; the action is called with it when it is there."""
 
 
 class Transport:
     """Hands messages to links, and to those who wait for them."""
 
-    def __init__(self, kernel: Kernel, links: Links) -> None:
+    def __init__(self, kernel: Kernel, carry: Carry) -> None:
         self._kernel = kernel
-        self._links = links
+        self._carry = carry
         self._mailboxes: Mailboxes[Any] = Mailboxes()
         self.mailbox = self._mailboxes.mailbox
         self.mailboxes_of_tag = self._mailboxes.of_tag
@@ -52,7 +49,7 @@ class Transport:
         self, mailbox: Mailbox[Any], action: Action | None = None, argument: object = None
     ) -> None:
         """Send a message; have ``action(argument)`` called when it arrives."""
-        self._links.carry((mailbox, action, argument), self._arrive)
+        self._carry((mailbox, action, argument), self._arrive)
 
     def receive(self, mailbox: Mailbox[Any], action: Action, argument: object = None) -> None:
         """Have ``action(argument)`` called when the next message of the mailbox has arrived."""
@@ -95,14 +92,14 @@ class RendezvousTransport(Transport):
         return self.mailbox(tag, mailbox.target, mailbox.source, _CONTROL_BYTES)
 
 
-def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Links:
-    """Return the links of a system.
+def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Carry:
+    """Return what carries messages over the links of a system.
 
     Raises `SimulationError` for congestion in a network that ASTRA-sim has none for: of
     several dimensions, or a ring of two, whose two links would be the same.
     """
     if network is ContentionModel.CONGESTION_UNAWARE:
-        return FreeLinks(system, kernel)
+        return FreeLinks(system, kernel).carry
     if len(system.dimensions) != 1:
         message = f"congestion among {len(system.dimensions)} dimensions has no model here"
         hint = f"use {option('network')} congestion-unaware, or a network of one dimension"
@@ -111,7 +108,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Link
     if dimension.shape is Shape.RING and dimension.size == 2:
         message = "congestion in a ring of two devices has no model here"
         raise SimulationError(message, location=system.name, hint="use FullyConnected")
-    return SharedLinks(dimension, kernel)
+    return SharedLinks(dimension, kernel).carry
 
 
 class FreeLinks:
@@ -143,26 +140,22 @@ class FreeLinks:
         self._kernel.at(self._kernel.now_ps + delay_ps, arrive, message)
 
 
-class _Link:
-    """One direction of a wire: whether something crosses it, and what waits."""
-
-    __slots__ = ("is_busy", "waiting")
-
-    def __init__(self) -> None:
-        self.is_busy = False
-        self.waiting: deque[_Crossing] = deque()
-
-
+@dataclass(slots=True, eq=False)
 class _Crossing:
     """A message, the links of its route, and which of them is next."""
 
-    __slots__ = ("arrive", "links", "message", "position")
+    message: Message
+    links: tuple[_Link, ...]
+    arrive: Action
+    position: int = 0
 
-    def __init__(self, message: Message, links: tuple[_Link, ...], arrive: Action) -> None:
-        self.message = message
-        self.links = links
-        self.arrive = arrive
-        self.position = 0
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One direction of a wire: whether something crosses it, and what waits."""
+
+    is_busy: bool = False
+    waiting: deque[_Crossing] = field(default_factory=deque[_Crossing])
 
 
 class SharedLinks:

@@ -13,14 +13,14 @@ from dataclasses import replace
 from math import inf
 
 from hespas.base.figures import MOST_CHUNKS
-from hespas.errors import DeviceCountError, SimulationError
+from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import Folded, check_group, fold
 from hespas.simulate.astra.plan import ContentionModel, endpoint_ns, has_custom_collectives
 from hespas.simulate.engine import EVERYONE, Device, work_of
-from hespas.simulate.models import REPLAY, is_replay, with_durations
+from hespas.simulate.models import REPLAY, check_size, is_replay, with_durations
 from hespas.simulate.timeline import Timeline, host_streams
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -54,9 +54,7 @@ def simulate(
     `SimulationError`, which says why, for whatever is outside this model.
     """
     job = as_job(work)
-    if job.device_count != system.device_count:
-        message = f"the job is for {job.device_count} devices, {system.name} has"
-        raise DeviceCountError(f"{message} {system.device_count}")
+    check_size(job.device_count, system)
     system = checked_system(system, queues_per_dimension, injection_scale)
     job = with_durations(job, system)
     is_replayed = is_replay(system)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hespas.errors import DeviceCountError, SimulationError
+from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
@@ -13,7 +13,7 @@ from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.plan import ContentionModel, has_custom_collectives
 from hespas.simulate.astra.simulate import checked_system
 from hespas.simulate.engine import EVERYONE, Device, Work
-from hespas.simulate.models import is_replay
+from hespas.simulate.models import check_size, is_replay
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import read_groups
 from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES
@@ -54,9 +54,7 @@ def simulate_streamed(
         raise SimulationError(message, location=system.name, hint=_HINT)
     system = checked_system(system, 1, 1.0)
     files = trace_files(prefix)
-    if len(files) != system.device_count:
-        message = f"the job is for {len(files)} devices, {system.name} has"
-        raise DeviceCountError(f"{message} {system.device_count}")
+    check_size(len(files), system)
     members = {} if comm_groups is None else read_groups(comm_groups, len(files))
     contents = [(scan_trace(files[own[0]]), own) for own in distinct_files(files)]
     forms = ClosedForms(_samples(contents), system)

@@ -7,7 +7,7 @@ messages go at once, and the next step begins when all have arrived. Sizes are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -189,11 +189,24 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Messages that are alike: their latency, the bandwidth they get, the dimensions they cross."""
+    """Messages that are alike: their latency, the bandwidth they get, the links' parameters."""
 
     latency_ns: float
     bytes_per_ns: float
-    dimensions: int
+    parameters: tuple[LinkParameters, ...]
+
+    def protocols(self, size_bytes: int) -> list[Protocol]:
+        protocols = [one.protocol(size_bytes) for one in self.parameters]
+        return [one for one in protocols if one is not None]
+
+    def bandwidth(self, size_bytes: int) -> float:
+        fractions = [one.bandwidth_fraction for one in self.protocols(size_bytes)]
+        return self.bytes_per_ns * min(fractions, default=1.0)
+
+    def time_ns(self, size_bytes: int, hops: int) -> float:
+        overheads = [one.overhead_s * 1e9 for one in self.protocols(size_bytes)]
+        latency_ns = hops * (self.latency_ns + max(overheads, default=0.0))
+        return latency_ns + size_bytes / self.bandwidth(size_bytes)
 
 
 @dataclass(slots=True)
@@ -228,11 +241,10 @@ class Pricer:
     ) -> Price:
         """Return the price of a pattern's slowest message; ``hops`` members make a pipeline."""
         rows = self._rows_of(group, pattern)
-        slowest = max(rows, key=lambda row: self._time_ns(row, size_bytes, hops))
         rounding_ps = self.interconnect.rounding_ps
-        time_ns = self._time_ns(slowest, size_bytes, hops)
+        time_ns = max(row.time_ns(size_bytes, hops) for row in rows)
         total_ps = int(time_ns * (_PS_PER_NS / rounding_ps)) * rounding_ps
-        narrowest = min(self._bandwidth(row, size_bytes) for row in rows)
+        narrowest = min(row.bandwidth(size_bytes) for row in rows)
         work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
         return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
 
@@ -244,34 +256,19 @@ class Pricer:
 
     def step_overhead_ps(self, group: GroupLayout, pattern: Pattern) -> int:
         """Return what a member spends on each message that it sends."""
-        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
-        overheads = [one.step_overhead_s for bits in dimensions for one in self._parameters(bits)]
+        rows = self._rows_of(group, pattern)
+        overheads = [one.step_overhead_s for row in rows for one in row.parameters]
         return round(max(overheads, default=0.0) * _PRICE_PS_PER_S)
 
     def waits_for_receiver(self, group: GroupLayout, pattern: Pattern, size_bytes: int) -> bool:
         """Return whether a message leaves only when its receiver waits for it."""
-        dimensions = {row.dimensions for row in self._rows_of(group, pattern)}
-        protocols = [one for bits in dimensions for one in self._protocols(bits, size_bytes)]
-        return any(one.waits_for_receiver for one in protocols)
+        rows = self._rows_of(group, pattern)
+        return any(one.waits_for_receiver for row in rows for one in row.protocols(size_bytes))
 
-    def _time_ns(self, row: _Row, size_bytes: int, hops: int) -> float:
-        overheads = [one.overhead_s * 1e9 for one in self._protocols(row.dimensions, size_bytes)]
-        latency_ns = hops * (row.latency_ns + max(overheads, default=0.0))
-        return latency_ns + size_bytes / self._bandwidth(row, size_bytes)
-
-    def _bandwidth(self, row: _Row, size_bytes: int) -> float:
-        fractions = [one.bandwidth_fraction for one in self._protocols(row.dimensions, size_bytes)]
-        return row.bytes_per_ns * min(fractions, default=1.0)
-
-    def _protocols(self, dimensions: int, size_bytes: int) -> list[Protocol]:
-        protocols = [one.protocol(size_bytes) for one in self._parameters(dimensions)]
-        return [one for one in protocols if one is not None]
-
-    def _parameters(self, dimensions: int) -> Sequence[LinkParameters]:
+    def _parameters(self, dimensions: int) -> tuple[LinkParameters, ...]:
         fabric = self.interconnect.fabric
-        if not isinstance(fabric, Dimensions):
-            return ()
-        return [one.parameters for at, one in enumerate(fabric.dimensions) if dimensions >> at & 1]
+        every = fabric.dimensions if isinstance(fabric, Dimensions) else ()
+        return tuple([one.parameters for at, one in enumerate(every) if dimensions >> at & 1])
 
     def _rows_of(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         key = (group.number, pattern)
@@ -297,6 +294,6 @@ class Pricer:
         # With counts, as in `refinement.count_distinct`.
         different, _ = np.unique(rows, axis=0, return_counts=True)
         return [
-            _Row(float(latency), float(rate), int(dimensions))
+            _Row(float(latency), float(rate), self._parameters(int(dimensions)))
             for latency, rate, dimensions in different.tolist()
         ]

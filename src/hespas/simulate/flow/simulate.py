@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
-from hespas.errors import DeviceCountError, SimulationError, option
+from hespas.collectives.schedule import WITH_ROOT
+from hespas.errors import SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, interconnect_of
-from hespas.program.collectives import COMMON_KINDS
-from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.engine import (
     EVERYONE,
     NO_GROUP,
@@ -24,14 +23,14 @@ from hespas.simulate.engine import (
     TaskRun,
     work_of,
 )
-from hespas.simulate.flow.algorithms import Pricer
+from hespas.simulate.flow.algorithms import Pricer, collective_of
 from hespas.simulate.flow.groups import Signature, signature_of
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.flow.transfers import PIECES, Transfer, Transfers, make_transfer
 from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
-from hespas.simulate.models import SPECIFIED, with_durations
+from hespas.simulate.models import SPECIFIED, check_size, option_of_astra_sim, with_durations
 from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -225,7 +224,6 @@ ASSUMPTION = (
     "(hespas' own model)"
 )
 _OTHER_MODEL = f"use {option('model')} astra-sim"
-_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
 def simulate_flow(
@@ -265,9 +263,7 @@ def planned_flow(
     """
     interconnect = interconnect_of(system) if isinstance(system, System) else system
     job = with_durations(as_job(work), system if isinstance(system, System) else None)
-    if job.device_count != interconnect.device_count:
-        message = f"the job is for {job.device_count} devices, {interconnect.name} has"
-        raise DeviceCountError(f"{message} {interconnect.device_count}")
+    check_size(job.device_count, interconnect)
     _check_job(job)
     if isinstance(system, System):
         _check_options(system)
@@ -313,7 +309,7 @@ def check_network(system: System, cluster: Cluster | None) -> None:
 def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
     yield ASSUMPTION
     for kind, algorithms in sorted(planner.used.items()):
-        if kind in _WITH_ROOT:
+        if collective_of(kind) in WITH_ROOT:
             yield f"the first member of a group is the root of its {kind}"
         if kind != "send_recv":
             yield f"{kind} runs as {', '.join(sorted(algorithms))}"
@@ -323,11 +319,10 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
 
 
 def _check_options(system: System) -> None:
-    custom = (PER_NODE, *map(custom_option, COMMON_KINDS))
-    for name in ("replay-only", "model-shared-bus", *custom):
-        if system.options.get(name):
-            message = f"{name} has no model in hespas' own network model"
-            raise SimulationError(message, location=system.name, hint=_OTHER_MODEL)
+    name = option_of_astra_sim(system)
+    if name is not None:
+        message = f"{name} has no model in hespas' own network model"
+        raise SimulationError(message, location=system.name, hint=_OTHER_MODEL)
 
 
 def _check_job(job: Job) -> None:

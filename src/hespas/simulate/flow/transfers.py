@@ -206,6 +206,7 @@ class _State(Enum):
     FLOWING = "contended, moving the bytes of a piece"
 
 
+@dataclass(slots=True, eq=False)
 class _InFlight:
     """A transfer in flight.
 
@@ -214,32 +215,17 @@ class _InFlight:
     counts; -1 without one.
     """
 
-    __slots__ = (
-        "delay_ps",
-        "end",
-        "number",
-        "phase",
-        "rate",
-        "since_ps",
-        "state",
-        "steps_left",
-        "transfer",
-        "wake_ps",
-        "work",
-    )
-
-    def __init__(self, number: int, transfer: Transfer, end: Callable[[], None]) -> None:
-        self.number = number
-        self.transfer = transfer
-        self.end = end
-        self.state = _State.NEW
-        self.since_ps = 0
-        self.wake_ps = -1
-        self.delay_ps = 0
-        self.work = 0
-        self.rate = 0
-        self.phase = 0
-        self.steps_left = transfer.phases[0].count if transfer.phases else 0
+    number: int
+    transfer: Transfer
+    end: Callable[[], None]
+    steps_left: int
+    state: _State = _State.NEW
+    since_ps: int = 0
+    wake_ps: int = -1
+    delay_ps: int = 0
+    work: int = 0
+    rate: int = 0
+    phase: int = 0
 
     @property
     def current(self) -> Phase:
@@ -325,7 +311,8 @@ class Transfers:
 
     def start(self, transfer: Transfer, end: Callable[[], None]) -> None:
         """Start a transfer; ``end`` is called when it ends."""
-        flight = _InFlight(self._count, transfer, end)
+        steps = transfer.phases[0].count if transfer.phases else 0
+        flight = _InFlight(self._count, transfer, end, steps)
         self._count += 1
         self._new.append(flight)
         for link in transfer.links:
