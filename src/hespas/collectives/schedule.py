@@ -491,7 +491,7 @@ def phases(
     1 ALL_REDUCE 125
     0 ALL_GATHER 125
     """
-    for dimension, phase in _order(collective, list(sizes)):
+    for dimension, phase in phase_order(collective, list(sizes)):
         yield DimensionPhase(dimension, phase, size_bytes)
         if phase is CollectiveKind.ALL_GATHER:
             size_bytes *= sizes[dimension]
@@ -499,9 +499,10 @@ def phases(
             size_bytes //= sizes[dimension]
 
 
-def _order(
-    collective: CollectiveKind, dimensions: list[int]
+def phase_order(
+    collective: CollectiveKind, dimensions: Sequence[int]
 ) -> Iterator[tuple[int, CollectiveKind]]:
+    """Yield the phases of a collective along dimensions, given from the innermost."""
     if collective is not CollectiveKind.ALL_REDUCE:
         is_gather = collective is CollectiveKind.ALL_GATHER
         yield from ((one, collective) for one in dimensions[:: -1 if is_gather else 1])

@@ -159,6 +159,11 @@ class Interconnect:
         """The number of devices."""
         return self.fabric.device_count
 
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions that devices are numbered along; none where it has another form."""
+        return self.fabric.dimensions if isinstance(self.fabric, Dimensions) else ()
+
 
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
     """Return devices around one switch, by the figures of one direction of a device's link."""
@@ -210,16 +215,9 @@ class _GraphFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 _Kind = Literal[
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-]
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
+    "scatter", "barrier",
+]  # fmt: skip
 
 
 class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,12 +7,12 @@ docs/reference/network-models.md.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -57,8 +57,7 @@ class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def protocol(self, size_bytes: int) -> Protocol | None:
         """Return the protocol of a message; None if the link has no protocols."""
-        limits = [one.up_to_bytes for one in self.protocols if one.up_to_bytes is not None]
-        return self.protocols[bisect_left(limits, size_bytes)] if self.protocols else None
+        return _fitting(self.protocols, size_bytes) if self.protocols else None
 
 
 class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,10 +97,22 @@ class Link:
     def measured(self, kind: str, group_size: int, size_bytes: int) -> MeasuredCollective | None:
         """Return the fit for a collective; None where this kind and group size have none."""
         fits = self.collectives.get(kind, {}).get(group_size)
-        if fits is None:
-            return None
-        limits = [fit.up_to_bytes for fit in fits if fit.up_to_bytes is not None]
-        return fits[bisect_left(limits, size_bytes)]
+        return None if fits is None else _fitting(fits, size_bytes)
+
+
+_Sized = TypeVar("_Sized", Protocol, MeasuredCollective)
+
+
+def _fitting(entries: Sequence[_Sized], size_bytes: int) -> _Sized:
+    """Return the entry for a size, of those in order of ``up_to_bytes``."""
+    limits = [one.up_to_bytes for one in entries if one.up_to_bytes is not None]
+    return entries[bisect_left(limits, size_bytes)]
+
+
+_Kind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "all_reduce_one_shot",
+    "all_reduce_two_shot",
+]  # fmt: skip
 
 
 class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,18 +121,7 @@ class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Text
     source: Text
     link: LinkParameters | None = None
-    collectives: dict[
-        Literal[
-            "all_reduce",
-            "all_gather",
-            "reduce_scatter",
-            "all_to_all",
-            "send_recv",
-            "all_reduce_one_shot",
-            "all_reduce_two_shot",
-        ],
-        dict[str, tuple[MeasuredCollective, ...]],
-    ] = {}
+    collectives: dict[_Kind, dict[str, tuple[MeasuredCollective, ...]]] = {}
 
 
 def link_names() -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from hespas.errors import ConfigError, CostError, DeviceCountError, option
 from hespas.frontend.load import check_source
 from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.part import EXPERT, PIPE
@@ -252,8 +251,7 @@ def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGrap
         if isinstance(task, CollectiveTask):
             number = task.group_table
             tables.add(whole if number is None else tasks.group_tables[number])
-    fabric = interconnect_of(system).fabric
-    sizes = [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []
+    sizes = [dimension.size for dimension in interconnect_of(system).dimensions]
     for change in options.link_bandwidth:
         stride, size = prod(sizes[: change.dimension]), sizes[change.dimension]
         groups = (group for table in tables for group in table)

@@ -17,7 +17,7 @@ from hespas.base.suggest import choice, suggestion
 from hespas.base.units import PS_PER_NS, PS_PER_S
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Dimensions, Interconnect
+from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.system import System
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, ContentionModel, custom_option
@@ -329,8 +329,7 @@ def default_model(system: System | None, given: Mapping[str, object]) -> Model:
     network = system.interconnect
     if network is None:
         return Model.ASTRA_SIM if system.dimensions else Model.HESPAS
-    fabric = network.fabric
-    measured = isinstance(fabric, Dimensions) and any(each.measured for each in fabric.dimensions)
+    measured = any(dimension.measured for dimension in network.dimensions)
     named = {name for names in network.algorithms.values() for name in names}
     is_own = measured or named & set(ON_AXES) or not system.dimensions
     return Model.HESPAS if is_own else Model.ASTRA_SIM

@@ -203,7 +203,7 @@ class Timeline:
             result |= {
                 "compute_ns": _ns(parts.compute_ps),
                 "exposed_communication_ns": _ns(parts.exposed_communication_ps),
-                **_exposed_host_figure(parts),
+                **_host_figures(parts, ("exposed_host_transfer_ps",)),
                 "straggler_ns": _ns(parts.straggler_ps),
             }
         result["devices"] = {str(d): figures[id(per_device[d])] for d in sorted(per_device)}
@@ -287,23 +287,13 @@ def _figures(one: ClassTimeline) -> dict[str, int | float]:
         "communication_ns": _ns(one.communication_ps),
         "exposed_communication_ns": _ns(one.exposed_communication_ps),
         "overlap_ns": _ns(one.overlap_ps),
-        **_host_figures(one),
+        **_host_figures(one, ("host_transfer_ps", "exposed_host_transfer_ps")),
     }
 
 
-def _exposed_host_figure(parts: StepParts) -> dict[str, int | float]:
-    if not parts.host_transfer_ps:
-        return {}
-    return {"exposed_host_transfer_ns": _ns(parts.exposed_host_transfer_ps)}
-
-
-def _host_figures(one: ClassTimeline) -> dict[str, int | float]:
-    if not one.host_transfer_ps:
-        return {}
-    return {
-        "host_transfer_ns": _ns(one.host_transfer_ps),
-        "exposed_host_transfer_ns": _ns(one.exposed_host_transfer_ps),
-    }
+def _host_figures(one: ClassTimeline | StepParts, names: Sequence[str]) -> dict[str, int | float]:
+    used = names if one.host_transfer_ps else ()
+    return {f"{name.removesuffix('_ps')}_ns": _ns(getattr(one, name)) for name in used}
 
 
 def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:

@@ -14,7 +14,6 @@ from functools import cache, partial
 
 from hespas.base.units import format_quantity, format_time
 from hespas.hardware.faster_links import LinkFactors, with_links
-from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.composition import predict
@@ -497,5 +496,4 @@ def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
 def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
     if model_of(network, system).model is Model.ASTRA_SIM:
         return [each.size for each in system.dimensions]
-    fabric = interconnect_of(system).fabric
-    return [each.size for each in fabric.dimensions] if isinstance(fabric, Dimensions) else []
+    return [dimension.size for dimension in interconnect_of(system).dimensions]

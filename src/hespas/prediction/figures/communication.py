@@ -20,7 +20,7 @@ from math import prod
 from typing import assert_never
 
 from hespas.base.units import PS_PER_S
-from hespas.hardware.interconnect import Dimension, Dimensions, Shape
+from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.figures.schema import IDLE, CommunicationRow
 from hespas.prediction.result import Prediction
@@ -112,8 +112,8 @@ def bus_of(system: System, *, model: str) -> Bus | None:
         system = replace(system, interconnect=None)
     if system.interconnect is None and not system.dimensions:
         return None
-    fabric = interconnect_of(system).fabric
-    return Bus(dimensions=fabric.dimensions) if isinstance(fabric, Dimensions) else None
+    dimensions = interconnect_of(system).dimensions
+    return Bus(dimensions=dimensions) if dimensions else None
 
 
 def sent_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> float:

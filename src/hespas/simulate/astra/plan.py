@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -52,7 +52,6 @@ def collective_kind(task: CollectiveTask) -> CollectiveKind:
 
 
 _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
-_RS = CollectiveKind.REDUCE_SCATTER
 
 
 SUBGROUP_ENDPOINT_NS = 10
@@ -139,16 +138,13 @@ def phases_of(
 
 def _phase_kinds(
     system: System, kind: CollectiveKind, rings: int
-) -> Sequence[tuple[int, CollectiveKind]]:
-    ascending = range(rings)
-    if kind is _AG:
-        return [(ring, kind) for ring in reversed(ascending)]
-    if kind is not _AR or system.collective_optimization == "baseline":
-        return [(ring, kind) for ring in ascending]
-    *inner, last = ascending
-    down = [(ring, _RS) for ring in inner]
-    up = [(ring, _AG) for ring in reversed(inner)]
-    return [*down, (last, _AR), *up]
+) -> Iterable[tuple[int, CollectiveKind]]:
+    # Runs without collectives save the import.
+    from hespas.collectives.schedule import phase_order  # noqa: PLC0415
+
+    if kind is _AR and system.collective_optimization == "baseline":
+        return [(ring, kind) for ring in range(rings)]
+    return phase_order(kind, range(rings))
 
 
 def _queue_pool(

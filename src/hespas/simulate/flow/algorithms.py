@@ -24,7 +24,7 @@ from hespas.collectives.schedule import (
     messages_per_member,
     tree_depths,
 )
-from hespas.hardware.interconnect import Dimensions, Interconnect
+from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate import models
@@ -266,9 +266,8 @@ class Pricer:
         return any(one.waits_for_receiver for row in rows for one in row.protocols(size_bytes))
 
     def _parameters(self, dimensions: int) -> tuple[LinkParameters, ...]:
-        fabric = self.interconnect.fabric
-        every = fabric.dimensions if isinstance(fabric, Dimensions) else ()
-        return tuple([one.parameters for at, one in enumerate(every) if dimensions >> at & 1])
+        every = enumerate(self.interconnect.dimensions)
+        return tuple([one.parameters for at, one in every if dimensions >> at & 1])
 
     def _rows_of(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         key = (group.number, pattern)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.collectives.schedule import Along, Form, Pattern, ends, loop_through
-from hespas.hardware.interconnect import Dimensions, Fabric, Shape
+from hespas.hardware.interconnect import Dimension, Shape
 from hespas.simulate.astra.folding import Members, check_group, find_groups
 from hespas.simulate.flow.topology import Integers
 from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask
@@ -94,18 +94,20 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
     )
 
 
-def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> Integers:
+def layout_numbers(
+    members: Integers, dimensions: Sequence[Dimension], *, is_irregular: bool
+) -> Integers:
     """Return a number for each row of members; groups of equal numbers cross like links alike.
 
     That is so where all members are equally far from the first one along every dimension, and on a
     line as far from its end. ``is_irregular`` says that links of one dimension differ: then no two
     groups are alike.
     """
-    if is_irregular or not isinstance(fabric, Dimensions):
+    if is_irregular or not dimensions:
         return np.arange(len(members), dtype=np.int64)
     columns: list[Integers] = []
     rest = members
-    for dimension in fabric.dimensions:
+    for dimension in dimensions:
         own = rest % dimension.size
         columns.append((own - own[:, :1]) % dimension.size)
         if dimension.shape is Shape.FAT_TREE:
@@ -124,12 +126,12 @@ def layout_numbers(members: Integers, fabric: Fabric, *, is_irregular: bool) -> 
 class GroupLayout:
     """Where the members of a group are, in the order of its list; it stands for groups like it.
 
-    ``number`` distinguishes layouts. ``fabric`` has the dimensions that devices are numbered along.
+    ``number`` distinguishes layouts. ``dimensions`` are those that devices are numbered along.
     """
 
     number: int
     members: Integers
-    fabric: Fabric
+    dimensions: tuple[Dimension, ...]
 
     @property
     def size(self) -> int:
@@ -139,11 +141,9 @@ class GroupLayout:
     @cached_property
     def _coordinates(self) -> dict[int, Integers]:
         """Where members are along each dimension that they differ in; empty if they fill no box."""
-        if not isinstance(self.fabric, Dimensions):
-            return {}
         coordinates: dict[int, Integers] = {}
         rest = self.members
-        for index, dimension in enumerate(self.fabric.dimensions):
+        for index, dimension in enumerate(self.dimensions):
             own = rest % dimension.size
             # Seen from the first member, so that alike groups are alike wherever they are.
             first = own.min() if dimension.shape is Shape.LINE else own[0]
@@ -175,20 +175,15 @@ class GroupLayout:
 
         Its links go from neighbour to neighbour.
         """
-        if not isinstance(self.fabric, Dimensions):
-            return {}
-        dimensions = self.fabric.dimensions
         return {
             index: rows[:, loop_through([rows.shape[1]], is_closed=self._is_closed(index))]
             for index, rows in self.lines.items()
-            if dimensions[index].shape in {Shape.RING, Shape.LINE}
+            if self.dimensions[index].shape in {Shape.RING, Shape.LINE}
         }
 
     def _is_closed(self, axis: int) -> bool:
         """Return whether the last member along an axis is as near to the first as the others."""
-        if not isinstance(self.fabric, Dimensions):
-            return False
-        dimension, own = self.fabric.dimensions[axis], self._coordinates[axis]
+        dimension, own = self.dimensions[axis], self._coordinates[axis]
         gap, rest = divmod(dimension.size, count_distinct(own))
         return dimension.shape is Shape.RING and not rest and not (own % gap).any()
 
@@ -217,8 +212,7 @@ class GroupLayout:
             (line,) = self.lines
         if pattern.form is not Form.SHIFT or not isinstance(line, int):
             return None
-        fabric = self.fabric
-        return (line, fabric.dimensions[line].shape) if isinstance(fabric, Dimensions) else None
+        return line, self.dimensions[line].shape
 
     def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
         """Return a pattern that crosses the same links, and how much less often it does.

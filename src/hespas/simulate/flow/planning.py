@@ -13,7 +13,7 @@ from math import log2
 from hespas.base.suggest import suggestion
 from hespas.collectives.schedule import HIERARCHICAL, Along, Form, Pattern, phases, shift
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
-from hespas.hardware.interconnect import Dimension, Dimensions, Fabric, Interconnect, Shape
+from hespas.hardware.interconnect import Dimension, Interconnect, Shape
 from hespas.hardware.links import Link, MeasuredCollective
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate import models
@@ -148,9 +148,9 @@ class Planner:
         self.notes: dict[str, None] = {}
 
     @property
-    def fabric(self) -> Fabric:
-        """What connects the devices."""
-        return self._pricer.interconnect.fabric
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions that devices are numbered along."""
+        return self._pricer.interconnect.dimensions
 
     def plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
         """Return the plan of a collective of a kind, or of a message (``send_recv``).
@@ -190,7 +190,7 @@ class Planner:
         base, lines = _BY_KERNEL[kind], list(group.lines)
         if base not in self._specified and len(lines) == 1:
             # Kernels are there for the measured sizes of groups alone.
-            link = self._dimension(lines[0]).measured
+            link = self.dimensions[lines[0]].measured
             is_there = link is not None and group.size in link.collectives.get(kind, {})
             plan = self._measured(group, lines[0], kind, size_bytes) if is_there else None
             if plan is not None:
@@ -258,7 +258,7 @@ class Planner:
             return
         if len(lines) > 1 and collective_of(kind) in HIERARCHICAL:
             yield self._hierarchical(group, kind, size_bytes, None)
-            if any(self._dimension(line).measured for line in lines):
+            if any(self.dimensions[line].measured for line in lines):
                 return
         yield from self._by_each_algorithm(group, None, kind, size_bytes)
 
@@ -274,24 +274,18 @@ class Planner:
         own = list(group.lines) if line is None else [line]
         match algorithm:
             case "in-switch":
-                return len(own) == 1 and _reduces_in_switch(self._dimension(own[0]))
+                return len(own) == 1 and _reduces_in_switch(self.dimensions[own[0]])
             case "bidirectional-ring":
-                if not isinstance(self.fabric, Dimensions):
+                if not self.dimensions:
                     return True
                 # Neighbours on both sides have links of their own.
-                along = own or range(len(self.fabric.dimensions))
-                return any(self._dimension(one).shape is Shape.RING for one in along)
+                along = own or range(len(self.dimensions))
+                return any(self.dimensions[one].shape is Shape.RING for one in along)
             case "direct":
                 pattern = Pattern(Form.SHIFT, 1, group.members_along(line) - 1, line)
                 return group.message_count(pattern) <= _MOST_PAIRS
             case _:
                 return True
-
-    def _dimension(self, line: int) -> Dimension:
-        fabric = self.fabric
-        if not isinstance(fabric, Dimensions):
-            raise TypeError
-        return fabric.dimensions[line]
 
     def _hierarchical(
         self,
@@ -404,13 +398,13 @@ class Planner:
 
     def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
         lines = (line,) if isinstance(line, int) else group.lines
-        pieces = [self._dimension(one).parameters.pipeline_bytes for one in lines]
+        pieces = [self.dimensions[one].parameters.pipeline_bytes for one in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
         """Return the plan of a collective as measured; None if it isn't in the link's tables."""
-        link = self._dimension(line).measured
+        link = self.dimensions[line].measured
         if link is None:
             return None
         collective = measured(link, kind, group.members_along(line), size_bytes)
@@ -419,7 +413,7 @@ class Planner:
         pattern = MESSAGE
         if kind != "send_recv":
             pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
-        dimension, others = self._dimension(line), group.members_along(line) - 1
+        dimension, others = self.dimensions[line], group.members_along(line) - 1
         crossed, least_s = pattern, 0.0
         if dimension.shape is Shape.FULLY_CONNECTED:
             # Measurements are of nodes whose switches give all links of a device to any other.

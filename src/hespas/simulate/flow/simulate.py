@@ -309,10 +309,11 @@ def check_network(system: System, cluster: Cluster | None) -> None:
 def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
     yield ASSUMPTION
     for kind, algorithms in sorted(planner.used.items()):
+        if kind == "send_recv":
+            continue
         if collective_of(kind) in WITH_ROOT:
             yield f"the first member of a group is the root of its {kind}"
-        if kind != "send_recv":
-            yield f"{kind} runs as {', '.join(sorted(algorithms))}"
+        yield f"{kind} runs as {', '.join(sorted(algorithms))}"
     yield from planner.notes
     if isinstance(interconnect.fabric, Graph):
         yield "a message takes a route of fewest links, always the same for the same two ends"

@@ -142,11 +142,10 @@ class _Block:
 
 
 def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator[_Block]:
-    fabric = planner.fabric
     numbers_of_signatures: dict[frozenset[Signature], int] = {}
     count = 0
     for numbers, members in groups.by_size:
-        layouts = layout_numbers(members, fabric, is_irregular=is_irregular)
+        layouts = layout_numbers(members, planner.dimensions, is_irregular=is_irregular)
         listed: list[int] = numbers.tolist()
         signatures = [groups.signatures[number] for number in listed]
         does = [
@@ -154,7 +153,9 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
         ]
         keys = layouts * (len(numbers_of_signatures) + 1) + np.array(does, dtype=np.int64)
         for rows in split(numbered(keys)):
-            layout = GroupLayout(number=count, members=members[rows[0]], fabric=fabric)
+            layout = GroupLayout(
+                number=count, members=members[rows[0]], dimensions=planner.dimensions
+            )
             count += 1
             yield _Block(
                 layout=layout,
