@@ -49,6 +49,7 @@ _COMMANDS = {
     },
     "Hardware and measurements": {
         "hardware": "List the presets of nodes, systems and links.",
+        "models": "List the models, and what each needs.",
         "algorithm": "Verify, show and convert a collective algorithm.",
         "measure": "Run a step on the devices that are there, and time it.",
         "validate": "Compare predictions with measured steps.",
@@ -57,7 +58,7 @@ _COMMANDS = {
 }
 _MODULES = {
     "predict_commands": ("explain", "memory", "kernels"),
-    "result_commands": ("compare", "report", "schema", "hardware"),
+    "result_commands": ("compare", "report", "schema", "hardware", "models"),
     "study_command": ("study", "sweep", "search"),
     "program_commands": ("export", "partition", "compile"),
     "stage_commands": ("split", "estimate", "trace", "analyze"),

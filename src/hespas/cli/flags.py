@@ -156,7 +156,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
 
     argument: Path | None = given.get("workload")
-    if argument is not None and config_file is None and argument.suffix == ".json":
+    if argument is not None and config_file is None and _configures(argument):
         config_file, argument = argument, None
     if argument is not None:
         if given.get("mlir_file") is not None:
@@ -196,6 +196,15 @@ def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _IMPERFECT = (".yml", ".yaml", ".json")
+
+
+def _configures(argument: Path) -> bool:
+    """Return whether an argument is a configuration of a prediction, not of a model."""
+    if argument.suffix != ".json":
+        return False
+    from hespas.models.configuration import is_configuration  # noqa: PLC0415 - of few workloads
+
+    return not is_configuration(argument)
 
 
 def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer) -> None:

@@ -177,3 +177,16 @@ def hardware(*, name: str | None) -> Answer:
         text=lambda: hardware_text() if name is None else preset_details(name),
         json=lambda: hardware_json(name),
     )
+
+
+@answering("models", example="hespas models Qwen/Qwen3-30B-A3B", has_log=False)
+@click.argument("name", required=False)
+def models(*, name: str | None) -> Answer:
+    """List the models with their figures, or show those of NAME.
+
+    NAME is a published model (Qwen/Qwen3-8B), one of the zoo (llama3-8b), or the path of a
+    config.json or of the directory that has it.
+    """
+    from hespas.report.models import models_json, models_text  # noqa: PLC0415 - as above
+
+    return Answer(text=lambda: models_text(name), json=lambda: models_json(name))

@@ -10,6 +10,7 @@ tokens, head size), so that what one head reads of a sequence is in a row.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,7 +20,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.cache import Cache
-from hespas.models.context import Sharing, context_attention, fused_blocks, plain_blocks
+from hespas.models.context import (
+    Sharing,
+    attention_with_sinks,
+    context_attention,
+    fused_blocks,
+    plain_blocks,
+)
 from hespas.models.kernels import FUSED
 from hespas.models.language import LanguageModel, LayerKind, Training
 from hespas.models.norms import Places
@@ -31,37 +38,46 @@ _SAVED = ("query_projection", "key_projection", "value_projection")
 _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
-def causal_attention(
+def causal_attention(  # noqa: PLR0917 - the pieces of attention
     model: LanguageModel,
     divided: Divided,
     kind: LayerKind,
     arrays: tuple[jax.Array, ...],
     places: Places,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
 
-    ``arrays`` are queries, which are scaled, keys and values. Along the mesh axis ``sequence`` an
-    all-to-all gives each device all tokens of some heads, and another all heads of its tokens.
+    ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
+    takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
+    mesh axis ``sequence`` an all-to-all gives each device all tokens of some heads, and another
+    all heads of its tokens.
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
     if model.mesh.size(_SEQUENCE) == 1:
-        return _attended(model, divided, kind, arrays, places)
+        chunks = arrays[0].shape[1] // kind.chunk if kind.chunk else 1
+        if chunks < 2:
+            return _attended(model, divided, kind, arrays, places, sinks)
+        in_chunks = tuple(each.reshape(-1, kind.chunk, *each.shape[2:]) for each in arrays)
+        made = _attended(model, divided, kind, in_chunks, places, sinks)
+        return made.reshape(*arrays[0].shape[:3], made.shape[-1])
     # Partitioners make an all-to-all where both sides of it are asked for.
     heads = ("heads", "kv_heads", "kv_heads")
     by_token = (
         divided.constrain(each, "batch", "sequence", name, None)
         for each, name in zip(arrays, heads, strict=True)
     )
-    made = _attended(model, divided, kind, tuple(by_token), places)
+    made = _attended(model, divided, kind, tuple(by_token), places, sinks)
     return divided.constrain(made, "batch", "sequence", "heads", None)
 
 
-def _attended(
+def _attended(  # noqa: PLR0917 - the pieces of attention
     model: LanguageModel,
     divided: Divided,
     kind: LayerKind,
     arrays: tuple[jax.Array, ...],
     places: Places,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """Return attention among the tokens of a step, divided by heads.
 
@@ -77,10 +93,11 @@ def _attended(
     )
     devices, run = model.mesh.size(_CONTEXT), model.run
     rotates = isinstance(run, Training) and run.context_attention == "ring"
-    is_fused = run.attention in FUSED
+    attention = model.attention_of(kind)
+    is_fused = attention in FUSED
     if is_fused or (rotates and devices > 1):
         blocks = (
-            fused_blocks(run.attention, score_cap=model.style.score_cap, window=kind.window)
+            fused_blocks(attention, score_cap=model.style.score_cap, window=kind.window)
             if is_fused
             else plain_blocks()
         )
@@ -88,6 +105,8 @@ def _attended(
             blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
         )
         with jax.named_scope("context" if devices > 1 else "fused"):
+            if sinks is not None:
+                return _by_head(divided, partial(attention_with_sinks, sharing), (*arrays, sinks))
             return _by_head(divided, partial(context_attention, sharing), arrays)
     query, *others = arrays
     key, value = (
@@ -98,7 +117,8 @@ def _attended(
             made = _within_documents(query, key, value, places.documents)
         else:
             mask = earlier(query.shape[1], query.shape[1], kind.window)
-            made = _mixed(model, query, jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2), mask)
+            key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
+            made = _mixed(model, query, key, value, mask, sinks)
         made = divided.constrain(made, "batch", "queries", "attended_heads", None)
     return checkpoint_name(made, "context")
 
@@ -108,6 +128,7 @@ def cached_attention(
     kind: LayerKind,
     query: jax.Array,
     cached: tuple[jax.Array, jax.Array],
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Return softmax(query key^T) value for new tokens, which are the last of a cache.
 
@@ -115,12 +136,14 @@ def cached_attention(
     """
     key, value = (each.astype(query.dtype) for each in cached)
     new, tokens = query.shape[1], key.shape[2]
-    # Tokens that a window leaves out are not read.
+    # Tokens that a window or a chunk leaves out are not read.
     first = max(0, tokens - kind.window - new + 1) if kind.window else 0
+    if kind.chunk:
+        first = (tokens - new) // kind.chunk * kind.chunk
     key, value = key[:, :, first:], value[:, :, first:]
     mask = earlier(new, tokens - first, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
-        return _mixed(model, query, key, value, mask)
+        return _mixed(model, query, key, value, mask, sinks)
 
 
 def fused_over_cache(
@@ -172,12 +195,13 @@ def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> j
     return made.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
 
 
-def _mixed(
+def _mixed(  # noqa: PLR0917 - the pieces of attention
     model: LanguageModel,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     mask: jax.Array | None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Return softmax(query key^T) value, keys and values (batch, heads, tokens, head size)."""
     batch, length, heads, size = query.shape
@@ -187,9 +211,18 @@ def _mixed(
     cap = model.style.score_cap
     if cap:
         scores = cap * jnp.tanh(scores / cap)
+    if model.style.alibi:
+        scores = scores + _slopes(heads, length, key.shape[2]).reshape(scores.shape[1:])
     if mask is not None:
         scores = jnp.where(mask, scores, _MASKED)
-    weights = jax.nn.softmax(scores, -1).astype(value.dtype)
+    if sinks is None:
+        weights = jax.nn.softmax(scores, -1).astype(value.dtype)
+    else:
+        own = sinks.astype(jnp.float32).reshape(kv_heads, -1, 1, 1)
+        largest = jnp.maximum(jnp.max(scores, -1, keepdims=True), own)
+        exponentials = jnp.exp(scores - jax.lax.stop_gradient(largest))
+        total = jnp.sum(exponentials, -1, keepdims=True) + jnp.exp(own - largest)
+        weights = (exponentials / total).astype(value.dtype)
     context = jnp.einsum("bkgts,bksd->btkgd", weights, value)
     return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
 
@@ -219,6 +252,18 @@ def _within_documents(
     return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
 
 
+def _slopes(heads: int, new: int, tokens: int) -> jax.Array:
+    """Return what is added to scores of each head by distance, (heads, new, tokens).
+
+    Source: O. Press et al., Train Short, Test Long, 2022, section 3.
+    """
+    power = 2 ** math.ceil(math.log2(heads))
+    steps = [2.0 ** (-8.0 * number / power) for number in range(1, power + 1)]
+    slopes = jnp.asarray((steps[1::2] + steps[::2])[:heads] if power != heads else steps)
+    column = jax.lax.broadcasted_iota(jnp.float32, (1, 1, tokens), 2) + (1.0 - tokens)
+    return jnp.broadcast_to(slopes[:, None, None] * column, (heads, new, tokens))
+
+
 def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
     """Return which of ``tokens`` each of the last ``new`` sees."""
     row = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 0) + (tokens - new)
@@ -232,7 +277,7 @@ def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> 
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
     axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
-    specs = (heads, kv_heads, kv_heads)
+    specs = (heads, kv_heads, kv_heads, divided.spec("attended_heads"))[: len(arrays)]
     return _divided(function, arrays, axes=axes, in_specs=specs, out_spec=heads)
 
 

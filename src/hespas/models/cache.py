@@ -12,29 +12,43 @@ which, (batch, pages of a sequence).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hespas.models.language import LanguageModel, Training
+from hespas.models.language import LanguageModel, LayerKind, Training
 from hespas.models.products import SMALL
 from hespas.models.sharding import Divided, dtype_named
+from hespas.models.weights import state_shapes
 
 Arrays = Mapping[str, Any]
 F8 = "f8"
 
 
-def cache_shapes(model: LanguageModel, divided: Divided) -> dict[str, Any]:
+def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dict[str, Any]:
     """Return the abstract arrays of a layer's cache, by name."""
     run = model.run
     assert not isinstance(run, Training)  # noqa: S101 - for the type checker: it has no cache
     dtype = SMALL if run.cache_dtype == F8 else dtype_named(run.cache_dtype)
+    if kind.mixer in {"state_space", "delta"}:
+        return {
+            name: divided.array(
+                *dimensions, dtype=jnp.float32 if name == "states" else dtype_named(run.dtype)
+            )
+            for name, dimensions in state_shapes(kind.mixer).items()
+        }
+    if kind.mixer == "none":
+        return {}
     tokens = ("pages", "kv_heads", "page") if run.page_size else ("batch", "kv_heads", "context")
     if model.latent is not None:
-        return {"latents": divided.array(tokens[0], "one", tokens[2], "latent", dtype=dtype)}
+        latents = divided.array(tokens[0], "one", tokens[2], "latent", dtype=dtype)
+        if not model.latent.indexed_tokens:
+            return {"latents": latents}
+        keys = divided.array(tokens[0], "one", tokens[2], "index_size", dtype=dtype)
+        return {"latents": latents, "index_keys": keys}
     array = divided.array(*tokens, "head_size", dtype=dtype)
     return {"keys": array, "values": array}
 
@@ -51,12 +65,17 @@ class Cache:
     def written(self, **new: jax.Array) -> Cache:
         """Return the cache with new tokens, (batch, heads, new tokens, size)."""
         arrays = {name: self._with(self.arrays[name], each) for name, each in new.items()}
-        return Cache(arrays=arrays, position=self.position, divided=self.divided, table=self.table)
+        return replace(self, arrays={**self.arrays, **arrays})
+
+    def replaced(self, **new: jax.Array) -> Cache:
+        """Return the cache with arrays in the place of its own, as of states."""
+        arrays = {name: each.astype(self.arrays[name].dtype) for name, each in new.items()}
+        return replace(self, arrays={**self.arrays, **arrays})
 
     def read(self, name: str) -> jax.Array:
         """Return all that is cached, (batch, heads, tokens, size)."""
         array = self.arrays[name]
-        if self.table is None:
+        if self.table is None or name == "states" or name.endswith("_rows"):
             return array
         return self._local(_gathered, array, self.table)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
+from hespas.models.configured import STEPS, configured_model, published
 from hespas.models.model import MeshAxes, Model, check_division
 
 
@@ -192,7 +193,27 @@ def models() -> dict[str, Model]:
 
 
 def model_named(name: str) -> Model:
-    """Return the model of a name; `ConfigError` if there is none."""
-    if name not in MODELS:
-        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, MODELS))
-    return MODELS[name]
+    """Return the model of a name or of a configuration's path; `ConfigError` if there is none.
+
+    >>> model_named("llama3-8b:decode").name
+    'llama3-8b-decode'
+    >>> model_named("Qwen/Qwen3-8B").settings.layers
+    36
+    """
+    found = find_model(name)
+    if found is None:
+        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, names()))
+    return found
+
+
+def find_model(name: str) -> Model | None:
+    """Return the model of a name or of a configuration's path; None if there is none."""
+    base, _, step = name.rpartition(":")
+    if base in MODELS and step in STEPS:
+        return MODELS.get(base if step == "training" else f"{base}-{step}")
+    return MODELS.get(name) or configured_model(name)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all models: those of the zoo, and those that are published."""
+    return (*MODELS, *published())

@@ -143,6 +143,45 @@ def _backward(sharing: Sharing, kept: Arrays, gradient: jax.Array) -> Arrays:
 context_attention.defvjp(_forward, _backward)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention_with_sinks(
+    sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array
+) -> jax.Array:
+    """Return what `context_attention` does, with a score of each head more in the rows' sums.
+
+    The kernels leave the logarithms of the sums, with which a row is divided by more; with these
+    in the place of their own, their backward kernels make the gradients of what was divided.
+    """
+    return _sunk_forward(sharing, query, key, value, sinks)[0]
+
+
+def _sunk_forward(
+    sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    made, logarithms = sharing.blocks.forward(query, key, value, causal=True)
+    sinks = sinks.astype(jnp.float32)
+    total = jnp.logaddexp(logarithms, sinks[:, None])
+    share = jnp.swapaxes(jnp.exp(logarithms - total), 1, 2)[..., None]
+    context = checkpoint_name((made * share).astype(made.dtype), sharing.saved)
+    total = checkpoint_name(total, sharing.saved)
+    return context, (query, key, value, sinks, context, total)
+
+
+def _sunk_backward(
+    sharing: Sharing, kept: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[jax.Array, ...]:
+    query, key, value, sinks, context, total = kept
+    gradients = sharing.blocks.backward(
+        (query, key, value), (context, total), gradient, causal=True
+    )
+    products = jnp.einsum("bqhd,bqhd->bhq", context, gradient).astype(jnp.float32)
+    of_sinks = -jnp.sum(jnp.exp(sinks[:, None] - total) * products, (0, 2))
+    return (*gradients, of_sinks)
+
+
+attention_with_sinks.defvjp(_sunk_forward, _sunk_backward)
+
+
 def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
     """Yield the keys and values of the devices before this one, and whether each is earlier."""
     if sharing.devices == 1:

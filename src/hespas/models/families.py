@@ -21,6 +21,7 @@ from hespas.models.language import (
     Latent,
     Prefill,
     Routing,
+    RoutingStyle,
     Sizes,
     Style,
     Training,
@@ -154,7 +155,8 @@ def _gpt3() -> Iterator[Model]:
         norm="layer",
         activation="gelu",
         gated=False,
-        biases=True,
+        attention_biases="all",
+        mlp_biases=True,
         tied=True,
         learned_positions=_GPT3_CONTEXT,
     )
@@ -215,6 +217,7 @@ def _with_experts() -> Iterator[Model]:
             shared_experts=1,
             dense_layers=3,
             gate="sigmoid",
+            style=RoutingStyle(corrected=True),
         ),
     )
     yield from listed("deepseek-v3", "DeepSeek-V3", 671.026e9, model)

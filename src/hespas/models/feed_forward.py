@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.language import Style
@@ -27,25 +28,43 @@ def feed_forward(
     if f"{prefix}gate_up" in weights:
         both = product("bse,egf->bsgf", x, weights[f"{prefix}gate_up"])
         both = checkpoint_name(both, "mlp_up")
-        inner = activated(style, both[:, :, 0]) * both[:, :, 1]
+        inner = gated(style, both[:, :, 0], both[:, :, 1])
     else:
         inner = _inner(style, x, weights, prefix)
     inner = divided.constrain(inner, "batch", "sequence", width)
     down = product("bsf,fe->bse", inner, weights[f"{prefix}down"])
-    return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.biases else down
+    return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.mlp_biases else down
 
 
 def _inner(style: Style, x: jax.Array, weights: Weights, prefix: str) -> jax.Array:
     up = product("bse,ef->bsf", x, weights[f"{prefix}up"])
-    if style.biases:
+    if style.mlp_biases:
         up = up + weights[f"{prefix}up_bias"].astype(up.dtype)
     up = checkpoint_name(up, "mlp_up")
     if not style.gated:
         return activated(style, up)
     gate = checkpoint_name(product("bse,ef->bsf", x, weights[f"{prefix}gate"]), "mlp_gate")
-    return activated(style, gate) * up
+    return gated(style, gate, up)
+
+
+_CLIP, _SLOPE = 7.0, 1.702
+"""Where gpt-oss cuts activations off, and the slope of its sigmoid. Source: OpenAI, gpt-oss."""
+
+
+def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """Return the activation of a gate times what it lets through."""
+    if style.activation != "clipped_silu":
+        return activated(style, gate) * up
+    gate, up = jnp.minimum(gate, _CLIP), jnp.clip(up, -_CLIP, _CLIP)
+    return gate * jax.nn.sigmoid(gate * _SLOPE) * (up + 1)
 
 
 def activated(style: Style, x: jax.Array) -> jax.Array:
-    """Apply the activation: SiLU, or GELU by its hyperbolic tangent."""
-    return jax.nn.silu(x) if style.activation == "silu" else jax.nn.gelu(x, approximate=True)
+    """Apply the activation; GELU by its hyperbolic tangent."""
+    match style.activation:
+        case "gelu":
+            return jax.nn.gelu(x, approximate=True)
+        case "relu_squared":
+            return jnp.square(jax.nn.relu(x))
+        case _:
+            return jax.nn.silu(x)

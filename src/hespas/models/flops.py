@@ -9,6 +9,7 @@ from __future__ import annotations
 from hespas.models.catalogue import Experts, Gemm, ResNet
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.resnet_layers import CLASSES, network
+from hespas.models.weights import layer_products
 
 
 def model_flops(settings: object) -> float | None:
@@ -45,7 +46,7 @@ def _language(settings: LanguageModel) -> int:
     appendix B.
     """
     run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
-    layers = sum(2 * _weights(settings, kind) + _mixing(settings, kind) for kind in settings.kinds)
+    layers = sum(layer_flops(settings, kind) + _mixing(settings, kind) for kind in settings.kinds)
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens
     forward = tokens * layers + with_logits * logits
@@ -60,31 +61,33 @@ def mixing_flops(settings: LanguageModel) -> int:
 
 def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
     """Return the FLOPs of attention of one token in the forward pass of a layer."""
-    query, value = settings.head_sizes
+    seen = min(settings.context, kind.window or kind.chunk or settings.context)
+    return attention_flops(settings, kind) * seen if kind.mixer == "attention" else 0
+
+
+def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return the FLOPs of one token's products with weights in a layer, and with states.
+
+    States are changed by each token, and a token is multiplied by them.
+    """
+    states = 0
+    if kind.mixer == "state_space" and (space := settings.state_space) is not None:
+        states = 4 * space.state_heads * space.state_head_size * space.state_size
+    if kind.mixer == "delta" and (delta := settings.delta) is not None:
+        states = 6 * delta.delta_heads * delta.delta_key_size * delta.delta_value_size
+    return 2 * layer_products(settings, kind) + states
+
+
+def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return the FLOPs of attention for each token that a token is among."""
     latent = settings.latent
+    query, value = settings.head_sizes
+    if kind.head_size:
+        query = value = kind.head_size
     if latent is not None and isinstance(settings.run, Decode):
         # The vectors themselves are keys and values.
         query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
-    seen = min(settings.context, kind.window or settings.context)
-    return 2 * settings.sizes_of_layers.heads * (query + value) * seen
-
-
-def _weights(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return how many weights one token meets in a layer."""
-    sizes, routing, latent = settings.sizes_of_layers, settings.routing, settings.latent
-    width, heads = sizes.embedding, sizes.heads
-    query, value = settings.head_sizes
-    if latent is None:
-        weights = 2 * width * sizes.head_size * (heads + sizes.kv_heads)
-    else:
-        weights = latent.query_rank * (width + heads * query)
-        weights += width * (latent.kv_rank + latent.rope_size)
-        weights += latent.kv_rank * heads * (sizes.head_size + value) + heads * value * width
-    products = 3 if settings.style.gated else 2
-    if kind.is_routed and routing is not None:
-        taken = routing.chosen + routing.shared_experts
-        return weights + width * routing.experts + taken * products * width * routing.expert_mlp
-    return weights + products * width * sizes.mlp
+    return 2 * settings.sizes_of_layers.heads * (query + value)
 
 
 def _experts(settings: Experts) -> int:

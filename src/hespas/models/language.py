@@ -7,12 +7,17 @@ does not import JAX.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import cycle, islice
 from typing import ClassVar, Literal
 
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division, check_heads, check_tokens
+
+_LARGEST_HEAD = 256
+"""Of the fused kernels for GPUs. Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +39,39 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryScaling:
+    """How rotary positions reach beyond ``original`` tokens, by the name of Hugging Face.
+
+    Periods are ``factor`` times as long: all of them (linear), or those that turn fewer than
+    ``slow`` times in the original tokens, with a ramp up to those that turn ``fast`` times (llama3,
+    yarn). What turns is multiplied by ``amplitude``. Sources: A. Grattafiori et al., The Llama 3
+    Herd of Models, 2024; B. Peng et al., YaRN, 2023, sections 3.2 to 3.4.
+    """
+
+    kind: Literal["linear", "llama3", "yarn"]
+    factor: float
+    original: int = 4096
+    slow: float = 1.0
+    fast: float = 32.0
+    amplitude: float = 1.0
+    is_truncated: bool = True
+
+
+Activation = Literal["silu", "gelu", "relu_squared", "clipped_silu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """What a decoder is put together from.
+    """What a decoder is put together from, alike in all its layers.
 
     ``gated`` layers multiply the activation by a second product. Positions are learned for
-    ``learned_positions`` tokens. Of each ``global_every`` layers the last sees all earlier tokens,
-    the others the last ``window``. ``score_cap`` and ``logit_cap`` bound scores and logits by a
-    hyperbolic tangent, 0 for none. Queries are multiplied by ``query_scale``, or where that is 0 by
-    the inverse root of their length. Tokens of training are looked up by a product with a
+    ``learned_positions`` tokens, slopes of scores (``alibi``), or rotary, of the first
+    ``rotary_size`` numbers of a head, all where that is 0. Of each ``global_every`` layers the
+    last sees all earlier tokens, the others the last ``window``. ``score_cap`` and ``logit_cap``
+    bound scores and logits by a hyperbolic tangent, 0 for none. Queries are multiplied by
+    ``query_scale``, or where that is 0 by the inverse root of their length. With ``sinks`` each
+    head has a score of its own in the sum of exponentials; with an ``output_gate`` a second product
+    of the row multiplies what attention makes. Tokens of training are looked up by a product with a
     ``one_hot`` matrix. Its batches may have several ``documents`` in a sequence, which unfused
     attention keeps apart, in the type that is computed in, dividing by sums of exponentials behind
     its products, as MaxText does.
@@ -51,13 +81,24 @@ class Style:
     """Not for options of models: what it says makes a family."""
 
     norm: Literal["rms", "layer"] = "rms"
+    norm_biases: bool = True
+    epsilon: float = 1e-5
+    norms_before: bool = True
     norms_after: bool = False
     norms_of_heads: bool = False
-    activation: Literal["silu", "gelu"] = "silu"
+    norms_of_rows: bool = False
+    norms_of_values: bool = False
+    norms_after_rotation: bool = False
+    scales_layers: bool = False
+    activation: Activation = "silu"
     gated: bool = True
-    biases: bool = False
+    attention_biases: Literal["none", "inputs", "all"] = "none"
+    mlp_biases: bool = False
     tied: bool = False
     learned_positions: int = 0
+    alibi: bool = False
+    rotary_size: int = 0
+    rotary_scaling: RotaryScaling | None = None
     window: int = 0
     global_every: int = 1
     score_cap: float = 0.0
@@ -65,6 +106,33 @@ class Style:
     query_scale: float = 0.0
     one_hot: bool = False
     documents: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    sinks: bool = False
+    output_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingStyle:
+    """What a router is put together from.
+
+    ``corrected`` routers choose by scores with a bias that is not trained. Weights of the chosen
+    experts sum to 1 where they are ``normalised``, times ``scale``. A token is multiplied by its
+    weight before the expert where ``scales_inputs``. ``beside_dense`` experts stand beside the
+    dense layer, with norms of their own.
+    """
+
+    IS_FIXED: ClassVar[bool] = True
+
+    corrected: bool = False
+    normalised: bool = True
+    scale: float = 1.0
+    logit_biases: bool = False
+    biases: bool = False
+    shared_gate: bool = False
+    scales_inputs: bool = False
+    beside_dense: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +142,9 @@ class Routing:
     An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
     were chosen equally often, and drops others; at 100 the work is that of a router that spreads
     tokens evenly and drops none. ``dropless`` products have as many rows as tokens choose them.
-    ``shared_experts`` take all tokens. Experts stand in ``expert_groups``, neighbours along the
+    ``shared_experts`` take all tokens, as one layer of their widths, or of ``shared_mlp`` where
+    that is given; with a ``shared_gate`` a product of the row multiplies it. Experts of
+    ``latent_size`` are sent shorter rows. Experts stand in ``expert_groups``, neighbours along the
     axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
     once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
     what comes back.
@@ -91,6 +161,14 @@ class Routing:
     expert_groups: int = 1
     chosen_groups: int = 1
     exchange_dtype: str = "same"
+    shared_mlp: int = 0
+    latent_size: int = 0
+    style: RoutingStyle = RoutingStyle()
+
+    @property
+    def shared_width(self) -> int:
+        """The width of what all tokens go through beside the experts."""
+        return self.shared_mlp or self.shared_experts * self.expert_mlp
 
     def check(self, devices: int) -> None:
         """Raise `ConfigError` for what does not fit, with experts divided over ``devices``."""
@@ -146,13 +224,49 @@ class Latent:
     """Attention whose keys and values are made from a vector of ``kv_rank`` for each token.
 
     Heads have ``head_size`` without positions and ``rope_size`` with them, which all heads share in
-    keys. Source: DeepSeek-AI, DeepSeek-V2, 2024, section 2.1.
+    keys; queries are made of vectors of ``query_rank``, or of rows where that is 0. A query sees
+    the ``indexed_tokens`` that ``index_heads`` of ``index_size`` rate highest; all where that is 0.
+    Sources: DeepSeek-AI, DeepSeek-V2, 2024, section 2.1, and DeepSeek-V3.2, 2025, section 2.1.
     """
 
     query_rank: int
     kv_rank: int
     rope_size: int
     value_size: int
+    indexed_tokens: int = 0
+    index_heads: int = 0
+    index_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpace:
+    """A mixer without attention: each head has a state that decays and takes in each token.
+
+    Source: T. Dao and A. Gu, Transformers are SSMs (Mamba-2), 2024, section 7.
+    """
+
+    state_heads: int
+    state_head_size: int
+    state_size: int
+    state_groups: int = 1
+    convolution: int = 4
+    chunk: int = 128
+    convolution_biases: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A mixer without attention whose states change by how far they miss a token's value.
+
+    Source: S. Yang, J. Kautz and A. Hatamizadeh, Gated Delta Networks, 2024, section 3.
+    """
+
+    delta_key_heads: int
+    delta_heads: int
+    delta_key_size: int
+    delta_value_size: int
+    convolution: int = 4
+    chunk: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +336,30 @@ class Decode:
 Run = Training | Prefill | Decode
 
 
+Mixer = Literal["attention", "state_space", "delta", "none"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What layers of a model differ in; ``window`` is 0 for a layer that sees all tokens."""
+    """What layers of a model differ in.
 
-    window: int
-    is_routed: bool
+    A layer sees the last ``window`` tokens, those of its own ``chunk``, or all where both are 0.
+    Sizes that are 0 are the model's. A layer that does not ``feed_forward`` has a mixer alone.
+    Rotary positions turn by ``rope_theta``, the model's where it is 0.
+    """
+
+    window: int = 0
+    is_routed: bool = False
+    mixer: Mixer = "attention"
+    feeds_forward: bool = True
+    chunk: int = 0
+    rotates: bool = True
+    rotary_size: int = 0
+    rope_theta: int = 0
+    head_size: int = 0
+    kv_heads: int = 0
+    mlp: int = 0
+    value_is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +374,20 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """A decoder and how it is run; what its parts don't have is None."""
+    """A decoder and how it is run; what its parts don't have is None.
+
+    ``pattern`` are the kinds of its layers, in order and again from the front; without one they
+    are alike but for windows and dense layers.
+    """
 
     sizes_of_layers: Sizes
     style: Style
     run: Run
     routing: Routing | None = None
     latent: Latent | None = None
+    state_space: StateSpace | None = None
+    delta: Delta | None = None
+    pattern: tuple[LayerKind, ...] = ()
 
     @property
     def module(self) -> str:
@@ -320,7 +459,9 @@ class LanguageModel:
         Where a model is served by several times as many devices as it has, each head is on several
         of them, as TensorRT-LLM and vLLM have it.
         """
-        heads = self.sizes_of_layers.kv_heads or self.sizes_of_layers.heads
+        return self._held_heads(self.sizes_of_layers.kv_heads or self.sizes_of_layers.heads)
+
+    def _held_heads(self, heads: int) -> int:
         devices = self.mesh.size("tp")
         repeats = devices > heads and devices % heads == 0 and self.latent is None
         return devices if repeats and not isinstance(self.run, Training) else heads
@@ -338,6 +479,8 @@ class LanguageModel:
     def kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer."""
         routing, style = self.routing, self.style
+        if self.pattern:
+            return tuple(islice(cycle(self.pattern), self.layers))
         return tuple(
             LayerKind(
                 window=style.window if (index + 1) % style.global_every else 0,
@@ -347,19 +490,33 @@ class LanguageModel:
         )
 
     @property
+    def is_windowed(self) -> bool:
+        """Whether layers see a part of the earlier tokens alone."""
+        return any(kind.window or kind.chunk for kind in self.kinds)
+
+    def rotation(self, kind: LayerKind) -> tuple[int, int]:
+        """Return how many numbers of a head turn with positions, and their longest period's base.
+
+        Both are 0 where none does.
+        """
+        sizes, style = self.sizes_of_layers, self.style
+        theta = kind.rope_theta or sizes.rope_theta
+        if not (kind.rotates and kind.mixer == "attention" and theta) or style.alibi:
+            return 0, 0
+        if self.latent is not None:
+            return self.latent.rope_size, theta
+        head = kind.head_size or sizes.head_size
+        return kind.rotary_size or style.rotary_size or head, theta
+
+    def attention_of(self, kind: LayerKind) -> str:
+        """Return how attention of a layer is computed: fused kernels have no larger heads."""
+        is_large = max(kind.head_size, self.head_sizes[0]) > _LARGEST_HEAD
+        return "unfused" if is_large and self.run.attention != "splash" else self.run.attention
+
+    @property
     def plan(self) -> Plan:
         """The order of the layers, as a loop needs it."""
-        kinds = self.kinds
-        dense = self.routing.dense_layers if self.routing else 0
-        group = self.style.global_every
-        times = (len(kinds) - dense) // group
-        end = dense + times * group
-        return Plan(
-            first=kinds[:dense],
-            repeated=kinds[dense : dense + group],
-            times=times,
-            last=kinds[end:],
-        )
+        return _plan(self.kinds)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -398,6 +555,8 @@ class LanguageModel:
                 "latent": latent.kv_rank + latent.rope_size,
                 "query_size": sizes.head_size + latent.rope_size,
                 "value_size": latent.value_size,
+                "index_heads": latent.index_heads,
+                "index_size": latent.index_size,
             }
         if self.routing is not None:
             routing = self.routing
@@ -405,9 +564,25 @@ class LanguageModel:
                 "experts": routing.experts,
                 "choices": routing.experts,
                 "expert_mlp": routing.expert_mlp,
-                "shared_mlp": routing.shared_experts * routing.expert_mlp,
+                "shared_mlp": routing.shared_width,
+                "expert_row": routing.latent_size or sizes.embedding,
             }
+        for mixer in (self.state_space, self.delta):
+            if mixer is not None:
+                named |= {field.name: getattr(mixer, field.name) for field in fields(mixer)}
+                named["earlier_rows"] = mixer.convolution - 1
         return named
+
+    def sizes_of(self, kind: LayerKind) -> dict[str, int]:
+        """Return the sizes of dimensions in which layers of a kind may differ from the model."""
+        heads = self._held_heads(kind.kv_heads) if kind.kv_heads else self.kv_heads
+        return {
+            "head_size": kind.head_size or self.sizes_of_layers.head_size,
+            "kv_heads": heads,
+            "attended_kv_heads": heads,
+            "heads_of_kv_head": self.sizes_of_layers.heads // heads + 2,
+            "mlp": kind.mlp or self.sizes_of_layers.mlp,
+        }
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
@@ -429,7 +604,15 @@ class LanguageModel:
             "expert_mlp": ("tp",),
             "vocabulary": ("tp",),
             "experts": experts,
+            "state_heads": ("tp",),
+            "delta_heads": ("tp",),
+            "delta_key_heads": ("tp",),
         }
+        if (
+            self.state_space is not None
+            and self.state_space.state_groups % self.mesh.size("tp") == 0
+        ):
+            divided["state_groups"] = ("tp",)
         if not isinstance(self.run, Training):
             return divided
         divided |= self.sharded(("data", "fsdp") if self.run.zero == 3 else ("fsdp",))
@@ -465,11 +648,13 @@ class LanguageModel:
         which stays whole where the axes do not divide it.
         """
         divided = {"embedding": axes}
+        ranks: dict[str, int] = {}
         if self.latent is not None:
             ranks = {"query_rank": self.latent.query_rank, "kv_rank": self.latent.kv_rank}
-            parts = self.mesh.size(*axes)
-            divided |= {name: axes for name, rank in ranks.items() if rank % parts == 0}
-        return divided
+        if self.routing is not None:
+            ranks["expert_row"] = self.routing.latent_size
+        parts = self.mesh.size(*axes)
+        return divided | {name: axes for name, rank in ranks.items() if rank % parts == 0}
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
@@ -517,6 +702,22 @@ class LanguageModel:
             )
         check_tokens("sequence", self.sequence)
         check_tokens("context", self.context)
+        mixers = {kind.mixer for kind in self.kinds} & {"state_space", "delta"}
+        devices = self.mesh.size("context", "sequence")
+        if mixers and devices > 1:
+            raise ConfigError(
+                "layers without attention carry states along a sequence, which the axes context "
+                f"and sequence of the mesh {self.mesh} divide",
+                hint="take them out of the mesh",
+            )
+        for chunk in {kind.chunk for kind in self.kinds} - {0}:
+            tokens = self.sequence if not isinstance(self.run, Decode) else 0
+            if tokens > chunk and (tokens % chunk or devices > 1):
+                raise ConfigError(
+                    f"sequence = {tokens} is not divided into chunks of {chunk} tokens that lie on "
+                    "one device",
+                    hint=f"give a multiple of {chunk}, and a mesh without context",
+                )
 
     def why_not(self, kernels: str) -> str:
         """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
@@ -534,10 +735,13 @@ class LanguageModel:
                     lacks += self._lacks_over_cache(self.run)
         named, devices = FUSED[kernels], self.mesh.size("context")
         if devices > 1:
-            is_bounded = bool(self.style.window or self.style.score_cap)
-            lacks.append(
-                (is_bounded, "has neither a window nor a cap of scores in divided sequences")
-            )
+            lacks += [
+                (
+                    self.is_windowed or bool(self.style.score_cap),
+                    "has neither a window nor a cap of scores in divided sequences",
+                ),
+                (self.style.sinks, "has no sinks in divided sequences"),
+            ]
         return next((f"{named.title} {what}" for is_so, what in lacks if is_so), "") or (
             named.why_not(dtype=self.run.dtype, sequence=self.sequence, devices=devices)
         )
@@ -580,7 +784,10 @@ class LanguageModel:
                 f"computes in the cache's type, {run.cache_dtype}, and dtype is {run.dtype}",
             ),
             (bool(run.page_size) and is_small, "has no pages in 8 bits"),
-            (bool(run.page_size and self.style.window), "has no window over pages"),
+            (bool(run.page_size) and self.is_windowed, "has no window over pages"),
+            (self.style.sinks, "has no sinks over a cache"),
+            (self.style.alibi, "has no slopes of scores over a cache"),
+            (any(kind.chunk for kind in self.kinds), "has no chunks over a cache"),
         ]
 
     def _check_training(self, run: Training) -> None:
@@ -607,7 +814,7 @@ class LanguageModel:
                 "mesh: each device has a block from the front of a sequence and one from its end",
                 hint=f"choose a sequence that {2 * devices} divides",
             )
-        if devices > 1 and rotates and (self.style.window or self.style.score_cap):
+        if devices > 1 and rotates and (self.is_windowed or self.style.score_cap):
             raise ConfigError(
                 "attention in a ring has neither a window nor a cap of scores",
                 hint="give attention unfused and context_attention gather",
@@ -639,4 +846,29 @@ def has_shared_experts(settings: object) -> bool:
     [True, False]
     """
     routing = settings.routing if isinstance(settings, LanguageModel) else None
-    return routing is not None and routing.shared_experts > 0
+    return routing is not None and routing.shared_width > 0
+
+
+@cache
+def _plan(kinds: tuple[LayerKind, ...]) -> Plan:
+    """Return the order with the fewest layers outside of repetitions, and the shortest of these."""
+    count = len(kinds)
+    plans: list[tuple[int, int, int, int]] = []
+    for begin in range(count):
+        for length in range(1, count - begin + 1):
+            end = begin + length
+            while kinds[end : end + length] == kinds[begin : begin + length]:
+                end += length
+            times = (end - begin) // length
+            written = count - times * length + length
+            plans.append((written, begin, length, times))
+            if end == count:
+                break
+    _, begin, length, times = min(plans, default=(0, 0, 0, 0))
+    end = begin + length * times
+    return Plan(
+        first=kinds[:begin],
+        repeated=kinds[begin : begin + length],
+        times=times,
+        last=kinds[end:],
+    )

@@ -19,13 +19,14 @@ import jax.numpy as jnp
 
 from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
-from hespas.models.language import Decode, LanguageModel, Latent, LayerKind
+from hespas.models.language import Decode, LanguageModel, Latent, LayerKind, Style
 from hespas.models.norms import Places, normalised, rotated, scaled
 from hespas.models.products import product
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]
-_CACHED = "latents"
+_CACHED, _INDEXED = "latents", "index_keys"
+_LAYER_NORM = Style(norm="layer", epsilon=1e-6)
 
 
 def latent_attention(  # noqa: PLR0917 - the pieces of one layer
@@ -41,12 +42,16 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     latent = model.latent
     assert latent is not None  # noqa: S101 - for the type checker: such a model has it
     with jax.named_scope("projections"):
-        query, vectors, rotary = _projected(model, latent, x, weights, places)
+        low = _low(model, latent, x, weights)
+        query, vectors, rotary = _projected(model, latent, (x, low), weights, places)
+    indexes = _indexes(model, latent, (x, low), weights, places) if latent.indexed_tokens else ()
     if cache is not None:
         stored = jnp.concatenate((vectors, rotary), -1)[:, None]
         cache = cache.written(**{_CACHED: stored})
+        if indexes:
+            cache = cache.written(**{_INDEXED: indexes[1][:, None]})
         if isinstance(model.run, Decode):
-            made = _over_cache(model, divided, kind, query, weights, cache)
+            made = _over_cache(model, divided, kind, query, weights, cache, indexes)
             return divided.constrain(made, "batch", "queries", "attended_heads", None), cache
     with jax.named_scope("projections"):
         key = product("bsr,rhd->bshd", vectors, weights["key_up"])
@@ -54,23 +59,71 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         shape = (*key.shape[:3], latent.rope_size)
         shared = jnp.broadcast_to(rotary[:, :, None], shape)
         key = jnp.concatenate((key, shared), -1)
-    return causal_attention(model, divided, kind, (query, key, value), places), cache
+    made = causal_attention(model, divided, kind, (query, key, value), places)
+    if indexes:
+        # Which tokens are seen is found, and all are: as many as that where sequences are short.
+        made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
+    return made, cache
+
+
+def _low(model: LanguageModel, latent: Latent, x: jax.Array, weights: Weights) -> jax.Array:
+    """Return what queries are made of: vectors of their rank, or the rows."""
+    if not latent.query_rank:
+        return x
+    low = product("bse,er->bsr", x, weights["query_down"])
+    return normalised(model.style, low, weights, "query_norm")
+
+
+def _indexes(
+    model: LanguageModel,
+    latent: Latent,
+    rows: tuple[jax.Array, jax.Array],
+    weights: Weights,
+    places: Places,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return queries, keys and shares of heads, by which tokens are rated for each query."""
+    x, low = rows
+    rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
+    with jax.named_scope("indexer"):
+        query = product("bsr,rhd->bshd", low, weights["index_query"])
+        key = product("bse,ed->bsd", x, weights["index_key"])
+        key = normalised(_LAYER_NORM, key, weights, "index_norm")
+        query = rotated(query, places, rotation)
+        key = rotated(key[:, :, None], places, rotation)[:, :, 0]
+        share = product("bse,eh->bsh", x, weights["index_share"])
+        scale = (latent.index_heads * latent.index_size) ** -0.5
+        return query, key, share * jnp.asarray(scale, share.dtype)
+
+
+def _most_rated(
+    latent: Latent, indexes: tuple[jax.Array, jax.Array, jax.Array], keys: jax.Array
+) -> jax.Array:
+    """Return the places of the keys that each query sees, (batch, queries, places)."""
+    query, _, share = indexes
+    with jax.named_scope("indexer"):
+        scores = jax.nn.relu(jnp.einsum("bqhd,bkd->bqhk", query, keys))
+        rated = jnp.einsum("bqhk,bqh->bqk", scores, share)
+        return jax.lax.top_k(rated, min(latent.indexed_tokens, keys.shape[1]))[1]
 
 
 def _projected(
-    model: LanguageModel, latent: Latent, x: jax.Array, weights: Weights, places: Places
+    model: LanguageModel,
+    latent: Latent,
+    rows: tuple[jax.Array, jax.Array],
+    weights: Weights,
+    places: Places,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return queries, scaled, and of each token its vector and the part of keys with positions."""
-    style = model.style
-    low = normalised(style, product("bse,er->bsr", x, weights["query_down"]), weights, "query_norm")
+    style, (x, low) = model.style, rows
+    rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
     query = product("bsr,rhd->bshd", low, weights["query_up"])
     size = model.sizes_of_layers.head_size
     plain, turning = query[..., :size], query[..., size:]
-    query = scaled(style, jnp.concatenate((plain, rotated(turning, places)), -1))
+    query = scaled(style, jnp.concatenate((plain, rotated(turning, places, rotation)), -1))
     both = product("bse,el->bsl", x, weights["latent_down"])
     vectors, turning = both[..., : latent.kv_rank], both[..., latent.kv_rank :]
     vectors = normalised(style, vectors, weights, "latent_norm")
-    rotary = rotated(turning[:, :, None], places)[:, :, 0]
+    rotary = rotated(turning[:, :, None], places, rotation)[:, :, 0]
     return query, vectors, rotary
 
 
@@ -81,13 +134,21 @@ def _over_cache(  # noqa: PLR0917 - the pieces of one layer
     query: jax.Array,
     weights: Weights,
     cache: Cache,
+    indexes: tuple[jax.Array, ...],
 ) -> jax.Array:
+    latent = model.latent
+    assert latent is not None  # noqa: S101 - for the type checker
     rank = model.sizes["kv_rank"]
     size = model.sizes_of_layers.head_size
     with jax.named_scope("projections"):
         plain = product("bshd,rhd->bshr", query[..., :size], weights["key_up"])
         query = jnp.concatenate((plain, query[..., size:]), -1)
     keys = cache.read(_CACHED)
+    if indexes and keys.shape[2] > latent.indexed_tokens and query.shape[1] == 1:
+        places = _most_rated(
+            latent, (indexes[0], indexes[1], indexes[2]), cache.read(_INDEXED)[:, 0]
+        )
+        keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
     if model.run.attention == "flashmla":
         made = fused_over_latents(divided, query, keys, value_size=rank)
     else:

@@ -193,12 +193,14 @@ class Model:
 
     ``module`` of settings is where the function ``build`` stands that makes a `Step` of them: it is
     imported with JAX, when it is called. Models that can be cut between layers have ``build_part``
-    there, which takes a `hespas.models.part.Part`, too.
+    there, which takes a `hespas.models.part.Part`, too. ``notes`` say what of the model is left
+    out.
     """
 
     name: str
     summary: str
     settings: Any
+    notes: tuple[str, ...] = ()
 
     @property
     def can_be_cut(self) -> bool:

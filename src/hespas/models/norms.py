@@ -11,49 +11,88 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from hespas.models.language import Style
+from hespas.models.language import RotaryScaling, Style
 
-_EPSILON = 1e-5
 Weights = Mapping[str, Any]
 
 
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
     """Return rows with a mean square of 1, layer norms with a mean of 0 too; in f32, as ``x``."""
+    scaled = plainly_normalised(style, x) * weights[name].astype(x.dtype)
+    bias = weights.get(f"{name}_bias")
+    return scaled if bias is None else scaled + bias.astype(x.dtype)
+
+
+def plainly_normalised(style: Style, x: jax.Array) -> jax.Array:
+    """Return what `normalised` does, before it is multiplied by weights."""
     wide = x.astype(jnp.float32)
     if style.norm == "layer":
         wide = wide - jnp.mean(wide, -1, keepdims=True)
     mean = jnp.mean(jax.lax.square(wide), -1, keepdims=True)
-    scaled = (wide * jax.lax.rsqrt(mean + _EPSILON)).astype(x.dtype) * weights[name].astype(x.dtype)
-    return scaled + weights[f"{name}_bias"].astype(x.dtype) if style.norm == "layer" else scaled
+    return (wide * jax.lax.rsqrt(mean + style.epsilon)).astype(x.dtype)
 
 
 class Places(NamedTuple):
     """Where tokens stand, as all layers take it.
 
-    ``turn`` has the sine and cosine of each one's rotary angles, None without such positions.
-    ``documents`` has each one's document, 0 for none, and which are earlier than which; None where
-    a sequence is one.
+    ``turns`` has the sine and cosine of each one's rotary angles, by how many numbers turn and the
+    base of their periods. ``documents`` has each one's document, 0 for none, and which are earlier
+    than which; None where a sequence is one.
     """
 
-    turn: tuple[jax.Array, jax.Array] | None
+    turns: Mapping[tuple[int, int], tuple[jax.Array, jax.Array]]
     documents: tuple[jax.Array, jax.Array] | None = None
 
 
-def turns(positions: jax.Array, size: int, theta: float) -> tuple[jax.Array, jax.Array]:
+def turns(
+    positions: jax.Array, size: int, theta: float, scaling: RotaryScaling | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Return the sine and cosine of rotary angles of (batch, sequence), for heads of ``size``."""
-    periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
-    angles = positions[:, :, None, None] / periods
-    return jnp.sin(angles), jnp.cos(angles)
+    if scaling is None:
+        periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
+        angles = positions[:, :, None, None] / periods
+        return jnp.sin(angles), jnp.cos(angles)
+    angles = positions[:, :, None, None] * jnp.asarray(_frequencies(size, theta, scaling))
+    return jnp.sin(angles) * scaling.amplitude, jnp.cos(angles) * scaling.amplitude
 
 
-def rotated(x: jax.Array, places: Places) -> jax.Array:
-    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired."""
-    if places.turn is None:
+def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[Any, Any]:
+    """Return by how much each pair of numbers turns from a token to the next, in f32."""
+    plain = theta ** (-2 * np.arange(size // 2) / size)
+    match scaling.kind:
+        case "linear":
+            kept = np.zeros(size // 2)
+        case "llama3":
+            times = scaling.original * plain / (2 * np.pi)
+            kept = np.clip((times - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
+        case "yarn":
+            ends = [_place(size, theta, scaling, times) for times in (scaling.fast, scaling.slow)]
+            if scaling.is_truncated:
+                ends = [np.floor(ends[0]), np.ceil(ends[1])]
+            first, last = max(ends[0], 0.0), min(ends[1], size - 1.0)
+            kept = 1 - np.clip((np.arange(size // 2) - first) / max(last - first, 1e-3), 0, 1)
+    return (plain * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
+
+
+def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
+    """Return which pair turns so many times in the original tokens."""
+    return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
+
+
+def rotated(x: jax.Array, places: Places, rotation: tuple[int, int]) -> jax.Array:
+    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired.
+
+    The ``rotation`` says how many numbers of a head turn, the first ones, and by which periods.
+    """
+    if rotation not in places.turns:
         return x
-    sine, cosine = (each.astype(x.dtype) for each in places.turn)
-    first, second = jnp.split(x, 2, -1)
-    return jnp.concatenate((first * cosine - second * sine, second * cosine + first * sine), -1)
+    sine, cosine = (each.astype(x.dtype) for each in places.turns[rotation])
+    turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
+    first, second = jnp.split(turning, 2, -1)
+    parts = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate([*parts, still] if still.shape[-1] else parts, -1)
 
 
 def scaled(style: Style, query: jax.Array) -> jax.Array:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hespas.models.weights import is_product
+
 SMALL = jnp.float8_e4m3fn
 """The 8-bit type of weights, and of activations where they meet such weights."""
 ACTIVATION_SCALE = 0.05
@@ -48,8 +50,12 @@ def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_multiplied(name: str) -> bool:
     """Return whether a weight of a layer, by its name, is one of a product."""
-    others = ("norm", "bias", "router", "experts")
-    return not any(other in name for other in others)
+    return is_product(name) and not any(other in name for other in ("router", "experts"))
+
+
+def is_stored_small(name: str) -> bool:
+    """Return whether weights that are never trained are stored in 8 bits: experts' are, too."""
+    return is_product(name) and "router" not in name
 
 
 def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
@@ -102,7 +108,7 @@ def stored_order(name: str, rank: int) -> tuple[int, ...]:
     >>> stored_order("query_key_value", 4), stored_order("output", 3), stored_order("experts_up", 3)
     ((1, 2, 3, 0), (2, 0, 1), (0, 2, 1))
     """
-    summed = {"output": (0, 1), ABSORBED: (2,)}.get(name, (0,))
+    summed = (0, 1) if name.endswith("output") else (2,) if name == ABSORBED else (0,)
     if name.startswith("experts_"):
         summed = (1,)
     return (*(at for at in range(rank) if at not in summed), *summed)

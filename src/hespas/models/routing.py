@@ -11,8 +11,8 @@ Dropless products take all rows as they were sorted, with the count of each expe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
-from hespas.models.feed_forward import activated
+from hespas.models.feed_forward import activated, gated
 from hespas.models.language import LanguageModel, Routing, Style
 from hespas.models.part import EXPERT
 from hespas.models.products import (
@@ -40,9 +40,17 @@ Weights = Mapping[str, Any]
 
 
 def through_experts(
-    model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights
+    model: LanguageModel,
+    divided: Divided,
+    x: jax.Array,
+    weights: Weights,
+    sent: jax.Array | None = None,
 ) -> jax.Array:
-    """Return what the experts make of (batch, sequence, embedding), each token's own summed."""
+    """Return what the experts make of (batch, sequence, embedding), each token's own summed.
+
+    The router reads ``x``; experts are ``sent`` others in their place, where these are given.
+    """
+    sent = x if sent is None else sent
     routing = model.routing
     assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
     # Weights are cast where they lie, and gathered in the narrower type.
@@ -50,7 +58,7 @@ def through_experts(
         name: each
         if isinstance(each := weights[name], tuple)
         else divided.constrain(each.astype(x.dtype), *dimensions)
-        for name, dimensions in routing_weights(routing).items()
+        for name, dimensions in routing_weights(model.style, routing).items()
     }
     # The width of an expert stays divided; all else of it is whole.
     widths = divided.spec("expert_mlp")[0]
@@ -58,22 +66,27 @@ def through_experts(
     specs = {
         "router": PartitionSpec(),
         "router_bias": PartitionSpec(),
+        "router_logit_bias": PartitionSpec(),
+        "router_expert_scales": PartitionSpec(),
         "experts_gate": PartitionSpec(experts, None, widths),
         "experts_up": PartitionSpec(experts, None, widths),
         "experts_down": PartitionSpec(experts, widths, None),
+        "experts_gate_bias": PartitionSpec(experts, widths),
+        "experts_up_bias": PartitionSpec(experts, widths),
+        "experts_down_bias": PartitionSpec(experts, None),
     }
     rows = divided.spec("batch", "sequence", None)
     routed = partial(_routed, routing, model.style, divided)
     if not divided.mesh.names:
-        return routed(own, x)
+        return routed(own, x, sent)
     mapped = jax.shard_map(
         routed,
-        in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows),
+        in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows, rows),
         out_specs=rows,
         axis_names=set(divided.mesh.names),
         check_vma=False,
     )
-    return mapped(own, x)
+    return mapped(own, x, sent)
 
 
 def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
@@ -83,23 +96,33 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
     return PartitionSpec(*(spec[at] for at in stored_order(name, len(spec)))), PartitionSpec()
 
 
-def _routed(
-    routing: Routing, style: Style, divided: Divided, weights: Weights, x: jax.Array
+def _routed(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    x: jax.Array,
+    sent: jax.Array,
 ) -> jax.Array:
     """Return what the experts make of a device's tokens."""
-    tokens = x.reshape(-1, x.shape[-1])
+    tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
     if routing.expert_groups > 1 and divided.mesh.size(EXPERT) > 1:
-        out = _through_groups(routing, style, divided, weights, tokens)
+        out = _through_groups(routing, style, divided, weights, tokens, rows)
     else:
-        out = _through_all(routing, style, divided, weights, tokens)
+        out = _through_all(routing, style, divided, weights, tokens, rows)
     with jax.named_scope("combine"):
         if divided.spec("expert_mlp")[0] is not None:
             out = lax.psum(out, divided.spec("expert_mlp")[0])
-        return out.reshape(x.shape)
+        return out.reshape(sent.shape)
 
 
-def _through_all(
-    routing: Routing, style: Style, divided: Divided, weights: Weights, tokens: jax.Array
+def _through_all(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    tokens: jax.Array,
+    rows: jax.Array,
 ) -> jax.Array:
     """Return what the experts that a token chose make of it, each sent its own copy."""
     with jax.named_scope("router"):
@@ -108,21 +131,31 @@ def _through_all(
             chosen, targets=routing.experts, capacity_percent=routing.capacity_percent
         )
     exchange, dtype = _exchange(routing, divided, Among.ALL), routing.exchange_dtype
+    if routing.style.scales_inputs:
+        rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(-1, rows.shape[-1])
+        packing = replace(packing, choices=1)
     if routing.dropless:
-        made = _dropless(style, weights, tokens, packing)
+        made = _dropless(style, divided, weights, rows, packing)
     else:
         with jax.named_scope("dispatch"):
-            arrived = _to_experts(exchange, dtype, packing.packed(tokens))
-        made = _products(style, weights, arrived)
+            arrived = _to_experts(exchange, dtype, packing.packed(rows))
+        made = _products(style, divided, weights, arrived)
         with jax.named_scope("combine"):
             made = packing.unpacked(_from_experts(exchange, dtype, made))
     with jax.named_scope("combine"):
         by_choice = made.reshape(*chosen.shape, -1)
-        return jnp.einsum("tk,tkd->td", gates.astype(tokens.dtype), by_choice)
+        if routing.style.scales_inputs:
+            return jnp.sum(by_choice, 1)
+        return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
 
 
-def _through_groups(
-    routing: Routing, style: Style, divided: Divided, weights: Weights, tokens: jax.Array
+def _through_groups(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    tokens: jax.Array,
+    rows: jax.Array,
 ) -> jax.Array:
     """Return what experts make of each token, which is sent once to each group that it chose.
 
@@ -133,7 +166,7 @@ def _through_groups(
     groups, dtype = routing.expert_groups, routing.exchange_dtype
     between = _exchange(routing, divided, Among.GROUPS)
     inside = _exchange(routing, divided, Among.MEMBERS)
-    width = tokens.shape[-1]
+    width = rows.shape[-1]
     with jax.named_scope("router"):
         gates, chosen_groups, chosen = _choice_in_groups(routing, tokens, weights)
         to_groups = Packing.of(
@@ -142,7 +175,7 @@ def _through_groups(
         # What a token chose in a group goes there with it, from 1 on: 0 is for places without one.
         choices = jnp.concatenate([gates, 1 + chosen.astype(gates.dtype)], -1)
     with jax.named_scope("dispatch"):
-        there = _to_experts(between, dtype, to_groups.packed(tokens)).reshape(-1, width)
+        there = _to_experts(between, dtype, to_groups.packed(rows)).reshape(-1, width)
         sent = to_groups.packed_choices(choices.reshape(-1, choices.shape[-1]))
         gates, chosen = jnp.split(between.there(sent).reshape(len(there), -1), 2, -1)
         experts = routing.experts // groups
@@ -153,11 +186,11 @@ def _through_groups(
             capacity_percent=100,
         )
         arrived = _to_experts(inside, dtype, to_experts.packed(there))
-    made = _products(style, weights, arrived)
+    made = _products(style, divided, weights, arrived)
     with jax.named_scope("combine"):
         returned = to_experts.unpacked(_from_experts(inside, dtype, made))
         by_choice = returned.reshape(*chosen.shape, -1)
-        summed = jnp.einsum("tk,tkd->td", gates.astype(tokens.dtype), by_choice)
+        summed = jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
         back = _from_experts(between, dtype, summed.reshape(groups, -1, width))
         return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
 
@@ -168,14 +201,33 @@ def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.
         gates, groups, chosen = _choice_in_groups(routing, tokens, weights)
         chosen += groups[..., None] * (routing.experts // routing.expert_groups)
         return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
-    logits = (tokens @ weights["router"]).astype(jnp.float32)
-    if routing.gate == "softmax":
+    logits = _logits(tokens, weights)
+    if routing.gate == "softmax" and routing.style.normalised:
         best, chosen = lax.top_k(logits, routing.chosen)
-        return jax.nn.softmax(best, -1), chosen
-    scores = jax.nn.sigmoid(logits)
-    _, chosen = lax.top_k(scores + weights["router_bias"].astype(jnp.float32), routing.chosen)
+        gates = jax.nn.softmax(best, -1)
+        if "router_expert_scales" in weights:
+            gates = gates * weights["router_expert_scales"].astype(jnp.float32)[chosen]
+        return _scaled(routing, gates), chosen
+    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jax.nn.softmax(logits, -1)
+    _, chosen = lax.top_k(scores + _correction(weights), routing.chosen)
     best = jnp.take_along_axis(scores, chosen, -1)
-    return best / jnp.sum(best, -1, keepdims=True), chosen
+    if routing.style.normalised:
+        best = best / jnp.sum(best, -1, keepdims=True)
+    return _scaled(routing, best), chosen
+
+
+def _scaled(routing: Routing, gates: jax.Array) -> jax.Array:
+    return gates if routing.style.scale == 1 else gates * routing.style.scale
+
+
+def _logits(tokens: jax.Array, weights: Weights) -> jax.Array:
+    logits = (tokens @ weights["router"]).astype(jnp.float32)
+    bias = weights.get("router_logit_bias")
+    return logits if bias is None else logits + bias.astype(jnp.float32)
+
+
+def _correction(weights: Weights) -> jax.Array:
+    return weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
 
 
 def _choice_in_groups(
@@ -186,43 +238,73 @@ def _choice_in_groups(
     A group's score is the sum of those of its experts that would be chosen.
     """
     each = routing.chosen // routing.chosen_groups
-    logits = (tokens @ weights["router"]).astype(jnp.float32)
+    logits = _logits(tokens, weights)
     scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jnp.exp(logits)
-    bias = weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
-    by_group = (scores + bias).reshape(len(tokens), routing.expert_groups, -1)
+    by_group = (scores + _correction(weights)).reshape(len(tokens), routing.expert_groups, -1)
     best, experts = lax.top_k(by_group, each)
     _, groups = lax.top_k(jnp.sum(best, -1), routing.chosen_groups)
     chosen = jnp.take_along_axis(experts, groups[..., None], 1)
     of_groups = scores.reshape(by_group.shape)
     of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
     gates = jnp.take_along_axis(of_chosen, chosen, -1)
-    return gates / jnp.sum(gates, (1, 2), keepdims=True), groups, chosen
+    gates = _scaled(routing, gates / jnp.sum(gates, (1, 2), keepdims=True))
+    return gates, groups, chosen
 
 
-def _products(style: Style, weights: Weights, arrived: jax.Array) -> jax.Array:
+def _products(style: Style, divided: Divided, weights: Weights, arrived: jax.Array) -> jax.Array:
     """Return what a device's experts make of (experts, rows, embedding)."""
+
+    def through(x: jax.Array, name: str) -> jax.Array:
+        equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
+        made = product(equation, x, weights[name])
+        bias = _expert_bias(divided, weights, name)
+        return made if bias is None else made + bias[:, None].astype(made.dtype)
+
     with jax.named_scope("experts"):
-        gate = checkpoint_name(
-            product("ecd,edf->ecf", arrived, weights["experts_gate"]), "mlp_gate"
-        )
-        up = checkpoint_name(product("ecd,edf->ecf", arrived, weights["experts_up"]), "mlp_up")
-        made = product("ecf,efd->ecd", activated(style, gate) * up, weights["experts_down"])
-        return checkpoint_name(made, "mlp_down")
+        return _through_expert(style, arrived, through)
 
 
-def _dropless(style: Style, weights: Weights, tokens: jax.Array, packing: Packing) -> jax.Array:
+def _dropless(
+    style: Style, divided: Divided, weights: Weights, rows: jax.Array, packing: Packing
+) -> jax.Array:
     """Return what the experts make of each choice, a row for each."""
     order, counts = packing.order, packing.counts
     with jax.named_scope("dispatch"):
-        sent = tokens[order // packing.choices]
+        sent = rows[order // packing.choices]
+
+    def through(x: jax.Array, name: str) -> jax.Array:
+        made = grouped_product(x, weights[name], counts)
+        bias = _expert_bias(divided, weights, name)
+        if bias is None:
+            return made
+        return made + jnp.repeat(
+            bias.astype(made.dtype), counts, axis=0, total_repeat_length=len(x)
+        )
+
     with jax.named_scope("experts"):
-        gate = checkpoint_name(grouped_product(sent, weights["experts_gate"], counts), "mlp_gate")
-        up = checkpoint_name(grouped_product(sent, weights["experts_up"], counts), "mlp_up")
-        made = grouped_product(activated(style, gate) * up, weights["experts_down"], counts)
-        made = checkpoint_name(made, "mlp_down")
+        made = _through_expert(style, sent, through)
     with jax.named_scope("combine"):
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         return made[back]
+
+
+def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
+    """Return what experts make of rows; ``through`` multiplies them by the weights of a name."""
+    if style.gated:
+        gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
+        inner = gated(style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+    else:
+        inner = activated(style, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+    return checkpoint_name(through(inner, "experts_down"), "mlp_down")
+
+
+def _expert_bias(divided: Divided, weights: Weights, name: str) -> jax.Array | None:
+    """Return the bias of experts; what devices sum afterwards has its part on each."""
+    bias = weights.get(f"{name}_bias")
+    if bias is None or name != "experts_down":
+        return bias
+    axes = divided.spec("expert_mlp")[0] or ()
+    return bias / divided.mesh.size(*((axes,) if isinstance(axes, str) else axes))
 
 
 class Among(Enum):

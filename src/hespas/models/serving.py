@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from hespas.models.cache import F8, Cache, cache_shapes
 from hespas.models.language import Decode, LanguageModel, Prefill, Training
 from hespas.models.model import Step
-from hespas.models.products import ABSORBED, SMALL, stored_order
+from hespas.models.products import ABSORBED, SMALL, is_stored_small, stored_order
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
 
@@ -31,14 +31,13 @@ def build(settings: LanguageModel) -> Step:
     decoder = Transformer(model=settings, divided=_divided(settings))
     divided = decoder.divided
     weights = _weights(decoder, run.weight_dtype)
-    layers = range(settings.sizes_of_layers.layers)
     arguments: dict[str, Any] = {
         "tokens": divided.array("batch", "sequence", dtype=jnp.int32),
         "position": divided.array(dtype=jnp.int32),
     }
     if run.page_size:
         arguments["pages"] = divided.array("batch", "pages_of_sequence", dtype=jnp.int32)
-    caches = [cache_shapes(settings, divided) for _ in layers]
+    caches = [cache_shapes(settings, decoder.divided_of(kind), kind) for kind in settings.kinds]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, caches)
 
     def step(weights: Any, caches: Any, given: Any) -> tuple[jax.Array, Any]:
@@ -84,10 +83,7 @@ def _weights(decoder: Transformer, name: str) -> Any:
         return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding.update(spec=spec)), scale
 
     layers = [
-        {
-            each: leaf if "bias" in each or each.startswith("router") else small(each, leaf)
-            for each, leaf in layer.items()
-        }
+        {each: small(each, leaf) if is_stored_small(each) else leaf for each, leaf in layer.items()}
         for layer in weights["first_layers"]
     ]
     return weights | {"first_layers": layers}

@@ -11,7 +11,7 @@ norms of `norms`. A step is made of it by `hespas.models.training` or `hespas.mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,22 @@ from hespas.models.attention import cached_attention, causal_attention, earlier,
 from hespas.models.cache import Cache
 from hespas.models.feed_forward import feed_forward
 from hespas.models.kernels import platform_of
-from hespas.models.language import Decode, LanguageModel, LayerKind, Training
+from hespas.models.language import (
+    Decode,
+    LanguageModel,
+    LayerKind,
+    RotaryScaling,
+    Routing,
+    Style,
+    Training,
+)
 from hespas.models.latent import latent_attention
-from hespas.models.norms import Places, normalised, rotated, scaled, turns
+from hespas.models.norms import Places, normalised, plainly_normalised, rotated, scaled, turns
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
+from hespas.models.recurrent import through_delta, through_state_space
 from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided, dtype_named
-from hespas.models.weights import MERGED, SHARED_EXPERTS, layer_weights, outer_weights
+from hespas.models.weights import BESIDE, MERGED, SHARED, layer_weights, outer_weights
 
 Weights = Mapping[str, Any]
 _TOKENS = ("inputs", "positions", "targets")
@@ -87,6 +96,7 @@ class Transformer:
 
         def made(kind: LayerKind, *stacked: str) -> dict[str, Any]:
             shapes = layer_weights(self.model, kind)
+            array = partial(self.divided_of(kind).array, dtype=dtype)
             return {name: array(*stacked, *dimensions) for name, dimensions in shapes.items()}
 
         weights: dict[str, Any] = {
@@ -103,7 +113,12 @@ class Transformer:
     @property
     def is_looped(self) -> bool:
         """Whether the layers are a loop."""
-        return isinstance(self.model.run, Training) and self.model.run.scan
+        run = self.model.run
+        return isinstance(run, Training) and run.scan and self.model.plan.times > 0
+
+    def divided_of(self, kind: LayerKind) -> Divided:
+        """Return the sizes of dimensions in layers of a kind, and how they are divided."""
+        return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
 
     def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
         """Return the abstract weights of a part of the model: layers, and what stands around."""
@@ -161,6 +176,9 @@ class Transformer:
                 x = table[inputs]
             # Devices that share the tokens of a sequence between products look up whole ones.
             x = self._between(self.divided.constrain(x, "batch", "sequence", None))
+            scale = self.model.style.embedding_scale
+            if scale != 1:
+                x = x * jnp.asarray(scale, x.dtype)
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
             return self._between(x)
@@ -204,15 +222,19 @@ class Transformer:
 
     def _places(self, batch: Weights) -> Places:
         """Return where tokens stand, made once for all layers, outside of their loop."""
-        sizes, latent = self.model.sizes_of_layers, self.model.latent
-        size = latent.rope_size if latent is not None else sizes.head_size
-        theta, length = sizes.rope_theta, batch["positions"].shape[1]
-        segments = batch.get("segments")
+        positions, segments = batch["positions"], batch.get("segments")
+        length = positions.shape[1]
+        rotations = sorted({self.model.rotation(kind) for kind in self.model.kinds} - {(0, 0)})
         with jax.named_scope("positions"):
             return Places(
-                turn=turns(batch["positions"], size, theta) if theta else None,
+                turns={each: turns(positions, *each, self._scaling(each)) for each in rotations},
                 documents=None if segments is None else (segments, earlier(length, length)),
             )
+
+    def _scaling(self, rotation: tuple[int, int]) -> RotaryScaling | None:
+        """Return how positions are scaled: those with the model's own periods are."""
+        is_own = rotation[1] == self.model.sizes_of_layers.rope_theta
+        return self.model.style.rotary_scaling if is_own else None
 
     def logits(self, x: jax.Array, weights: Weights) -> jax.Array:
         """Return the logits of each token, in f32."""
@@ -225,6 +247,8 @@ class Transformer:
             else:
                 logits = product("bse,ev->bsv", x, weights["head"])
             logits = logits.astype(jnp.float32)
+            if style.logit_scale != 1:
+                logits = logits * style.logit_scale
             if style.logit_cap:
                 logits = style.logit_cap * jnp.tanh(logits / style.logit_cap)
             return self.divided.constrain(logits, "batch", "sequence", "vocabulary")
@@ -275,21 +299,49 @@ class Transformer:
         cache: Cache | None,
     ) -> tuple[jax.Array, Cache | None]:
         style = self.model.style
-        with jax.named_scope("norm"):
-            hidden = self._normed(self._between(x), weights, "attention_norm")
+        if kind.mixer != "none":
+            with jax.named_scope("norm"):
+                hidden = self._normed(self._between(x), weights, "attention_norm")
+            made, cache = self._mixed(kind, hidden, weights, places, cache)
+            x = self._added(x, self._after(made, weights, "after_attention_norm"))
+        if kind.feeds_forward:
+            with jax.named_scope("norm"):
+                hidden = self._normed(x, weights, "mlp_norm")
+            with jax.named_scope("mlp"):
+                made = self._fed_forward(kind, x, hidden, weights)
+            x = self._added(x, self._after(made, weights, "after_mlp_norm"))
+        if style.scales_layers:
+            x = x * weights["layer_scale"].astype(x.dtype)
+        return self._between(x), cache
+
+    def _mixed(
+        self,
+        kind: LayerKind,
+        hidden: jax.Array,
+        weights: Weights,
+        places: Places,
+        cache: Cache | None,
+    ) -> tuple[jax.Array, Cache | None]:
+        """Return what the layer's mixer makes of rows, and its cache."""
+        model, divided = self.model, self.divided_of(kind)
+        if kind.mixer != "attention":
+            through = through_state_space if kind.mixer == "state_space" else through_delta
+            made, cache = through(model, divided, hidden, weights, cache)
+            return checkpoint_name(self._between(made), "output_projection"), cache
         with jax.named_scope("attention"):
             context, cache = self._attention(kind, hidden, weights, places, cache)
+            if model.style.output_gate:
+                gate = product("bse,ehd->bshd", hidden, weights["query_gate"])
+                context = context * jax.nn.sigmoid(gate)
             with jax.named_scope("output"):
                 made = product("bshd,hde->bse", context, weights["output"])
-                if style.biases:
+                if model.style.attention_biases == "all":
                     made = made + weights["output_bias"].astype(made.dtype)
-                made = checkpoint_name(self._between(made), "output_projection")
-        x = x + self._after(made, weights, "after_attention_norm")
-        with jax.named_scope("norm"):
-            hidden = self._normed(x, weights, "mlp_norm")
-        with jax.named_scope("mlp"):
-            made = checkpoint_name(self._between(self._mlp(kind, hidden, weights)), "mlp_down")
-        return self._between(x + self._after(made, weights, "after_mlp_norm")), cache
+                return checkpoint_name(self._between(made), "output_projection"), cache
+
+    def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
+        scale = self.model.style.residual_scale
+        return x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
 
     def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         if not self.model.style.norms_after:
@@ -297,15 +349,45 @@ class Transformer:
         with jax.named_scope("norm"):
             return normalised(self.model.style, x, weights, name)
 
-    def _mlp(self, kind: LayerKind, x: jax.Array, weights: Weights) -> jax.Array:
-        style, routing = self.model.style, self.model.routing
+    def _fed_forward(
+        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
+    ) -> jax.Array:
+        """Return what follows the mixer makes of normalised rows; ``x`` are those before."""
+        style, routing, divided = self.model.style, self.model.routing, self.divided_of(kind)
         if not kind.is_routed or routing is None:
-            return feed_forward(style, self.divided, x, weights)
-        made = through_experts(self.model, self.divided, x, weights)
-        if not routing.shared_experts:
+            made = feed_forward(style, divided, hidden, weights)
+        elif routing.style.beside_dense:
+            made = self._beside(x, hidden, weights)
+        else:
+            made = self._through_experts(routing, hidden, weights)
+        return checkpoint_name(self._between(made), "mlp_down")
+
+    def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
+        style, divided = self.model.style, self.divided
+        sent = product("bse,el->bsl", x, weights["latent_in"]) if routing.latent_size else None
+        made = through_experts(self.model, divided, x, weights, sent)
+        if routing.latent_size:
+            made = product("bsl,le->bse", made, weights["latent_out"])
+        if not routing.shared_width:
             return made
         with jax.named_scope("shared"):
-            return made + feed_forward(style, self.divided, x, weights, SHARED_EXPERTS)
+            shared = feed_forward(style, divided, x, weights, SHARED)
+            if routing.style.shared_gate:
+                shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
+            return made + shared
+
+    def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
+        """Return the sum of a dense layer and of experts, each with norms of its own."""
+        style = self.model.style
+        after_dense, before_experts, after_experts = BESIDE
+        made = normalised(
+            style, feed_forward(style, self.divided, hidden, weights), weights, after_dense
+        )
+        scores = plainly_normalised(style, x) * weights["router_scale_norm"].astype(x.dtype)
+        scores = scores * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
+        sent = normalised(style, x, weights, before_experts)
+        routed = through_experts(self.model, self.divided, scores, weights, sent)
+        return made + normalised(style, routed, weights, after_experts)
 
     def _attention(
         self,
@@ -315,24 +397,30 @@ class Transformer:
         places: Places,
         cache: Cache | None,
     ) -> tuple[jax.Array, Cache | None]:
-        model, divided = self.model, self.divided
+        model, divided = self.model, self.divided_of(kind)
+        style = model.style
         if model.latent is not None:
             return latent_attention(model, divided, kind, x, weights, places, cache)
         with jax.named_scope("projections"):
-            query, key, value = self._projected(x, weights)
-        query = scaled(model.style, query)
+            query, key, value = self._projected(kind, x, weights)
+        query = scaled(style, query)
         with jax.named_scope("rotary"):
-            query, key = rotated(query, places), rotated(key, places)
+            rotation = model.rotation(kind)
+            query, key = rotated(query, places, rotation), rotated(key, places, rotation)
+            if style.norms_after_rotation and kind.rotates:
+                query = scaled(style, plainly_normalised(style, query))
+                key = plainly_normalised(style, key)
+        sinks = weights.get("sinks_bias")
         if cache is not None:
             cache = cache.written(keys=jnp.swapaxes(key, 1, 2), values=jnp.swapaxes(value, 1, 2))
             if isinstance(model.run, Decode):
-                if model.run.attention == "cudnn":
+                if model.attention_of(kind) == "cudnn":
                     return fused_over_cache(model, divided, kind, query, cache), cache
                 cached = (cache.read("keys"), cache.read("values"))
-                return cached_attention(model, kind, query, cached), cache
-        return causal_attention(model, divided, kind, (query, key, value), places), cache
+                return cached_attention(model, kind, query, cached, sinks), cache
+        return causal_attention(model, divided, kind, (query, key, value), places, sinks), cache
 
-    def _projected(self, x: jax.Array, weights: Weights) -> list[jax.Array]:
+    def _projected(self, kind: LayerKind, x: jax.Array, weights: Weights) -> list[jax.Array]:
         """Return queries, keys and values."""
         style = self.model.style
         if MERGED in weights:
@@ -341,27 +429,32 @@ class Transformer:
             shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
             made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
         else:
-            made = [product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED]
-        if style.biases:
+            made = [
+                product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED if name in weights
+            ]
+            made += made[1:] if kind.value_is_key else []
+        if style.attention_biases != "none":
             made = [
                 one + weights[f"{name}_bias"].astype(one.dtype)
                 for one, name in zip(made, _PROJECTED, strict=True)
             ]
-        if style.norms_of_heads:
-            query, key, value = made
-            made = [
-                normalised(style, query, weights, "query_norm"),
-                normalised(style, key, weights, "key_norm"),
-                value,
-            ]
-        return made
+        query, key, value = made
+        norm = _normalised_rows if style.norms_of_rows else normalised
+        if style.norms_of_heads or style.norms_of_rows:
+            query = norm(style, query, weights, "query_norm")
+            key = norm(style, key, weights, "key_norm")
+        if style.norms_of_values:
+            value = plainly_normalised(style, value)
+        return [query, key, value]
 
     def _normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         """Return the rows of a norm that go into a product.
 
         Where they are divided between products, the whole norm is, and its result is gathered.
         """
-        hidden = normalised(self.model.style, x, weights, name)
+        style = self.model.style
+        is_bare = name != "norm" and not style.norms_before
+        hidden = x if is_bare else normalised(style, x, weights, name)
         run = self.model.run
         if isinstance(run, Training) and run.sequence_parallel:
             hidden = self._between(hidden)
@@ -376,6 +469,12 @@ class Transformer:
     def _between(self, x: jax.Array) -> jax.Array:
         """Ask for the rows that stand between products."""
         return self.divided.constrain(x, "batch", "norm_sequence", None)
+
+
+def _normalised_rows(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+    """Return rows of (batch, sequence, heads, size) normalised over all heads together."""
+    flat = x.reshape(*x.shape[:2], -1)
+    return normalised(style, flat, {name: weights[name].reshape(-1)}, name).reshape(x.shape)
 
 
 def _behind(before: BeforeLayer, layer: Any) -> Any:

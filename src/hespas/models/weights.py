@@ -1,20 +1,27 @@
-"""The weights of a language model by name, what its layers keep, and the dimensions of each.
+"""The weights of a decoder by name, with the names of their dimensions; without JAX.
 
-Importing this does not import JAX.
+They are said once: steps are built from them, and parameters, FLOPs and memory counted.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from hespas.models.language import LanguageModel, LayerKind, Routing, Style, Training
+from hespas.models.language import (
+    LanguageModel,
+    Latent,
+    LayerKind,
+    Routing,
+    StateSpace,
+    Style,
+    Training,
+)
 from hespas.models.model import TYPE_BYTES
 
 Shapes = dict[str, tuple[str, ...]]
 Arrays = tuple[tuple[str, ...], ...]
-MERGED, SHARED_EXPERTS = "query_key_value", "shared_"
-"""The product of queries, keys and values in one; what weights of shared experts begin with."""
 _KEEPS_PRODUCTS = "minimal_with_context"
 _PROJECTIONS = (
     ("batch", "sequence", "heads", "head_size"),
@@ -28,34 +35,291 @@ _LATENT = (
 )
 _WIDTH = ("batch", "sequence", "mlp")
 _SHARED_WIDTH = ("batch", "sequence", "shared_mlp")
+SHARED = "shared_"
+"""What the names of weights of shared experts begin with."""
+MERGED = "query_key_value"
+BESIDE = ("after_dense_norm", "before_experts_norm", "after_experts_norm")
+"""The norms of experts that stand beside a dense layer."""
+_KEY: Shapes = {"key": ("embedding", "kv_heads", "head_size")}
+HIDDEN = ("state_heads", "state_head_size")
+_GROUPS = ("state_groups", "state_size")
+_KEYS = ("delta_key_heads", "delta_key_size")
+VALUES = ("delta_heads", "delta_value_size")
+CONVOLVED = {
+    "state_input": HIDDEN,
+    "state_key": _GROUPS,
+    "state_query": _GROUPS,
+    "delta_query": _KEYS,
+    "delta_key": _KEYS,
+    "delta_value": VALUES,
+}
+"""What is convolved, with its dimensions."""
+_DELTA_STATE = ("delta_heads", "delta_key_size", "delta_value_size")
 
 
 def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    """Return the dimensions of a layer's weights."""
-    style, routing, merged = model.style, model.routing, model.merges_products
-    names = ["attention_norm", "mlp_norm"]
-    if style.norms_after:
-        names += ["after_attention_norm", "after_mlp_norm"]
+    """Return the dimensions of a layer's weights, by name."""
+    style, routing = model.style, model.routing
+    norms = [
+        *(["attention_norm"] if style.norms_before and kind.mixer != "none" else []),
+        *(["mlp_norm"] if style.norms_before and kind.feeds_forward else []),
+        *(["after_attention_norm", "after_mlp_norm"] if style.norms_after else []),
+    ]
     shapes: Shapes = {}
-    for name in names:
-        shapes |= _norm(style, name)
-    shapes |= _latent(model) if model.latent is not None else _grouped(model)
-    if not kind.is_routed or routing is None:
-        return shapes | _feed_forward(style, "mlp", merged=merged)
-    shapes |= routing_weights(routing)
-    if routing.shared_experts:
-        shapes |= _feed_forward(style, "shared_mlp", SHARED_EXPERTS, merged=merged)
+    for name in norms:
+        shapes |= norm_weights(style, name)
+    if style.scales_layers:
+        shapes["layer_scale"] = ("one",)
+    shapes |= _mixer_weights(model, kind)
+    if not kind.feeds_forward:
+        return shapes
+    if kind.is_routed and routing is not None:
+        shapes |= _routed_weights(model, routing)
+        if not routing.style.beside_dense:
+            return shapes
+    return shapes | feed_forward_weights(style, "mlp", merged=model.merges_products)
+
+
+def _mixer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    match kind.mixer:
+        case "attention" if model.latent is not None:
+            return _latent_weights(model.style, model.latent)
+        case "attention":
+            return _grouped_weights(model, kind)
+        case "state_space":
+            return _state_space_weights(model.state_space)
+        case "delta":
+            return _DELTA_WEIGHTS
+        case "none":
+            return {}
+
+
+def _routed_weights(model: LanguageModel, routing: Routing) -> Shapes:
+    style = model.style
+    shapes = routing_weights(style, routing)
+    if routing.shared_width:
+        merged = model.merges_products
+        shapes |= feed_forward_weights(style, "shared_mlp", SHARED, merged=merged)
+    if routing.style.shared_gate:
+        shapes["shared_router"] = ("embedding", "one")
+    if routing.latent_size:
+        shapes |= {
+            "latent_in": ("embedding", "expert_row"),
+            "latent_out": ("expert_row", "embedding"),
+        }
+    if routing.style.beside_dense:
+        for name in BESIDE:
+            shapes |= norm_weights(style, name)
+        shapes["router_scale_norm"] = ("norm",)
+    return shapes
+
+
+def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    style = model.style
+    shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
+    if model.merges_products and not style.output_gate and not kind.value_is_key:
+        shapes |= {MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
+    else:
+        shapes |= {"query": ("embedding", "heads", "head_size"), **_KEY}
+        if not kind.value_is_key:
+            shapes["value"] = ("embedding", "kv_heads", "head_size")
+    if style.output_gate:
+        shapes["query_gate"] = ("embedding", "heads", "head_size")
+    if style.attention_biases != "none":
+        shapes |= {
+            "query_bias": ("heads", "head_size"),
+            "key_bias": ("kv_heads", "head_size"),
+            "value_bias": ("kv_heads", "head_size"),
+        }
+    if style.attention_biases == "all":
+        shapes["output_bias"] = ("norm",)
+    if style.norms_of_heads:
+        shapes |= {"query_norm": ("head_size",), "key_norm": ("head_size",)}
+    if style.norms_of_rows:
+        shapes |= {"query_norm": ("heads", "head_size"), "key_norm": ("kv_heads", "head_size")}
+    if style.sinks:
+        shapes["sinks_bias"] = ("heads",)
     return shapes
 
 
 def outer_weights(model: LanguageModel) -> Shapes:
-    """Return the dimensions of the weights before and behind the layers."""
-    shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **_norm(model.style, "norm")}
+    """Return the dimensions of the weights before and behind the layers, by name."""
+    shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
     if not model.style.tied:
         shapes["head"] = ("embedding", "vocabulary")
     if model.style.learned_positions:
         shapes["positions"] = ("positions", "embedding")
     return shapes
+
+
+def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
+    """Return the dimensions of the weights; ``width`` names the inner dimension.
+
+    Where products are ``merged``, the gate and what it multiplies are one.
+    """
+    weights: Shapes = {f"{prefix}down": (width, "embedding")}
+    if style.gated and merged:
+        weights[f"{prefix}gate_up"] = ("embedding", "two", width)
+    else:
+        weights[f"{prefix}up"] = ("embedding", width)
+        if style.gated:
+            weights[f"{prefix}gate"] = ("embedding", width)
+    if style.mlp_biases:
+        weights |= {f"{prefix}up_bias": (width,), f"{prefix}down_bias": ("norm",)}
+    return weights
+
+
+def routing_weights(style: Style, routing: Routing) -> Shapes:
+    """Return the dimensions of the router's weights and of the experts'."""
+    row = "expert_row" if routing.latent_size else "embedding"
+    shapes: Shapes = {"router": ("embedding", "choices")}
+    if routing.gate == "sigmoid" and routing.style.corrected:
+        shapes["router_bias"] = ("choices",)
+    if routing.style.logit_biases:
+        shapes["router_logit_bias"] = ("choices",)
+    if routing.style.beside_dense:
+        shapes["router_expert_scales"] = ("choices",)
+    inputs = ("experts_gate", "experts_up") if style.gated else ("experts_up",)
+    shapes |= dict.fromkeys(inputs, ("experts", row, "expert_mlp"))
+    shapes["experts_down"] = ("experts", "expert_mlp", row)
+    if routing.style.biases:
+        shapes |= {f"{name}_bias": ("experts", "expert_mlp") for name in inputs}
+        shapes["experts_down_bias"] = ("experts", "norm")
+    return shapes
+
+
+def _latent_weights(style: Style, latent: Latent) -> Shapes:
+    queries: Shapes = {"query_up": ("embedding", "heads", "query_size")}
+    if latent.query_rank:
+        queries = {
+            "query_down": ("embedding", "query_rank"),
+            **norm_weights(style, "query_norm", "query_norm"),
+            "query_up": ("query_rank", "heads", "query_size"),
+        }
+    indexer: Shapes = {}
+    if latent.indexed_tokens:
+        indexer = {
+            "index_query": ("query_rank", "index_heads", "index_size"),
+            "index_key": ("embedding", "index_size"),
+            "index_norm": ("index_size",),
+            "index_norm_bias": ("index_size",),
+            "index_share": ("embedding", "index_heads"),
+        }
+    return {
+        **queries,
+        "latent_down": ("embedding", "latent"),
+        **norm_weights(style, "latent_norm", "latent_norm"),
+        "key_up": ("kv_rank", "heads", "head_size"),
+        "value_up": ("kv_rank", "heads", "value_size"),
+        "output": ("heads", "value_size", "embedding"),
+        **indexer,
+    }
+
+
+def norm_weights(style: Style, name: str, dimension: str = "norm") -> Shapes:
+    """Return the dimensions of a norm's weights."""
+    is_biased = style.norm == "layer" and style.norm_biases
+    bias: Shapes = {f"{name}_bias": (dimension,)} if is_biased else {}
+    return {name: (dimension,), **bias}
+
+
+def _state_space_weights(space: StateSpace | None) -> Shapes:
+    convolved = ("state_input", "state_key", "state_query")
+    biases = convolved if space is None or space.convolution_biases else ()
+    return {
+        "state_gate": ("embedding", *HIDDEN),
+        **{name: ("embedding", *CONVOLVED[name]) for name in convolved},
+        "state_step": ("embedding", "state_heads"),
+        **{f"{name}_filter": ("convolution", *CONVOLVED[name]) for name in convolved},
+        **{f"{name}_filter_bias": CONVOLVED[name] for name in biases},
+        "state_decay": ("state_heads",),
+        "state_step_bias": ("state_heads",),
+        "state_skip_scale": ("state_heads",),
+        "state_norm": HIDDEN,
+        "state_output": (*HIDDEN, "embedding"),
+    }
+
+
+_DELTA_WEIGHTS: Shapes = {
+    **{
+        name: ("embedding", *CONVOLVED[name])
+        for name in ("delta_query", "delta_key", "delta_value")
+    },
+    "delta_gate": ("embedding", *VALUES),
+    "delta_rate": ("embedding", "delta_heads"),
+    "delta_step": ("embedding", "delta_heads"),
+    **{
+        f"{name}_filter": ("convolution", *CONVOLVED[name])
+        for name in ("delta_query", "delta_key", "delta_value")
+    },
+    "delta_decay": ("delta_heads",),
+    "delta_step_bias": ("delta_heads",),
+    "delta_norm": ("delta_value_size",),
+    "delta_output": (*VALUES, "embedding"),
+}
+
+
+def state_shapes(mixer: str) -> dict[str, tuple[str, ...]]:
+    """Return the dimensions of what a mixer keeps of a sequence, by name."""
+    prefix = "state_" if mixer == "state_space" else "delta_"
+    last = (*HIDDEN, "state_size") if prefix == "state_" else _DELTA_STATE
+    earlier = {
+        f"{name}_rows": ("batch", "earlier_rows", *dimensions)
+        for name, dimensions in CONVOLVED.items()
+        if name.startswith(prefix)
+    }
+    return {**earlier, "states": ("batch", *last)}
+
+
+def parameters(model: LanguageModel) -> int:
+    """Return how many weights a model has.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> parameters(model_named("llama3-8b-decode").settings)
+    8030261248
+    """
+    outer = sum(_elements(model.sizes, shape) for shape in outer_weights(model).values())
+    return outer + _in_layers(model, "")
+
+
+def active_parameters(model: LanguageModel) -> int:
+    """Return how many of the weights one token meets: of the experts those that it chooses."""
+    routing, experts = model.routing, expert_parameters(model)
+    resting = 0 if routing is None else experts - experts * routing.chosen // routing.experts
+    return parameters(model) - resting
+
+
+def expert_parameters(model: LanguageModel) -> int:
+    """Return how many of the weights are those of experts that tokens choose."""
+    return _in_layers(model, "experts_")
+
+
+def _in_layers(model: LanguageModel, prefix: str) -> int:
+    """Return how many weights the layers have whose names begin so."""
+    total = 0
+    for kind, count in Counter(model.kinds).items():
+        sizes = {**model.sizes, **model.sizes_of(kind)}
+        shapes = layer_weights(model, kind).items()
+        own = sum(_elements(sizes, shape) for name, shape in shapes if name.startswith(prefix))
+        total += count * own
+    return total
+
+
+def layer_products(model: LanguageModel, kind: LayerKind) -> int:
+    """Return how many weights a token is multiplied by in a layer, experts that it chooses too."""
+    sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
+    total = 0
+    for name, shape in layer_weights(model, kind).items():
+        elements = _elements(sizes, shape)
+        if name.startswith("experts_") and routing is not None:
+            elements = elements * routing.chosen // routing.experts
+        total += elements if len(shape) > 1 and is_product(name) else 0
+    return total
+
+
+def is_product(name: str) -> bool:
+    """Return whether the weights of a name are those of a product of rows."""
+    return not any(other in name for other in ("norm", "bias", "filter", "decay", "scale"))
 
 
 def all_weights(model: LanguageModel) -> Iterator[tuple[str, ...]]:
@@ -66,73 +330,8 @@ def all_weights(model: LanguageModel) -> Iterator[tuple[str, ...]]:
         yield from of_kinds[kind]
 
 
-def routing_weights(routing: Routing) -> Shapes:
-    """Return the dimensions of the router's weights and of the experts'."""
-    bias: Shapes = {"router_bias": ("choices",)} if routing.gate == "sigmoid" else {}
-    return {
-        "router": ("embedding", "choices"),
-        **bias,
-        "experts_gate": ("experts", "embedding", "expert_mlp"),
-        "experts_up": ("experts", "embedding", "expert_mlp"),
-        "experts_down": ("experts", "expert_mlp", "embedding"),
-    }
-
-
-def _norm(style: Style, name: str, dimension: str = "norm") -> Shapes:
-    bias: Shapes = {f"{name}_bias": (dimension,)} if style.norm == "layer" else {}
-    return {name: (dimension,), **bias}
-
-
-def _grouped(model: LanguageModel) -> Shapes:
-    shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
-    if model.merges_products:
-        shapes |= {MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
-    else:
-        shapes |= {
-            "query": ("embedding", "heads", "head_size"),
-            "key": ("embedding", "kv_heads", "head_size"),
-            "value": ("embedding", "kv_heads", "head_size"),
-        }
-    if model.style.biases:
-        shapes |= {
-            "query_bias": ("heads", "head_size"),
-            "key_bias": ("kv_heads", "head_size"),
-            "value_bias": ("kv_heads", "head_size"),
-            "output_bias": ("norm",),
-        }
-    if model.style.norms_of_heads:
-        shapes |= {"query_norm": ("head_size",), "key_norm": ("head_size",)}
-    return shapes
-
-
-def _latent(model: LanguageModel) -> Shapes:
-    return {
-        "query_down": ("embedding", "query_rank"),
-        **_norm(model.style, "query_norm", "query_norm"),
-        "query_up": ("query_rank", "heads", "query_size"),
-        "latent_down": ("embedding", "latent"),
-        **_norm(model.style, "latent_norm", "latent_norm"),
-        "key_up": ("kv_rank", "heads", "head_size"),
-        "value_up": ("kv_rank", "heads", "value_size"),
-        "output": ("heads", "value_size", "embedding"),
-    }
-
-
-def _feed_forward(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
-    """Return the dimensions of a dense layer's weights; ``width`` names the inner dimension.
-
-    Where products are ``merged``, the gate and what it multiplies are one.
-    """
-    shapes: Shapes = {f"{prefix}down": (width, "embedding")}
-    if style.gated and merged:
-        shapes[f"{prefix}gate_up"] = ("embedding", "two", width)
-    else:
-        shapes[f"{prefix}up"] = ("embedding", width)
-        if style.gated:
-            shapes[f"{prefix}gate"] = ("embedding", width)
-    if style.biases:
-        shapes |= {f"{prefix}up_bias": (width,), f"{prefix}down_bias": ("norm",)}
-    return shapes
+def _elements(sizes: dict[str, int], shape: tuple[str, ...]) -> int:
+    return prod(sizes[name] for name in shape)
 
 
 def least_kept_bytes(model: LanguageModel) -> int:
@@ -157,7 +356,7 @@ def _arrays(model: LanguageModel) -> Arrays:
     if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS:
         return (into,)
     arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
-    if model.routing is not None and not model.routing.shared_experts:
+    if model.routing is not None and not model.routing.shared_width:
         return arrays
     width = _WIDTH if model.routing is None else _SHARED_WIDTH
     return (*arrays, width, width) if model.style.gated else (*arrays, width)

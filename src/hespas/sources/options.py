@@ -74,6 +74,16 @@ class ModelOptions:
         repeats=True,
         default=dict,
     )
+    prefill: bool = declare(
+        help="The step that takes in prompts, in the place of training.",
+        one_of="step",
+        default=False,
+    )
+    decode: bool = declare(
+        help="The step that makes a token for each sequence, in the place of training.",
+        one_of="step",
+        default=False,
+    )
     part: Part | None = declare(help="A part of the model, for a pipeline.", has_flag=False)
 
     def texts(self) -> dict[str, str]:
@@ -100,6 +110,11 @@ class ModelOptions:
                 f"{option(name)} and {option('set')} {name} are both given", hint="keep one"
             )
         return {**given, **self.settings}
+
+    @property
+    def step(self) -> str:
+        """Which step of a model is meant; empty where nothing says it."""
+        return "prefill" if self.prefill else "decode" if self.decode else ""
 
 
 NO_MODEL_OPTIONS = ModelOptions()

@@ -136,6 +136,14 @@ def find_source(
     FunctionSource(name='mypackage.steps:train', devices=None, platform='cpu')
     """
     path = Path(text)
+    if _may_be_model(path, text):
+        # Programs in files need none of it.
+        from hespas.models.catalogue import find_model  # noqa: PLC0415
+        from hespas.sources.zoo import model_source  # noqa: PLC0415
+
+        model = find_model(f"{text}:{options.step}" if options.step else text)
+        if model is not None:
+            return model_source(model, options, devices=devices, target=target, loops=loops)
     if path.is_dir():
         refuse_unused(options, {MODEL: "a dump"})
         return DumpSource(path=path)
@@ -147,28 +155,36 @@ def find_source(
     if ":" in text:
         refuse_unused(options, {MODEL: "a function"})
         return FunctionSource(name=text, devices=devices, platform=platform_of(target))
-    # Programs in files need none of it.
-    from hespas.models.catalogue import model_named, models  # noqa: PLC0415
-    from hespas.sources.zoo import model_source  # noqa: PLC0415
-
-    if text in models():
-        return model_source(model_named(text), options, devices=devices, target=target, loops=loops)
     if text == _MAXTEXT.removesuffix(":"):
         raise ConfigError(
             "a step of MaxText needs a configuration",
             hint=f"write {_MAXTEXT}base.yml, and its settings as {option('set')} KEY=VALUE",
         )
-    close = nearest(text, models())
-    # Names of models have dots too, as llama3.1-405b.
-    if "/" in text or path.suffix[1:].isalnum() or not close:
-        raise ProgramError(
-            "no such file",
-            location=text,
-            hint="check the path, or name a model (hespas export --list)",
+    raise _unknown(text)
+
+
+def _may_be_model(path: Path, text: str) -> bool:
+    """Return whether a text can name a model, or a configuration of one."""
+    if path.is_dir() or path.suffix == ".json":
+        from hespas.models.configuration import is_configuration  # noqa: PLC0415 - of few workloads
+
+        return is_configuration(path)
+    return not path.exists() and not text.startswith(_MAXTEXT)
+
+
+def _unknown(text: str) -> HespasError:
+    from hespas.models.catalogue import names  # noqa: PLC0415 - for this error alone
+
+    close = nearest(text, names())
+    if close:
+        return ConfigError(
+            f"there is no model or file {text!r}",
+            hint=f"did you mean {' or '.join(map(repr, close))}?",
         )
-    raise ConfigError(
-        f"there is no model or file {text!r}",
-        hint=f"did you mean {' or '.join(map(repr, close))}?",
+    return ProgramError(
+        "no such file",
+        location=text,
+        hint="check the path, or name a model (hespas models lists them)",
     )
 
 

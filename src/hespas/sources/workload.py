@@ -184,7 +184,7 @@ def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Ex
 
 def model_key(source: ModelSource) -> str:
     """Return the key of an exported model: equal only if all that decides its program is equal."""
-    settings = sorted((name, str(value)) for name, value in source.model.options().items())
+    settings = repr(source.model.settings)
     changed = sorted(source.texts.items())
     versions = (__version__, installed_version("jax"), installed_version("jaxlib"))
     part = "" if source.part is None else repr(source.part)

@@ -41,7 +41,7 @@ def model_source(
     loops: bool,
 ) -> ModelSource:
     """Return a model with its settings settled, which are checked without building it."""
-    texts, notes = options.texts(), list[str]()
+    texts, notes = options.texts(), list(model.notes)
     known = model.options()
     if "mesh" not in texts and devices is not None:
         mesh = _spread(model.settings.mesh, devices, model=model.name)

@@ -1,0 +1,141 @@
+"""Models by their configuration: published ones by name, and any that lies in a directory.
+
+A name is ``ORG/NAME``, as weights are published under, or the second part alone where one
+organisation has it; ``:prefill`` and ``:decode`` behind it are its steps of inference. A path is
+that of a ``config.json`` or of the directory that has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from hespas.models.configuration import (
+    FILE,
+    SHIPPED,
+    Configuration,
+    is_known,
+    read_configuration,
+)
+from hespas.models.language import Decode, Prefill, Training
+from hespas.models.model import MeshAxes, Model
+from hespas.models.weights import active_parameters, parameters
+
+STEPS = ("training", "prefill", "decode")
+"""What follows a colon behind the name of a model."""
+_SUMMARIES = {
+    "training": "training step",
+    "prefill": "on prompts, whose keys and values fill a cache",
+    "decode": "making a token for each sequence of a cache",
+}
+_TRAINED_BYTES, _SERVED_BYTES = 18, 2
+"""For each parameter: weights and both moments in f32, with a copy and gradients in bf16."""
+_DEVICE_BYTES = 70e9
+_LONGEST = 4096
+
+
+def published() -> tuple[str, ...]:
+    """Return the names of the published models whose configurations are shipped.
+
+    >>> "Qwen/Qwen3-30B-A3B" in published()
+    True
+    """
+    return tuple(_shipped().values())
+
+
+def configured_model(text: str) -> Model | None:
+    """Return the step that a name or a path means; None where it means no configuration.
+
+    Raises `ConfigError` for a configuration that can't be read.
+
+    >>> configured_model("Qwen/Qwen3-8B:decode").summary
+    'Qwen3-8B making a token for each sequence of a cache, 8.191 B parameters'
+    """
+    name, step = _name_and_step(text)
+    found = configuration_of(name)
+    return None if found is None else _step(found, name, step)
+
+
+def configuration_of(name: str) -> Configuration | None:
+    """Return the configuration of a name or a path; None where there is none."""
+    file = _file(name)
+    return None if file is None else read_configuration(file)
+
+
+def _name_and_step(text: str) -> tuple[str, str]:
+    name, _, step = text.rpartition(":")
+    return (name, step) if step in STEPS and name else (text, "training")
+
+
+def _file(name: str) -> Path | None:
+    """Return the configuration of a name or path; None where there is none."""
+    path = Path(name)
+    if path.is_dir():
+        return path if (path / FILE).is_file() else None
+    if path.is_file():
+        return path if path.suffix == ".json" else None
+    file = _shipped_file(name)
+    return None if file is None else SHIPPED / f"{file}.json"
+
+
+def _shipped_file(name: str) -> str | None:
+    folded = name.casefold()
+    if "/" in name:
+        return _shipped().get(folded)
+    found = [full for key, full in _shipped().items() if key.partition("/")[2] == folded]
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def _shipped() -> Mapping[str, str]:
+    names = sorted(
+        f"{file.parent.name}/{file.stem}"
+        for file in SHIPPED.glob("*/*.json")
+        if is_known(json.loads(file.read_bytes()))
+    )
+    return {name.casefold(): name for name in names}
+
+
+def _step(configuration: Configuration, name: str, step: str) -> Model:
+    model = configuration.model
+    count, active = parameters(model), active_parameters(model)
+    some = f", {active / 1e9:.3f} B of them active" if active != count else ""
+    # Another process, in another directory, reads a file by the same name.
+    named = str(Path(name).resolve()) if Path(name).exists() else name
+    title = configuration.name.removesuffix(".json")
+    settings = replace(model, run=_run(configuration, step))
+    trains = step == "training"
+    return Model(
+        name=named if trains else f"{named}:{step}",
+        summary=f"{title} {_SUMMARIES[step]}, {count / 1e9:.3f} B parameters{some}",
+        settings=settings,
+        notes=configuration.notes,
+    )
+
+
+def _run(configuration: Configuration, step: str) -> Training | Prefill | Decode:
+    """Return how a step is run unless one says otherwise: on as few devices as hold it."""
+    model, sequence = configuration.model, min(configuration.longest, _LONGEST)
+    count = parameters(model)
+    if step == "training":
+        devices = _devices(count * _TRAINED_BYTES, least=8)
+        return Training(mesh=MeshAxes(axes=(("fsdp", devices),)), sequence=sequence)
+    heads = model.kv_heads if model.latent is None else model.sizes_of_layers.heads
+    devices = _devices(count * _SERVED_BYTES, least=1)
+    while model.sizes_of_layers.heads % devices or (devices > heads and devices % heads):
+        devices //= 2
+    mesh = MeshAxes(axes=(("tp", devices),))
+    dtype = "f8" if configuration.weight_bits == 8 else "bf16"
+    if step == "decode":
+        return Decode(mesh=mesh, weight_dtype=dtype)
+    return Prefill(mesh=mesh, sequence=min(sequence, 2048), weight_dtype=dtype)
+
+
+def _devices(needed: float, *, least: int) -> int:
+    devices = least
+    while needed / devices > _DEVICE_BYTES:
+        devices *= 2
+    return devices

@@ -1,0 +1,142 @@
+"""What a model needs: parameters, FLOPs and bytes for each token, and the devices that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hespas.hardware.presets import load_device
+from hespas.models.configuration import Configuration
+from hespas.models.flops import attention_flops, layer_flops
+from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.model import MeshAxes
+from hespas.models.weights import active_parameters, expert_parameters, parameters
+
+PARTS = ("A100_SXM_80GB", "H100_80GB", "H200_141GB", "B200_180GB", "TPUv5p", "TPUv6e")
+"""The parts that clusters are named for."""
+TRAINED_BYTES = 16
+"""For each parameter: weights and both moments in f32, with weights and gradients in bf16."""
+USABLE = 0.9
+"""The share of a device's memory that weights, states and a cache may take."""
+_CACHE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFigures:
+    """A model's figures; FLOPs are of the forward pass.
+
+    ``flops_per_token`` are those of products with weights, ``attention_flops_per_token`` those of
+    attention for each token that a token is among, summed over its layers. A token's keys and
+    values are cached in bf16. Clusters are the smallest, of 1, 2, 4.. devices, that hold the states
+    of training divided evenly, and the published weights with the cache of one sequence of
+    ``longest`` tokens.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    active_parameters: int
+    flops_per_token: int
+    attention_flops_per_token: int
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int
+    longest: int
+    weight_bytes: float
+    smallest_cluster: Mapping[str, Mapping[str, str]]
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    date: str = ""
+
+
+def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
+    """Return the figures of a configuration.
+
+    >>> from hespas.models.configured import configuration_of
+    >>> figures = model_figures(configuration_of("Qwen/Qwen3-8B"), name="Qwen3-8B")
+    >>> figures.parameters, figures.kv_bytes_per_token
+    (8190735360, 147456)
+    >>> figures.smallest_cluster["training"]["H100_80GB"]
+    '2xH100_80GB'
+    """
+    model = configuration.model
+    count, experts = parameters(model), expert_parameters(model)
+    weights = (
+        (count - experts) * configuration.weight_bits + experts * configuration.expert_bits
+    ) / 8
+    cached = kv_bytes_per_token(model)
+    held = weights + cached * configuration.longest + state_bytes(model)
+    return ModelFigures(
+        name=name,
+        family=configuration.family,
+        parameters=count,
+        active_parameters=active_parameters(model),
+        flops_per_token=flops_per_token(model),
+        attention_flops_per_token=sum(
+            attention_flops(model, kind) for kind in model.kinds if kind.mixer == "attention"
+        ),
+        kv_bytes_per_token=cached,
+        state_bytes_per_sequence=state_bytes(model),
+        longest=configuration.longest,
+        weight_bytes=weights,
+        smallest_cluster={
+            "training": _clusters(count * TRAINED_BYTES),
+            "inference": _clusters(held),
+        },
+        notes=configuration.notes,
+        source=configuration.source,
+        date=configuration.date,
+    )
+
+
+def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:
+    """Return the figures of a model of the zoo, whatever step of it is given."""
+    run = model.run
+    longest = run.context if isinstance(run, Decode) else run.sequence
+    alone = replace(model, run=replace(run, mesh=MeshAxes(axes=(("tp", 1),))))
+    if isinstance(alone.run, Training):
+        alone = replace(alone, run=replace(alone.run, zero=0))
+    return model_figures(
+        Configuration(name=name, family="zoo", model=alone, longest=longest), name=name
+    )
+
+
+def flops_per_token(model: LanguageModel) -> int:
+    """Return the FLOPs of a token's products with weights, forward, and of states."""
+    sizes = model.sizes_of_layers
+    layers = sum(layer_flops(model, kind) for kind in model.kinds)
+    return layers + 2 * sizes.embedding * sizes.vocabulary
+
+
+def kv_bytes_per_token(model: LanguageModel) -> int:
+    """Return the bytes of keys and values of a token in all layers, in bf16."""
+    latent, total = model.latent, 0
+    for kind in model.kinds:
+        if kind.mixer != "attention":
+            continue
+        if latent is not None:
+            total += latent.kv_rank + latent.rope_size + latent.index_size
+        else:
+            sizes = {**model.sizes, **model.sizes_of(kind)}
+            total += 2 * sizes["kv_heads"] * sizes["head_size"]
+    return total * _CACHE_BYTES
+
+
+def state_bytes(model: LanguageModel) -> int:
+    """Return the bytes of the states of a sequence, in f32, in layers without attention."""
+    space, delta = model.state_space, model.delta
+    elements = {
+        "state_space": space.state_heads * space.state_head_size * space.state_size if space else 0,
+        "delta": delta.delta_heads * delta.delta_key_size * delta.delta_value_size if delta else 0,
+    }
+    return 4 * sum(elements.get(kind.mixer, 0) for kind in model.kinds)
+
+
+def _clusters(needed: float) -> dict[str, str]:
+    clusters: dict[str, str] = {}
+    for part in PARTS:
+        capacity = load_device(part).memory_capacity_bytes
+        devices = 1
+        while capacity is not None and devices * capacity * USABLE < needed:
+            devices *= 2
+        clusters[part] = f"{devices}x{part}"
+    return clusters

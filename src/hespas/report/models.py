@@ -1,0 +1,144 @@
+"""Models by name or configuration: a table of their figures, and all figures of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from msgspec import to_builtins
+
+from hespas.base.suggest import suggestion
+from hespas.base.units import format_bytes_binary, format_quantity
+from hespas.errors import ConfigError
+from hespas.models.catalogue import MODELS, names
+from hespas.models.configuration import read_configuration
+from hespas.models.configured import configuration_of, published
+from hespas.models.figures import TRAINED_BYTES, USABLE, ModelFigures, model_figures, zoo_figures
+from hespas.models.language import LanguageModel, LayerKind
+
+_WIDTH = 48
+_PART = "H100_80GB"
+_FOOT = (
+    "FLOPs and KV bytes are those of a token. hespas models NAME (or the path of a config.json) "
+    "shows all of one; hespas run NAME predicts it."
+)
+_STEPS = ("-prefill", "-decode")
+
+
+def figures_of(name: str | None) -> list[ModelFigures]:
+    """Return the figures of a model, or of all that are published and in the zoo."""
+    if name is not None:
+        return [_figures(name)]
+    zoo = [each for each in MODELS if not each.endswith(_STEPS) and _language(each) is not None]
+    return [*map(_figures, published()), *map(_figures, zoo)]
+
+
+def _figures(name: str) -> ModelFigures:
+    configuration = configuration_of(name)
+    if configuration is not None and name not in MODELS:
+        return model_figures(configuration, name=name)
+    model = _language(name)
+    if model is None:
+        if Path(name).exists():
+            return model_figures(read_configuration(Path(name)), name=name)
+        if name in MODELS:
+            raise ConfigError(f"{name} has no tokens", hint="hespas export --list describes it")
+        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, names()))
+    return zoo_figures(model, name=name)
+
+
+def _language(name: str) -> LanguageModel | None:
+    settings = MODELS[name].settings if name in MODELS else None
+    return settings if isinstance(settings, LanguageModel) else None
+
+
+def models_json(name: str | None) -> object:
+    """Return figures as JSON values: a list, of one where a model is named."""
+    return [to_builtins(figures) for figures in figures_of(name)]
+
+
+def models_text(name: str | None) -> str:
+    """Return a table of all models, or what is known of one, as text."""
+    if name is not None:
+        return _details(name)
+    head = (
+        f"{'Model':<{_WIDTH}} {'parameters':>10} {'active':>10} {'FLOPs':>10} {'KV bytes':>10}  "
+        f"on {_PART}: training, inference"
+    )
+    lines = [_line(figures) for figures in figures_of(None)]
+    return "\n".join(
+        [
+            head,
+            *lines,
+            "",
+            _FOOT,
+        ]
+    )
+
+
+def _line(figures: ModelFigures) -> str:
+    clusters = ", ".join(
+        figures.smallest_cluster[step][_PART].partition("x")[0]
+        for step in ("training", "inference")
+    )
+    numbers = (figures.parameters, figures.active_parameters, figures.flops_per_token)
+    shown = " ".join(f"{_count(number):>10}" for number in numbers)
+    cache = format_bytes_binary(figures.kv_bytes_per_token)
+    return f"{figures.name:<{_WIDTH}} {shown} {cache:>10}  {clusters}"
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if number >= size:
+            return f"{number / size:.4g} {unit}"
+    return f"{number:.0f}"
+
+
+def _details(name: str) -> str:
+    figures = _figures(name)
+    configuration = configuration_of(name)
+    model = _language(name) if configuration is None else configuration.model
+    rows = {
+        "parameters": f"{figures.parameters:,}",
+        "active": f"{figures.active_parameters:,}",
+        "FLOPs a token": f"{format_quantity(figures.flops_per_token, 'FLOP')} forward, and "
+        f"{format_quantity(figures.attention_flops_per_token, 'FLOP')} for each token before it",
+        "KV cache a token": f"{figures.kv_bytes_per_token:,} bytes in bf16",
+        "longest context": f"{figures.longest:,} tokens",
+        "weights": format_bytes_binary(figures.weight_bytes),
+    }
+    if figures.state_bytes_per_sequence:
+        rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
+    lines = [figures.name, *(f"  {what:<20} {value}" for what, value in rows.items())]
+    if model is not None:
+        kinds = Counter(model.kinds)
+        lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
+    rule = (
+        f"Smallest clusters ({TRAINED_BYTES} bytes a parameter in training; published weights and "
+        f"one longest sequence in inference; {USABLE:.0%} of the memory)"
+    )
+    lines += ["", rule]
+    for part, training in figures.smallest_cluster["training"].items():
+        inference = figures.smallest_cluster["inference"][part]
+        lines.append(
+            f"  {part:<20} {training.partition('x')[0]:>6} {inference.partition('x')[0]:>6}"
+        )
+    lines += [f"  - {note}" for note in figures.notes]
+    if figures.source:
+        lines += ["", f"Source: {figures.source}, {figures.date}"]
+    return "\n".join(lines)
+
+
+def _kind(kind: LayerKind) -> str:
+    mixer = {
+        "attention": "attention",
+        "state_space": "state space",
+        "delta": "gated delta rule",
+        "none": "",
+    }[kind.mixer]
+    if kind.window:
+        mixer += f" over {kind.window} tokens"
+    if kind.chunk:
+        mixer += f" in chunks of {kind.chunk} tokens"
+    after = ("experts" if kind.is_routed else "dense layer") if kind.feeds_forward else ""
+    return ", ".join(part for part in (mixer, after) if part)

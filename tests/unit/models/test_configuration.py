@@ -1,0 +1,135 @@
+"""Configurations are read whole, or refused by the name of a field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.models.configuration import SHIPPED, Configuration, configured, read_configuration
+from hespas.models.configured import configured_model, published
+from hespas.models.language import Decode, LayerKind
+from hespas.models.weights import active_parameters, parameters
+
+QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())
+EXPERTS = json.loads((SHIPPED / "Qwen" / "Qwen3-30B-A3B.json").read_bytes())
+
+
+def read(values: dict[str, Any]) -> Configuration:
+    return configured(values, location="config.json", name="mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        # As transformers 5.24 builds them: validation/measurements/model_counts.csv.
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 79_674_391_296),
+        ("openai/gpt-oss-20b", 20_914_757_184),
+        ("google/gemma-2-9b", 9_241_705_984),
+        ("nvidia/Nemotron-H-8B-Base-8K", 8_100_852_736),
+        ("allenai/OLMo-2-1124-7B", 7_298_617_344),
+        ("mosaicml/mpt-7b", 6_649_286_656),
+    ],
+)
+def test_parameters_are_those_of_the_published_model(name: str, count: int) -> None:
+    assert parameters(read_configuration(SHIPPED / f"{name}.json").model) == count
+
+
+@pytest.mark.parametrize("name", published())
+def test_every_published_model_has_its_steps(name: str) -> None:
+    for step in ("training", "prefill", "decode"):
+        model = configured_model(f"{name}:{step}")
+        assert model is not None
+        model.settings.check()
+
+
+def test_active_parameters_are_those_in_the_names_of_models() -> None:
+    # 30B-A3B and 235B-A22B: billions, rounded, with both embeddings.
+    for name, active in (("Qwen3-30B-A3B", 3.3), ("Qwen3-235B-A22B", 22.2)):
+        model = read_configuration(SHIPPED / "Qwen" / f"{name}.json").model
+        assert active_parameters(model) / 1e9 == pytest.approx(active, abs=0.06)
+
+
+def test_a_field_that_may_matter_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="attention_scheme"):
+        read({**QWEN, "attention_scheme": "ring"})
+
+
+def test_fields_of_tokenizers_change_nothing() -> None:
+    plain = read(QWEN)
+    more = {"bos_token_id": 1, "transformers_version": "9", "initializer_range": 0.1}
+    assert read({**QWEN, **more}) == plain
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"num_attention_heads": 30}, "kv_heads"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "wide"}, 'hidden_size is "wide"'),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"vocab_size": 10**10}, "vocab_size"),
+        ({"hidden_size": 2**20, "intermediate_size": 2**24}, "parameters"),
+        ({"num_hidden_layers": 2**20}, "1048576 layers"),
+        ({"hidden_act": "mish"}, "mish"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "spiral"),
+        ({"model_type": "qwen33"}, "the nearest that is known is qwen3"),
+        ({"model_type": None}, "model_type"),
+        ({"quantization_config": {"quant_method": "sieve"}}, "sieve"),
+        ({"layer_types": ["wavy_attention"] * 36}, "wavy_attention"),
+    ],
+)
+def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({**QWEN, **changed})
+    assert said in str(caught.value)
+
+
+def test_two_spellings_that_disagree_are_refused() -> None:
+    gpt = json.loads((SHIPPED / "openai" / "gpt-oss-20b.json").read_bytes())
+    with pytest.raises(ConfigError, match="mean the same"):
+        read({**gpt, "experts_per_token": 3})
+
+
+def test_fewer_experts_than_a_token_chooses_are_refused() -> None:
+    with pytest.raises(ConfigError, match="chosen = 8 of experts = 4"):
+        read({**EXPERTS, "num_experts": 4})
+
+
+def test_a_directory_and_a_file_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN))
+    assert read_configuration(tmp_path).model == read_configuration(file).model
+
+
+def test_a_file_cut_short_is_no_json(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN)[:100])
+    with pytest.raises(ConfigError, match="no JSON"):
+        read_configuration(file)
+
+
+def test_a_directory_without_a_configuration_has_no_model(tmp_path: Path) -> None:
+    assert configured_model(str(tmp_path)) is None
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        read_configuration(tmp_path)
+
+
+def test_layers_differ_as_the_file_says() -> None:
+    kinds = read_configuration(SHIPPED / "nvidia" / "Nemotron-H-8B-Base-8K.json").model.kinds
+    assert sum(kind.mixer == "state_space" for kind in kinds) == 24
+    assert sum(kind.mixer == "attention" for kind in kinds) == 4
+    assert kinds[0] == LayerKind(mixer="state_space", feeds_forward=False)
+
+
+def test_weights_in_8_bits_are_served_in_8_bits() -> None:
+    model = configured_model("deepseek-ai/DeepSeek-V3:decode")
+    assert model is not None
+    run = model.settings.run
+    assert isinstance(run, Decode)
+    assert run.weight_dtype == "f8"

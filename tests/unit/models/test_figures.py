@@ -1,0 +1,51 @@
+"""Figures of models: parameters, FLOPs and bytes of a token against closed forms."""
+
+from __future__ import annotations
+
+from hespas.hardware.presets import load_device
+from hespas.models.catalogue import model_named
+from hespas.models.configured import configuration_of
+from hespas.models.figures import TRAINED_BYTES, USABLE, ModelFigures, model_figures, zoo_figures
+
+
+def figures(name: str) -> ModelFigures:
+    configuration = configuration_of(name)
+    assert configuration is not None
+    return model_figures(configuration, name=name)
+
+
+def test_flops_are_twice_the_weights_but_the_embedding() -> None:
+    made = figures("meta-llama/Meta-Llama-3-8B")
+    embedding, norms = 128256 * 4096, 65 * 4096
+    assert made.flops_per_token == 2 * (made.parameters - embedding - norms)
+
+
+def test_attention_has_two_products_of_each_head() -> None:
+    made = figures("meta-llama/Meta-Llama-3-8B")
+    assert made.attention_flops_per_token == 32 * 4 * 32 * 128
+
+
+def test_latent_attention_caches_one_vector_for_all_heads() -> None:
+    assert figures("deepseek-ai/DeepSeek-V3").kv_bytes_per_token == 61 * (512 + 64) * 2
+
+
+def test_layers_without_attention_cache_states() -> None:
+    made = figures("nvidia/Nemotron-H-8B-Base-8K")
+    assert made.kv_bytes_per_token == 4 * 2 * 8 * 128 * 2
+    assert made.state_bytes_per_sequence == 24 * 128 * 64 * 128 * 4
+
+
+def test_the_smallest_cluster_holds_the_states_and_half_of_it_does_not() -> None:
+    made = figures("meta-llama/Llama-3.1-405B")
+    for part, cluster in made.smallest_cluster["training"].items():
+        capacity = load_device(part).memory_capacity_bytes
+        assert capacity is not None
+        devices = int(cluster.partition("x")[0])
+        needed = made.parameters * TRAINED_BYTES
+        assert devices * capacity * USABLE >= needed > devices / 2 * capacity * USABLE
+
+
+def test_a_model_of_the_zoo_has_the_figures_of_the_published_one() -> None:
+    zoo = zoo_figures(model_named("llama3-8b").settings, name="llama3-8b")
+    assert zoo.parameters == figures("meta-llama/Meta-Llama-3-8B").parameters
+    assert zoo.kv_bytes_per_token == figures("meta-llama/Meta-Llama-3-8B").kv_bytes_per_token
