@@ -111,13 +111,13 @@ def test_the_note_on_loops_quotes_what_was_compared() -> None:
 
 
 def test_layers_are_a_loop_unless_said_otherwise() -> None:
-    assert model("llama3-8b").settings.scan is True
+    assert model("llama3-8b").settings.run.scan is True
     assert "one loop" in " ".join(model("llama3-8b").notes)
-    assert model("llama3-8b", scan=False).settings.scan is False
+    assert model("llama3-8b", scan=False).settings.run.scan is False
     assert "one loop" not in " ".join(model("llama3-8b", scan=False).notes)
     exported = find_source("llama3-8b")
     assert isinstance(exported, ModelSource)
-    assert exported.settings.scan is False
+    assert exported.settings.run.scan is False
     assert "scan" not in model("gemm").texts
 
 
