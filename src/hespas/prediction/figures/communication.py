@@ -12,6 +12,7 @@ dimensions, such as a node, have only their own links in these to exchange what 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -180,6 +181,7 @@ def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch
 _SUBSETS = 5
 _PERMUTE = "collective_permute"
 Axes = Sequence[tuple[str, int]]
+Communication = CollectiveTask | SendTask | ReceiveTask
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,7 +213,10 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     own, every = device.devices[0], (tuple(range(prediction.devices)),)
     names = _Names(prediction)
     totals: dict[tuple[str, str, str], _Row] = {}
-    exposed, consumers, waits_ps = _charged(device), _consumers(device), device.waits_ps or {}
+    consumers, waits_ps = _consumers(device), device.waits_ps or {}
+    exposed: Counter[int] = Counter()
+    for task, (start, end) in exposed_communication(device):
+        exposed[task.id] += end - start
     for task in _communication(device):
         kind = task.kind if isinstance(task, CollectiveTask) else None
         if not isinstance(task, CollectiveTask):
@@ -225,7 +230,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         key = (_PERMUTE if kind is None else kind.text, axis, names.dimension(groups))
         row = totals.setdefault(key, _Row(size=size))
         row.limits.add(names.limit(kind, groups, own))
-        exposed_ps = exposed.get(task.id, 0)
+        exposed_ps = exposed[task.id]
         row.exposed_ps += exposed_ps
         if exposed_ps and task.id in consumers:
             waits = consumers[task.id]
@@ -248,21 +253,20 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     return sorted(rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
 
 
-def _communication(device: ClassTimeline) -> Iterator[CollectiveTask | SendTask | ReceiveTask]:
+def _communication(device: ClassTimeline) -> Iterator[Communication]:
     for task in device.graph.tasks:
-        if task.id in device.nodes and isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+        if task.id in device.nodes and isinstance(task, Communication):
             yield task
 
 
-def _charged(device: ClassTimeline) -> Mapping[int, int]:
-    """Return by task what it is charged of the time in which the device doesn't compute."""
+def exposed_communication(device: ClassTimeline) -> Iterator[tuple[Communication, Interval]]:
+    """Yield when a device doesn't compute, each moment as the communication that started first."""
     busy: list[Interval] = sorted(
         device.nodes[task.id]
         for task in device.graph.tasks
         if task.id in device.nodes and isinstance(task, ComputeTask) and not task.is_on_host
     )
     ordered = sorted(_communication(device), key=lambda task: (device.nodes[task.id], task.id))
-    charged: dict[int, int] = {}
     until = 0
     spans: list[Interval] = []
     for task in ordered:
@@ -270,8 +274,7 @@ def _charged(device: ClassTimeline) -> Mapping[int, int]:
         spans.append((max(start, until), max(end, until)))
         until = max(until, end)
     for task, parts in zip(ordered, exposed_parts(busy, spans), strict=True):
-        charged[task.id] = sum(end - start for start, end in parts)
-    return charged
+        yield from ((task, part) for part in parts)
 
 
 def _consumers(device: ClassTimeline) -> Mapping[int, str]:

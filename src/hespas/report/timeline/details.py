@@ -1,9 +1,13 @@
-"""What the program says of the tasks of a step: kernels inside, limits, layers, memory."""
+"""What the program says of the tasks of a step: kernels inside, limits, layers, memory, waits.
+
+Devices wait for others that come late to a collective, and for whatever starts a kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hespas.memory.usage import memory_of_operations, operation_key
 from hespas.prediction.figures.breakdown import all_operations
@@ -11,10 +15,19 @@ from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Rounds, Step
 from hespas.price.estimate import Bound, OpEstimate
 from hespas.program.program import Op
-from hespas.report.timeline.write import Argument, Arguments
+from hespas.report.timeline.write import Argument, Arguments, Slice
+from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, LoopRound, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
+from hespas.tasks.graph import (
+    CollectiveTask,
+    ComputeTask,
+    ReceiveTask,
+    SendTask,
+    Task,
+    short_devices_text,
+)
 
 MOST_ROUNDS = 8
 """Of a loop with more rounds the first and the last are shown, and the others as one slice."""
@@ -245,3 +258,242 @@ def _limits(bound: Bound, time_s: float) -> str:
     shares = {name: round(100 * part / time_s) for name, part in parts.items()}
     ordered = sorted(shares, key=lambda name: -shares[name])
     return ", ".join(f"{name} {shares[name]} %" for name in ordered if shares[name])
+
+
+def _wait(start_ps: int, end_ps: int, reason: str) -> Slice:
+    return Slice(name=f"waits for {reason}", start_ps=start_ps, end_ps=end_ps, category="wait")
+
+
+def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
+    """Return what each task of a class waits for; tasks without the class pass on theirs."""
+    own: dict[int, tuple[int, ...]] = {}
+    skipped: dict[int, tuple[int, ...]] = {}
+    for task in one.graph.tasks:
+        before = task.depends_on
+        if skipped and not skipped.keys().isdisjoint(before):
+            before = tuple(dict.fromkeys(d for dep in before for d in skipped.get(dep, (dep,))))
+        (own if task.id in one.nodes else skipped)[task.id] = before
+    return own
+
+
+def last_before(one: ClassTimeline, dependencies: tuple[int, ...], start_ps: int) -> int | None:
+    """Return the dependency that ended last, and not after ``start_ps``; None for none."""
+    ended = [each for each in dependencies if one.nodes[each][1] <= start_ps]
+    return max(ended, key=lambda each: (one.nodes[each][1], -each), default=None)
+
+
+def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
+    """Return how long a class waits in collectives and receives for later devices, by task."""
+    classes = partners.timeline.classes
+    late: dict[int, Slice] = {}
+    for task_id, task in partners.tasks[number].items():
+        start_ps, end_ps = classes[number].nodes[task_id]
+        latest = max(
+            _starts_of_others(partners, number, task), key=lambda each: each[0], default=None
+        )
+        if latest is not None and latest[0] > start_ps:
+            reason = short_devices_text(classes[latest[1]].devices)
+            late[task_id] = _wait(start_ps, min(latest[0], end_ps), reason)
+    return late
+
+
+def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[tuple[int, int]]:
+    classes = partners.timeline.classes
+    match task:
+        case CollectiveTask(recorded_ps=None):
+            for other in partners.others(number, task):
+                yield classes[other].nodes[task.id][0], other
+        case ReceiveTask():
+            send = partners.send_of(number, task)
+            if send is not None:
+                yield classes[send[0]].nodes[send[1]][0], send[0]
+        case _:
+            return
+
+
+def waits_of(partners: Partners, number: int) -> Iterator[Slice]:
+    """Yield the times without computation, each with what the next one, or the end, needs."""
+    timeline = partners.timeline
+    one = timeline.classes[number]
+    tasks = partners.tasks[number]
+    needed = own_dependencies(one)
+    computing = sorted(
+        (one.nodes[task.id], task.id)
+        for task in tasks.values()
+        if isinstance(task, ComputeTask) and not task.is_on_host
+    )
+    reached = 0
+    for (start_ps, end_ps), task_id in computing:
+        if start_ps > reached:
+            last = last_before(one, needed[task_id], start_ps)
+            reason = "its turn" if last is None else tasks[last].name
+            yield _wait(reached, start_ps, reason)
+        reached = max(reached, end_ps)
+    if reached < one.finish_ps:
+        last = max(tasks, key=lambda each: one.nodes[each][1])
+        yield _wait(reached, one.finish_ps, tasks[last].name)
+        reached = one.finish_ps
+    if reached < timeline.finish_ps:
+        slowest = short_devices_text(timeline.slowest.devices)
+        yield _wait(reached, timeline.finish_ps, f"the end of {slowest}")
+
+
+TaskOfClass = tuple[int, int]
+"""The number of a class, and the id of one of its tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partners:
+    """The classes of a timeline, and lookups among them; made once for all tasks."""
+
+    timeline: Timeline
+    partner_maps: dict[tuple[int, bool], Mapping[int, int]] = field(
+        default_factory=dict[tuple[int, bool], Mapping[int, int]]
+    )
+    classes_of_group: dict[tuple[int, int], tuple[int, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[int, ...]]
+    )
+
+    @cached_property
+    def class_of_device(self) -> Mapping[int, int]:
+        """The class that each device is in."""
+        classes = enumerate(self.timeline.classes)
+        return {device: number for number, one in classes for device in one.devices}
+
+    @cached_property
+    def tasks(self) -> tuple[Mapping[int, Task], ...]:
+        """For each class, the tasks in which it takes part, by id."""
+        return tuple([
+            {task.id: task for task in one.graph.tasks if task.id in one.nodes}
+            for one in self.timeline.classes
+        ])  # fmt: skip
+
+    @cached_property
+    def sends(self) -> Mapping[tuple[int, int, int], tuple[SendTask, ...]]:
+        """The sends of each class with one tag and size."""
+        found: dict[tuple[int, int, int], list[SendTask]] = {}
+        for number, tasks in enumerate(self.tasks):
+            for task in tasks.values():
+                if isinstance(task, SendTask):
+                    found.setdefault((number, task.tag, task.size_bytes), []).append(task)
+        return {key: tuple(tasks) for key, tasks in found.items()}
+
+    def others(self, number: int, task: CollectiveTask) -> tuple[int, ...]:
+        """Return the other classes that take part in a class's collective."""
+        if len(self.timeline.classes) == 1:
+            return ()
+        table = -1 if task.group_table is None else task.group_table
+        if (number, table) not in self.classes_of_group:
+            members = self._members(self.timeline.classes[number], table)
+            classes = {self.class_of_device[device] for device in members} - {number}
+            self.classes_of_group[number, table] = tuple(sorted(classes))
+        return tuple([
+            other
+            for other in self.classes_of_group[number, table]
+            if _is_same(task, self.tasks[other].get(task.id))
+        ])  # fmt: skip
+
+    def _members(self, one: ClassTimeline, table: int) -> Iterable[int]:
+        if table < 0:
+            return self.class_of_device
+        device = one.devices[0]
+        groups = one.graph.group_tables[table]
+        return next((group for group in groups if device in group), ())
+
+    def send_of(self, number: int, task: ReceiveTask) -> TaskOfClass | None:
+        """Return the send whose message a class receives; None where it isn't the only one."""
+        device = self.timeline.classes[number].devices[0]
+        source = self._partner(task.pairs, device, is_target=True)
+        if source is None:
+            return None
+        sender = self.class_of_device[source]
+        sends = [
+            send
+            for send in self.sends.get((sender, task.tag, task.size_bytes), ())
+            if self._partner(send.pairs, source, is_target=False) == device
+        ]
+        return (sender, sends[0].id) if len(sends) == 1 else None
+
+    def _partner(
+        self, pairs: tuple[tuple[int, int], ...], device: int, *, is_target: bool
+    ) -> int | None:
+        key = (id(pairs), is_target)
+        if key not in self.partner_maps:
+            of_device = {target: source for source, target in pairs} if is_target else dict(pairs)
+            self.partner_maps[key] = of_device
+        return self.partner_maps[key].get(device)
+
+
+def _is_same(task: CollectiveTask, other: Task | None) -> bool:
+    return isinstance(other, CollectiveTask) and other.kind is task.kind
+
+
+_NONE: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flows:
+    """The numbers of the flows that start and end at tasks, by class and task."""
+
+    starts: Mapping[TaskOfClass, tuple[int, ...]]
+    ends: Mapping[TaskOfClass, tuple[int, ...]]
+
+    def of(self, number: int, task: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the flows that start at a task of a class, and those that end there."""
+        return self.starts.get((number, task), _NONE), self.ends.get((number, task), _NONE)
+
+
+def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
+    """Return the flows among the classes that are shown; they lead forward in time.
+
+    A communication has one from the task that it waited for last, and one to the first that waits
+    for it; a message has one to its receive or, if that was posted before, to what waits for the
+    receive.
+    """
+    starts: dict[TaskOfClass, tuple[int, ...]] = {}
+    ends: dict[TaskOfClass, tuple[int, ...]] = {}
+    classes = partners.timeline.classes
+    count = 0
+    for source, target in dict.fromkeys(_pairs(partners, frozenset(shown))):
+        begun = classes[source[0]].nodes[source[1]][0]
+        if begun >= classes[target[0]].nodes[target[1]][0]:
+            continue
+        count += 1
+        starts[source] = (*starts.get(source, _NONE), count)
+        ends[target] = (*ends.get(target, _NONE), count)
+    return Flows(starts=starts, ends=ends)
+
+
+def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfClass, TaskOfClass]]:
+    for number in sorted(shown):
+        tasks = partners.tasks[number]
+        one = partners.timeline.classes[number]
+        needed = own_dependencies(one)
+        waiting = _first_waiting(one.nodes, needed)
+        for task_id, task in tasks.items():
+            if not isinstance(task, CollectiveTask | SendTask | ReceiveTask):
+                continue
+            before = last_before(one, needed[task_id], one.nodes[task_id][0])
+            if before is not None:
+                yield (number, before), (number, task_id)
+            if task_id in waiting:
+                yield (number, task_id), (number, waiting[task_id])
+            send = partners.send_of(number, task) if isinstance(task, ReceiveTask) else None
+            if send is not None and send[0] in shown:
+                sent_ps = partners.timeline.classes[send[0]].nodes[send[1]][0]
+                is_posted = one.nodes[task_id][0] <= sent_ps
+                reader = waiting.get(task_id, task_id) if is_posted else task_id
+                yield send, (number, reader)
+
+
+def _first_waiting(
+    nodes: Mapping[int, tuple[int, int]], needed: Mapping[int, tuple[int, ...]]
+) -> dict[int, int]:
+    """Return, for each task that others need, the one of them that starts first."""
+    first: dict[int, int] = {}
+    for task, before in needed.items():
+        for each in before:
+            known = first.get(each)
+            if known is None or nodes[task] < nodes[known]:
+                first[each] = task
+    return first

@@ -19,15 +19,20 @@ from typing import assert_never
 
 from hespas.base.figures import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.figures.communication import exposed_communication
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.report.timeline.details import (
     NOWHERE,
+    Flows,
+    Partners,
     Piece,
     Place,
     ProgramDetails,
+    arrivals,
+    flows_of,
     program_details,
+    waits_of,
 )
-from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.report.timeline.write import (
     Arguments,
     Chart,
@@ -38,7 +43,7 @@ from hespas.report.timeline.write import (
     joined,
     whole_ns,
 )
-from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, exposed_parts
+from hespas.simulate.timeline import ClassTimeline, Interval, Timeline
 from hespas.split.regions import LoopRound
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -149,7 +154,8 @@ def _process(
     slices[_LAYERS] = list(layer_slices(places))
     slices[_LOOPS] = [] if details is None else list(loop_slices(details.rounds(), one.nodes))
     slices[_EXPOSED] = [
-        _slice(task, interval, {}, category="exposed") for task, interval in _exposed(timed)
+        _slice(task, interval, {}, category="exposed")
+        for task, interval in exposed_communication(one)
     ]
     slices[_WAITING] = list(waits_of(partners, number))
     return Process(
@@ -245,25 +251,6 @@ def _arguments(task: Task) -> Arguments:
             return {"id": task.id, "tag": task.tag, "size_bytes": task.size_bytes}
         case _:
             assert_never(task)
-
-
-def _exposed(tasks: Sequence[Timed]) -> Iterator[Timed]:
-    """Yield exposed communication, each moment once: as the communication that started first."""
-    computing = [
-        interval
-        for task, interval in tasks
-        if isinstance(task, ComputeTask) and not task.is_on_host
-    ]
-    own: list[Timed] = []
-    reached = 0
-    for task, (start, end) in tasks:
-        if isinstance(task, ComputeTask | MemoryTask | EmptyTask) or end <= reached:
-            continue
-        own.append((task, (max(start, reached), end)))
-        reached = end
-    parts = exposed_parts(computing, [interval for _, interval in own])
-    for (task, _), exposed in zip(own, parts, strict=True):
-        yield from ((task, part) for part in exposed)
 
 
 PlacedTime = tuple[Interval, Place]
