@@ -336,8 +336,7 @@ def own_tasks(
             raise TraceError(
                 "depends on a task that is not before it", location=_location(graph, task)
             )
-        if inherited and not inherited.keys().isdisjoint(depends_on):
-            depends_on = _inherit(depends_on, inherited)
+        depends_on = inherit(depends_on, inherited)
         partner = 0 if role == ALWAYS else key[role]
         earlier.add(task.id)
         if partner is None:
@@ -346,5 +345,10 @@ def own_tasks(
             yield task, partner, depends_on
 
 
-def _inherit(depends_on: tuple[int, ...], inherited: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+def inherit(
+    depends_on: tuple[int, ...], inherited: Mapping[int, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return dependencies, in the place of tasks left out what these depend on."""
+    if not inherited or inherited.keys().isdisjoint(depends_on):
+        return depends_on
     return tuple(dict.fromkeys(d for dep in depends_on for d in inherited.get(dep, (dep,))))

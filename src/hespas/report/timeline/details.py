@@ -26,6 +26,7 @@ from hespas.tasks.graph import (
     ReceiveTask,
     SendTask,
     Task,
+    inherit,
     short_devices_text,
 )
 
@@ -269,10 +270,7 @@ def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
     own: dict[int, tuple[int, ...]] = {}
     skipped: dict[int, tuple[int, ...]] = {}
     for task in one.graph.tasks:
-        before = task.depends_on
-        if skipped and not skipped.keys().isdisjoint(before):
-            before = tuple(dict.fromkeys(d for dep in before for d in skipped.get(dep, (dep,))))
-        (own if task.id in one.nodes else skipped)[task.id] = before
+        (own if task.id in one.nodes else skipped)[task.id] = inherit(task.depends_on, skipped)
     return own
 
 

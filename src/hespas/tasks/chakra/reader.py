@@ -32,6 +32,7 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
+    inherit,
     needs,
 )
 
@@ -259,16 +260,9 @@ def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
     In ``nodes`` dependencies come first.
     """
     inherited: dict[int, tuple[int, ...]] = {}
-
-    def resolved(depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        if not inherited or inherited.keys().isdisjoint(depends_on):
-            return depends_on
-        ends = [end for one in depends_on for end in inherited.get(one, (one,))]
-        return tuple(dict.fromkeys(ends))
-
     for node in nodes:
         task = node.task
-        depends_on = resolved(task.depends_on)
+        depends_on = inherit(task.depends_on, inherited)
         if node.is_metadata:
             inherited[task.id] = depends_on
             continue
@@ -276,8 +270,8 @@ def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
             yield node
             continue
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
-            needed = resolved(needs(task))
-            order_only = [one for one in resolved(task.order_only) if one not in needed]
+            needed = inherit(needs(task), inherited)
+            order_only = [one for one in inherit(task.order_only, inherited) if one not in needed]
             task = replace(task, order_only=tuple(order_only))
         yield node._replace(task=replace(task, depends_on=depends_on))
 
