@@ -1,0 +1,52 @@
+"""Programs of configurations compute what transformers does, from the same weights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import model_comparison
+import model_values
+from model_weights import draw, logits
+
+CASES: dict[str, dict[str, Any]] = json.loads(model_values.RESULTS.read_text())
+CLOSE = 1e-3
+KNOWN = {
+    "gemma4-dense": "its wide heads turn as a whole, and hespas turns their first quarter",
+    "gemma4-moe": "its wide heads turn as a whole, and hespas turns their first quarter",
+    "mpt": "its GELU is exact, and hespas computes it by a hyperbolic tangent",
+}
+"""Why logits differ by more."""
+FIRST = ("llama3.1", "qwen3-next", "deepseek-v3.2", "gpt-oss", "nemotron-super")
+
+
+def test_every_case_is_recorded_or_says_why_not() -> None:
+    assert list(CASES) == list(model_values.CASES)
+    for name, case in CASES.items():
+        assert ("difference" in case) != bool(case.get("refused")), name
+        if "difference" in case and name not in KNOWN:
+            assert case["difference"] < CLOSE, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FIRST else [pytest.mark.rest])
+        for name, case in CASES.items()
+        if "difference" in case and name not in KNOWN
+    ],
+)
+def test_logits_are_those_recorded(name: str) -> None:
+    case = CASES[name]
+    weights = {key: draw(key, tuple(shape)) for key, shape in case["tensors"].items()}
+    tokens = model_values.inputs(case["config"])["input_ids"]
+    last = logits(case["config"], weights, tokens)[0, -1]
+    assert np.abs(last - case["logits"]).max() < CLOSE
+
+
+def test_the_page_shows_what_is_recorded_and_predicted() -> None:
+    text = model_comparison.PAGE.read_text()
+    assert model_comparison.with_tables(text) == text
