@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import TypeAlias, assert_never
 
 from hespas.base.files import write_file
 from hespas.base.process import Limits, run_program
@@ -300,17 +300,13 @@ _UNTIMED = ("roofline-enabled", "replay-only")
 """Options of system.json with which durations in a trace are not what passes."""
 
 
-class Backend(Protocol):
-    """A simulator that times a whole job; its files and its log stay in ``directory``.
+Backend: TypeAlias = Callable[[Job, System, Path], ExternalResult]
+"""Times a whole job on a system; files and the log stay in the directory.
 
-    Raises `DeviceCountError` where the job and the system differ in size, `ToolError` where the
-    program is missing, fails or takes too long, `ImpossibleTimeError` for an answer that nothing
-    can be as fast as, and `SimulationError` for what it cannot simulate.
-    """
-
-    def __call__(self, job: Job, system: System, directory: Path) -> ExternalResult:
-        """Return what the simulator says of a job on a system."""
-        ...
+Raises `DeviceCountError` where the job and the system differ in size, `ToolError` where the program
+is missing, fails or takes too long, `ImpossibleTimeError` for an answer that nothing can be as fast
+as, and `SimulationError` for what it cannot simulate.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,15 +156,15 @@ def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> Sy
 
 
 def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
-    fabric, at = interconnect_of(system).fabric, change.dimension
+    own, at = interconnect_of(system).dimensions, change.dimension
     where = f"{option('link_bandwidth')} {change}"
-    if not isinstance(fabric, Dimensions):
+    if not own:
         raise HardwareError(
             f"the network of {system.name} has no dimensions",
             location=where,
             hint=f"give the links in its description, or in a file with {option('imperfect')}",
         )
-    sizes = [dimension.size for dimension in fabric.dimensions]
+    sizes = [dimension.size for dimension in own]
     if at >= len(sizes) or sizes[at] == 1:
         has = "has one device, so that it has no links" if at < len(sizes) else "is not there"
         known = ", ".join(f"{n} ({size} devices)" for n, size in enumerate(sizes) if size > 1)
@@ -173,7 +173,7 @@ def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
             location=where,
             hint=f"give one of these: {known}" if known else "drop it",
         )
-    before = fabric.dimensions[at].bandwidth_bytes_per_s
+    before = own[at].bandwidth_bytes_per_s
     after = change.bytes_per_s or before * change.factor
     note = (
         f"links along dimension {at} ({sizes[at]} devices): {format_quantity(after, 'B/s')} each, "

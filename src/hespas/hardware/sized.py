@@ -19,7 +19,6 @@ from hespas.base.figures import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
 from hespas.hardware.interconnect import (
     Dimension,
-    Dimensions,
     Shape,
     dimension_of,
     slice_network,
@@ -237,8 +236,8 @@ def _several(name: str, count: int, inner: System) -> System:
     """Return several slices, joined by the network of the data centre."""
     part = inner.part
     described = None if part is None else node_info(part).slice
-    fabric = None if inner.interconnect is None else inner.interconnect.fabric
-    if described is None or part is None or not isinstance(fabric, Dimensions) or inner.slices > 1:
+    dimensions = () if inner.interconnect is None else inner.interconnect.dimensions
+    if described is None or part is None or not dimensions or inner.slices > 1:
         raise HardwareError(
             f"{inner.name} is no slice of TPUs whose network to other slices is known",
             hint="give the number of all devices and the part, as in 32xH100_80GB",

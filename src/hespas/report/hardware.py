@@ -14,7 +14,7 @@ from hespas.base.units import GIB, format_bytes_binary, format_quantity, format_
 from hespas.compile.targets import find_target
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
-from hespas.hardware.interconnect import Dimension, Dimensions, Slice
+from hespas.hardware.interconnect import Dimension, Slice
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.power import POWER, BoardPower
 from hespas.hardware.presets import (
@@ -193,10 +193,10 @@ def _system_details(system: System) -> str:
 
 def _own_network(system: System) -> list[str]:
     network = system.interconnect
-    if network is None or not network.algorithms or not isinstance(network.fabric, Dimensions):
+    if network is None or not network.algorithms or not network.dimensions:
         return []
     shapes = ", ".join(
-        f"{one.shape.value.replace('_', ' ')} of {one.size}" for one in network.fabric.dimensions
+        f"{one.shape.value.replace('_', ' ')} of {one.size}" for one in network.dimensions
     )
     return [
         f"  in hespas' model: {shapes}",
