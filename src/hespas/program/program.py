@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from hespas.errors import ProgramError
 from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
 from hespas.program.groups import DeviceOrder
 from hespas.program.kernels import CompiledKernels
-from hespas.program.operations.table import traits_of
+from hespas.program.operations.table import TRAITS, UNKNOWN
 from hespas.program.operations.traits import Category, Traits
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
@@ -130,7 +131,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     @property
     def traits(self) -> Traits:
         """What is known of operations of its kind."""
-        return traits_of(self.kind)
+        return TRAITS.get(self.kind, UNKNOWN)
 
     @property
     def name(self) -> str:
@@ -286,11 +287,15 @@ def values_read(op: Op) -> Sequence[Value]:
 
     Fusions, collectives and asynchronous operations read nothing but their own arguments.
     """
-    if not op.regions or not op.traits.reads_around:
-        return op.operands
+    return _with_outer(op) if op.regions and op.traits.reads_around else op.operands
+
+
+@lru_cache(maxsize=16)
+def _with_outer(op: Op) -> Sequence[Value]:
+    """Return what an operation reads, its regions too: of the same few loops many rules ask."""
     read = [*op.operands]
     _add_outer(op, read, set())
-    return read
+    return tuple(read)
 
 
 def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
