@@ -13,6 +13,7 @@ from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
 from hespas.models.configured import STEPS, configured_model, published
+from hespas.models.language import LanguageModel, Routing, Sizes, Style, Training
 from hespas.models.model import MeshAxes, Model, check_division
 
 
@@ -71,21 +72,19 @@ class Experts:
         return self.mesh.device_count
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions of arrays."""
-        return {
-            "batch": self.batch * self.parts,
-            "sequence": self.sequence,
-            "embedding": self.embedding,
-            "mlp": self.mlp,
-            "experts": self.experts,
-            "choices": self.experts,
-        }
-
-    @property
-    def axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension."""
-        return {"batch": ("expert",), "experts": ("expert",)}
+    def model(self) -> LanguageModel:
+        """A model with such a layer, and little else."""
+        routing = Routing(
+            experts=self.experts,
+            chosen=self.chosen,
+            expert_mlp=self.mlp,
+            capacity_percent=self.capacity_percent,
+        )
+        run = Training(mesh=self.mesh, batch=self.batch, sequence=self.sequence, dtype=self.dtype)
+        sizes = Sizes(
+            embedding=self.embedding, heads=1, kv_heads=1, layers=1, mlp=self.mlp, vocabulary=1
+        )
+        return LanguageModel(sizes_of_layers=sizes, style=Style(), routing=routing, run=run)
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
@@ -93,7 +92,7 @@ class Experts:
             raise ConfigError(
                 f"chosen = {self.chosen} of experts = {self.experts}", hint="choose fewer"
             )
-        check_division(self.mesh, self.sizes, self.axes)
+        check_division(self.mesh, {"experts": self.experts}, {"experts": ("expert",)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

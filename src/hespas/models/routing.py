@@ -365,42 +365,36 @@ def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
 
 def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
     """Bring rows to experts, in 8 bits where ``dtype`` is f8; gradients come back as they are."""
-    return _sent_small(exchange, x) if dtype == "f8" else exchange.there(x)
+    return _sent((exchange, True), x) if dtype == "f8" else exchange.there(x)
 
 
 def _from_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
     """Bring rows back from experts; gradients go there in 8 bits where ``dtype`` is f8."""
-    return _sent_back(exchange, x) if dtype == "f8" else exchange.back(x)
+    return _sent((exchange, False), x) if dtype == "f8" else exchange.back(x)
+
+
+_Way = tuple[_Exchange, bool]
+"""Between which devices rows go, and whether to experts."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sent_small(exchange: _Exchange, x: jax.Array) -> jax.Array:
+def _sent(way: _Way, x: jax.Array) -> jax.Array:
+    """Bring rows to experts, in 8 bits, or back as they are; gradients go the other way."""
+    exchange, is_there = way
+    if not is_there:
+        return exchange.back(x)
     return exchange.there(in_8_bits(x)).astype(x.dtype) * jnp.asarray(ACTIVATION_SCALE, x.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sent_back(exchange: _Exchange, x: jax.Array) -> jax.Array:
-    return exchange.back(x)
+def _sent_forward(way: _Way, x: jax.Array) -> tuple[jax.Array, None]:
+    return _sent(way, x), None
 
 
-def _small_forward(exchange: _Exchange, x: jax.Array) -> tuple[jax.Array, None]:
-    return _sent_small(exchange, x), None
+def _sent_backward(way: _Way, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (_sent((way[0], not way[1]), gradient),)
 
 
-def _small_backward(exchange: _Exchange, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (exchange.back(gradient),)
-
-
-def _back_forward(exchange: _Exchange, x: jax.Array) -> tuple[jax.Array, None]:
-    return exchange.back(x), None
-
-
-def _back_backward(exchange: _Exchange, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (_sent_small(exchange, gradient),)
-
-
-_sent_small.defvjp(_small_forward, _small_backward)
-_sent_back.defvjp(_back_forward, _back_backward)
+_sent.defvjp(_sent_forward, _sent_backward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.expand import expand, total
 
-PRODUCTS = {"dot_general", "convolution"}
+PRODUCTS = {"dot", "dot_general", "convolution"}
 
 
 def needed(name: str, **options: str) -> float:
