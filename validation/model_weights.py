@@ -81,11 +81,18 @@ class Layer:
         return weight + 1 if self.kind in SHIFTED_NORMS else weight
 
 
-def _turned(rows: Array, kind: str) -> Array:
-    """Order the rows of a head, its second last dimension, for halves that are paired."""
-    if kind not in INTERLEAVED:
+def _turned(rows: Array, kind: str, turning: int = 0) -> Array:
+    """Order the rows of a head, its second last dimension, for halves that are paired.
+
+    Gemma 4 pairs the halves of a whole head, of which only the first rows of each turn.
+    """
+    if kind in INTERLEAVED:
+        return np.concatenate((rows[..., ::2, :], rows[..., 1::2, :]), -2)
+    size, half = rows.shape[-2], turning // 2
+    if kind != "gemma4_text" or not 0 < turning < size:
         return rows
-    return np.concatenate((rows[..., ::2, :], rows[..., 1::2, :]), -2)
+    first, second = (np.split(half_rows, (half,), -2) for half_rows in np.split(rows, 2, -2))
+    return np.concatenate((first[0], second[0], first[1], second[1]), -2)
 
 
 def _split(rows: Array, *counts: int) -> list[Array]:
@@ -98,9 +105,7 @@ def _heads(rows: Array, size: int) -> Array:
 
 
 def _attention(layer: Layer) -> dict[str, Array]:
-    size, heads = layer.sizes["head_size"], layer.sizes["heads"]
-    output = layer.one("o_proj.weight", "out_proj.weight")
-    made: dict[str, Array] = {"output": output.reshape(len(output), heads, size).transpose(1, 2, 0)}
+    size, heads, turning = (layer.sizes[name] for name in ("head_size", "heads", "turning"))
     merged = layer.first("self_attn.qkv_proj.weight", "attn.Wqkv.weight")
     if merged is not None:
         others = layer.sizes["kv_heads"] * size
@@ -108,22 +113,34 @@ def _attention(layer: Layer) -> dict[str, Array]:
     else:
         query, key = layer.one("q_proj.weight"), layer.one("k_proj.weight")
         value = layer.first("self_attn.v_proj.weight", "mixer.v_proj.weight")
+    made: dict[str, Array] = {}
     if layer.kind == "qwen3_next":
         both = query.reshape(heads, 2, size, -1)
         query, gate = (both[:, index].reshape(heads * size, -1) for index in (0, 1))
         made["query_gate"] = _heads(gate, size)
-    for name, rows in (("query", query), ("key", key), ("value", value)):
-        if rows is not None:
-            by_head = rows.reshape(-1, size, rows.shape[-1])
-            turned = by_head if name == "value" else _turned(by_head, layer.kind)
-            made[name] = turned.transpose(2, 0, 1)
+    for name, rows in (("query", query), ("key", key)):
+        by_head = rows.reshape(-1, size, rows.shape[-1])
+        made[name] = _turned(by_head, layer.kind, turning).transpose(2, 0, 1)
+    output = layer.one("o_proj.weight", "out_proj.weight")
+    by_head = output.reshape(len(output), heads, size).transpose(1, 2, 0)
+    if value is None:
+        # Values are keys, in the same order.
+        return made | _beside(layer) | {"output": _turned(by_head, layer.kind, turning)}
+    return made | _beside(layer) | {"output": by_head, "value": _heads(value, size)}
+
+
+def _beside(layer: Layer) -> dict[str, Array]:
+    """Return the biases and norms of attention, and its sinks."""
+    size, turning = layer.sizes["head_size"], layer.sizes["turning"]
+    made: dict[str, Array] = {}
     for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
         bias = layer.first(f"self_attn.{letter}_proj.bias")
         if bias is not None:
             made[f"{name}_bias"] = bias.reshape(-1, size)
         if layer.first(f"self_attn.{letter}_norm.weight") is not None:
             norm = layer.norm(f"self_attn.{letter}_norm.weight")
-            made[f"{name}_norm"] = norm if len(norm) == size else norm.reshape(-1, size)
+            norm = norm if len(norm) == size else norm.reshape(-1, size)
+            made[f"{name}_norm"] = _turned(norm[..., None], layer.kind, turning)[..., 0]
     for name, own in (("self_attn.o_proj.bias", "output_bias"), ("self_attn.sinks", "sinks_bias")):
         if name in layer.tensors:
             made[own] = layer.tensors[name]
@@ -348,7 +365,9 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
             for key, value in tensors.items()
             if key.startswith(begin)
         }
-        layer = Layer(kind=kind, tensors=own, sizes=model.sizes | model.sizes_of(kind_of_layer))
+        sizes = model.sizes | model.sizes_of(kind_of_layer)
+        sizes["turning"] = model.rotation(kind_of_layer)[0]
+        layer = Layer(kind=kind, tensors=own, sizes=sizes)
         layers.append(layer_weights(layer, kind_of_layer, set(expected["first_layers"][index])))
     weights["first_layers"] = layers
     _check(weights, expected)

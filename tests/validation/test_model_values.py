@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from model_weights import draw, logits
 CASES: dict[str, dict[str, Any]] = json.loads(model_values.RESULTS.read_text())
 CLOSE = 1e-3
 KNOWN = {
-    "gemma4-dense": "its wide heads turn as a whole, and hespas turns their first quarter",
-    "gemma4-moe": "its wide heads turn as a whole, and hespas turns their first quarter",
     "mpt": "its GELU is exact, and hespas computes it by a hyperbolic tangent",
 }
 """Why logits differ by more."""
@@ -50,3 +49,20 @@ def test_logits_are_those_recorded(name: str) -> None:
 def test_the_page_shows_what_is_recorded_and_predicted() -> None:
     text = model_comparison.PAGE.read_text()
     assert model_comparison.with_tables(text) == text
+
+
+NAMED = re.compile(r"Qwen3-Next|DeepSeek-V3\.2|granite|Nemotron|Llama-4")
+"""Models whose FLOPs differ for reasons that the page names."""
+
+
+def test_figures_are_those_of_transformers() -> None:
+    models = list(model_comparison.compared())
+    assert len(models) >= 70
+    for model in models:
+        name, figures = model.figures.name, model.figures
+        assert figures.parameters == model.parameters, name
+        assert figures.kv_bytes_per_token == 2 * int(model.counted["kv_elements"]), name
+        for prefix, tokens in (("", model_comparison.SHORT), ("long_", model_comparison.LONG)):
+            error = model.flops_error(prefix, tokens)
+            if error is not None and not NAMED.search(name):
+                assert abs(error) < 0.005, name

@@ -798,6 +798,7 @@ def _gemma4(fields: _Fields) -> _Description:
         activation="gelu",
         norms_of_heads=True,
         norms_of_values=True,
+        scales_layers=True,
         query_scale=1.0,
         logit_cap=fields.number("final_logit_softcapping", default=0.0),
     )
@@ -811,7 +812,8 @@ def _gemma4(fields: _Fields) -> _Description:
         else replace(
             kind,
             is_routed=routed,
-            rope_theta=wide_rope.theta,
+            # Periods are those of the whole head, of which a share turns.
+            rope_theta=wide_rope.theta**wide_rope.share,
             rotary_size=int(wide * wide_rope.share),
             head_size=wide,
             kv_heads=kv_heads,

@@ -355,7 +355,7 @@ class LayerKind:
     chunk: int = 0
     rotates: bool = True
     rotary_size: int = 0
-    rope_theta: int = 0
+    rope_theta: float = 0
     head_size: int = 0
     kv_heads: int = 0
     mlp: int = 0
@@ -494,7 +494,7 @@ class LanguageModel:
         """Whether layers see a part of the earlier tokens alone."""
         return any(kind.window or kind.chunk for kind in self.kinds)
 
-    def rotation(self, kind: LayerKind) -> tuple[int, int]:
+    def rotation(self, kind: LayerKind) -> tuple[int, float]:
         """Return how many numbers of a head turn with positions, and their longest period's base.
 
         Both are 0 where none does.

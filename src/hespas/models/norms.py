@@ -42,7 +42,7 @@ class Places(NamedTuple):
     than which; None where a sequence is one.
     """
 
-    turns: Mapping[tuple[int, int], tuple[jax.Array, jax.Array]]
+    turns: Mapping[tuple[int, float], tuple[jax.Array, jax.Array]]
     documents: tuple[jax.Array, jax.Array] | None = None
 
 
@@ -81,7 +81,7 @@ def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> flo
     return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
 
 
-def rotated(x: jax.Array, places: Places, rotation: tuple[int, int]) -> jax.Array:
+def rotated(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
     """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired.
 
     The ``rotation`` says how many numbers of a head turn, the first ones, and by which periods.

@@ -231,7 +231,7 @@ class Transformer:
                 documents=None if segments is None else (segments, earlier(length, length)),
             )
 
-    def _scaling(self, rotation: tuple[int, int]) -> RotaryScaling | None:
+    def _scaling(self, rotation: tuple[int, float]) -> RotaryScaling | None:
         """Return how positions are scaled: those with the model's own periods are."""
         is_own = rotation[1] == self.model.sizes_of_layers.rope_theta
         return self.model.style.rotary_scaling if is_own else None
