@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-from hespas.xla.hlo.schema import SCHEMA_FILE, embedded_schema, enum_names, message_class
-
-
-def test_the_stored_schema_is_the_one_that_jaxlib_embeds() -> None:
-    assert SCHEMA_FILE.read_bytes() == embedded_schema()
+from hespas.xla.hlo.schema import enum_names, message_class
 
 
 def test_a_module_survives_the_wire() -> None:
