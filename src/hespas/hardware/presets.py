@@ -445,10 +445,10 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
     return gpu
 
 
-def launching_in_graphs(gpu: Microarchitecture, share: float) -> Microarchitecture:
-    """Return a GPU whose launches take the mean where CUDA graphs have a ``share`` of them."""
-    in_graph_s = gpu.launch_s if gpu.graph_launch_s is None else gpu.graph_launch_s
-    return structs.replace(gpu, launch_s=gpu.launch_s + share * (in_graph_s - gpu.launch_s))
+def launching_in_graphs(gpu: Microarchitecture) -> Microarchitecture:
+    """Return a GPU whose kernels take what they do in CUDA graphs."""
+    launch_s = gpu.launch_s if gpu.graph_launch_s is None else gpu.graph_launch_s
+    return structs.replace(gpu, launch_s=launch_s)
 
 
 def microarchitecture_at(

@@ -27,7 +27,7 @@ from hespas.hardware.device import Device
 from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts
 from hespas.lower.assign import Assignment
 from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
-from hespas.lower.group import Rates, grouped
+from hespas.lower.group import grouped
 from hespas.lower.loops import (
     with_freed_first,
     with_layouts_before,
@@ -137,7 +137,7 @@ def fused(
     if writer is Writer.GPU:
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
-    fuser = partial(_Fuser, options=options, writer=writer, rates=Rates.of(device))
+    fuser = partial(_Fuser, options=options, writer=writer)
     made = _scheduled(program, main, fuser(overlaps=True))
     if writer is not Writer.GPU:
         return made
@@ -187,14 +187,13 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
 class _Fuser:
     options: CompileOptions
     writer: Writer
-    rates: Rates
     overlaps: bool
     names: Names = field(default_factory=Names)
 
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
         end = block.operations[-1]
-        grouping = grouped(block, self.rates)
+        grouping = grouped(block)
         is_of_libraries = self.writer is Writer.LIBRARY
         nodes = stretches_of(grouping, end.operands) if is_of_libraries else nodes_of(grouping)
         backend = LIBRARY_WRITER if is_of_libraries else ""

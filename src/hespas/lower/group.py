@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from hespas.hardware.device import Device
 from hespas.lower.epilogues import Epilogues
 from hespas.lower.roles import (
     Role,
@@ -29,35 +28,15 @@ from hespas.lower.written import multiplied_before, read_often
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, size_of, values_read
 
-LAUNCH_S = 1e-6
-"""What XLA's cost model has a launch take.
+LAUNCH_BYTES = 4_000_000
+"""What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s.
 
-Source: openxla/xla, ``kKernelLaunchOverhead`` in gpu_performance_model_base.cc (Apache License
-2.0)."""
+That of one device serves all, so that a rate that changes leaves the kernels as they are: what
+`hespas explain` changes it prices again, and gets what a run would.
+"""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What memory moves meanwhile: decides whether to compute again or to write and read.
-
-    ``launch_bytes`` in the time of a launch, ``instruction_bytes`` in that of an instruction. By
-    default they are those of an A100.
-    """
-
-    launch_bytes: float = 1.6e6
-    instruction_bytes: float = 0.16
-
-    @staticmethod
-    def of(device: Device | None) -> Rates:
-        """Return the rates of a device; a multiply-add in f32 is an instruction."""
-        if device is None:
-            return Rates()
-        bandwidth = device.memory_bandwidth_bytes_per_s
-        return Rates(
-            launch_bytes=LAUNCH_S * bandwidth,
-            instruction_bytes=bandwidth / (device.rate("f32") / 2),
-        )
-
+BYTES_PER_INSTRUCTION = 0.16
+"""What a GPU moves in the time of an instruction: 1.5 TB/s and 9.7e12 a second on A100."""
 
 CACHE_SPEED_UP = 2.5
 """How much faster L2 has what is gathered again than memory, by XLA's own cost model.
@@ -101,9 +80,9 @@ class Grouping:
     apart: AbstractSet[int] = frozenset()
 
 
-def grouped(block: Block, rates: Rates) -> Grouping:
+def grouped(block: Block) -> Grouping:
     """Return the kernels of a block in which values have layouts."""
-    walk = _Walk(operations=block.operations[:-1], rates=rates)
+    walk = _Walk(operations=block.operations[:-1])
     walk.prepare(block.operations[-1].operands)
     for at in reversed(range(len(walk.operations))):
         walk.op(at)
@@ -136,7 +115,6 @@ class _Walk:
     """
 
     operations: Sequence[Op]
-    rates: Rates
     roles: list[Role] = field(default_factory=list[Role])
     users: list[list[int]] = field(default_factory=list[list[int]])
     is_needed: list[bool] = field(default_factory=list[bool])
@@ -401,8 +379,8 @@ class _Walk:
         ):
             return bool(readers)
         loaded = sum(self.sources[at].values())
-        apart = self.rates.launch_bytes + written * (1 + len(readers)) + loaded
-        each = self.work[at] * self.rates.instruction_bytes
+        apart = LAUNCH_BYTES + written * (1 + len(readers)) + loaded
+        each = self.work[at] * BYTES_PER_INSTRUCTION
         repeated = sum([max(0, times - size) for times in readers.values()]) * each
         # Arithmetic hides behind the loads of the same kernel.
         evaluated = sum([min(times, size) for times in readers.values()])

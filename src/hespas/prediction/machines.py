@@ -17,7 +17,7 @@ from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOp
 from hespas.price.cache import DiskStore, MemoryStore, Store
 from hespas.price.driver import Estimator
 from hespas.price.graph import no_power
-from hespas.price.kernel import share_in_graphs
+from hespas.price.kernel import runs_in_graphs
 from hespas.price.methods import (
     DEFAULT,
     DeviceUse,
@@ -261,7 +261,7 @@ def spec_of(
         custom_calls=estimate.custom_calls,
         kernels=kernels,
         kernels_directory=None if kernels is None else compiled_directory(estimate),
-        in_graphs=0.0 if program is None else share_in_graphs(program),
+        in_graphs=program is not None and runs_in_graphs(program),
     )
 
 

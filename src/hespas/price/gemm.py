@@ -214,12 +214,13 @@ class _Rates:
         return max(flops / self.flops, self.size * elements / self.memory)
 
 
-def gemm_model(device: Device, *, in_graphs: float = 0.0) -> GemmModel:
+def gemm_model(device: Device, *, in_graphs: bool = False) -> GemmModel:
     """Return the model of a device. Raises as `part_of` does.
 
-    CUDA graphs, in which tables were measured, launch the share ``in_graphs`` of the products.
+    ``in_graphs`` says that CUDA graphs launch products, as when tables were measured.
     """
-    return GemmModel(device=device, part=part_of(device)).launched(1 - in_graphs)
+    model = GemmModel(device=device, part=part_of(device))
+    return model.launched(0.0) if in_graphs else model
 
 
 def part_of(device: Device) -> Part:

@@ -298,39 +298,33 @@ def _kind_inside(op: Op) -> str:
     return "bitcast" if before == after else "transpose"
 
 
-FEWEST_OF_GRAPH = 5
-"""Kernels one behind another of which XLA makes a CUDA graph.
-
-Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
-(xla/debug_options_flags.cc, Apache License 2.0): by default graphs hold fusions, products, cuDNN's
-kernels and other calls, and no loops, branches and collectives."""
-_OUTSIDE_GRAPHS = (Category.CALL, Category.CONTROL, Category.HOST)
+FEWEST_IN_GRAPHS = 100
+"""Programs of fewer kernels were not measured in CUDA graphs: the smallest step has 157."""
 
 
-def share_in_graphs(program: Program) -> float:
-    """Return the share of a program's kernels that XLA launches in CUDA graphs on a GPU.
+def runs_in_graphs(program: Program) -> bool:
+    """Return whether XLA launches a program's kernels in CUDA graphs on a GPU.
 
-    None of a program of several devices: collectives divide it into many graphs, and what each of
-    them costs was not measured.
+    By default it makes graphs of rows of five kernels and more, without loops, branches and
+    collectives between them. What the many graphs of a program of several devices cost was not
+    measured: those are not counted.
+
+    Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
+    (xla/debug_options_flags.cc, Apache License 2.0).
     """
-    communicates = any(map(is_communication_op, all_ops(program)))
-    if not program.is_scheduled or program.is_of_libraries or communicates:
-        return 0.0
-    kernels, inside = _launched(program.main.body)
-    return inside / kernels if kernels else 0.0
+    if not program.is_scheduled or program.is_of_libraries:
+        return False
+    if any(map(is_communication_op, all_ops(program))):
+        return False
+    return _launches(program.main.body) >= FEWEST_IN_GRAPHS
 
 
-def _launched(block: Block) -> tuple[int, int]:
-    """Return how many kernels a block launches, and how many of them in graphs."""
-    kernels = inside = row = 0
+def _launches(block: Block) -> int:
+    """Return how many kernels a block launches."""
+    kernels = 0
     for op in block.operations:
-        if op.traits.category not in _OUTSIDE_GRAPHS and op.kind != "return":
-            row += not op.traits.runs_nothing
-            continue
-        kernels, inside = kernels + row, inside + (row if row >= FEWEST_OF_GRAPH else 0)
-        row = 0
-        rounds = op.attrs.trip_count or 1 if isinstance(op.attrs, WhileAttrs) else 1
-        for region in op.regions[-1:] if op.traits.category is Category.CONTROL else ():
-            more = _launched(region)
-            kernels, inside = kernels + rounds * more[0], inside + rounds * more[1]
-    return kernels, inside
+        if isinstance(op.attrs, WhileAttrs):
+            kernels += (op.attrs.trip_count or 1) * _launches(op.regions[-1])
+        elif not op.traits.runs_nothing:
+            kernels += 1
+    return kernels

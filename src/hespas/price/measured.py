@@ -206,10 +206,15 @@ class Measured:
     @property
     def _products(self) -> str:
         about = self.gemm.part.about
-        return (
+        products = (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
-            f"operands that may have been in the cache, and {format_time(about.alone_s)} more each "
-            "in the mean if the program is compiled, for those that no CUDA graph launches"
+            "operands that may have been in the cache"
+        )
+        if not about.alone_s:
+            return f"{products} and in a CUDA graph, as the program runs"
+        return (
+            f"{products}, and {format_time(about.alone_s)} more each if the program is compiled, "
+            "as they are launched one by one"
         )
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
@@ -278,7 +283,7 @@ class Measured:
         """Return the time of a kernel around products: not less than its own bytes take.
 
         Tables were measured kernel behind kernel in one graph; one that a program launches by
-        itself takes somewhat more, of which ``alone_s`` is the mean.
+        itself takes somewhat more.
         """
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)

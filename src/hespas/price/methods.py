@@ -32,8 +32,8 @@ class EstimatorSpec:
 
     ``device`` is None where only the configuration of a profiler or a simulator is given, and
     ``hardware`` where no configuration is. ``kernels`` are what a compiler wrote for the program,
-    where that is known; what is read of them is cached in ``kernels_directory``. CUDA graphs launch
-    the share ``in_graphs`` of them.
+    where that is known; what is read of them is cached in ``kernels_directory``. ``in_graphs``
+    says that CUDA graphs launch them.
     """
 
     device: Device | None = None
@@ -42,7 +42,7 @@ class EstimatorSpec:
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
     kernels: CompiledKernels | None = None
     kernels_directory: Path | None = None
-    in_graphs: float = 0.0
+    in_graphs: bool = False
 
     def needed_device(self, method: str) -> Device:
         """Return the device; `ConfigError` where none is given."""

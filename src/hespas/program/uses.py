@@ -13,7 +13,7 @@ class Uses:
     """The producer and the readers of each value of a list of operations.
 
     ``outputs`` are the values that leave the list: the operands of a block's terminator, which is
-    no reader itself. Loops and branches read what their regions read of the values around them.
+    no reader itself. Operations read what their regions read of the values around them.
     """
 
     __slots__ = ("_outputs", "_pending", "_producers", "_readers")

@@ -73,8 +73,8 @@ def test_a_wrong_file_is_refused(
         read_microarchitecture(file)
 
 
-def test_launches_in_graphs_take_the_mean() -> None:
+def test_launches_in_graphs_are_short() -> None:
     gpu = load_microarchitecture("H100_80GB")
-    assert launching_in_graphs(gpu, 0.5).launch_s == pytest.approx((3e-6 + 1.5e-6) / 2)
+    assert launching_in_graphs(gpu).launch_s == gpu.graph_launch_s == 1.5e-6
     alone = replace(gpu, graph_launch_s=None)
-    assert launching_in_graphs(alone, 1.0).launch_s == alone.launch_s
+    assert launching_in_graphs(alone).launch_s == alone.launch_s

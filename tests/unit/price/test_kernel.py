@@ -11,7 +11,14 @@ from msgspec.structs import replace as replace_struct
 import hespas
 from hespas.hardware.presets import load_device
 from hespas.price.driver import OperationMethod
-from hespas.price.kernel import LOOP, Writer, kernel_of, kind_of, share_in_graphs
+from hespas.price.kernel import (
+    FEWEST_IN_GRAPHS,
+    LOOP,
+    Writer,
+    kernel_of,
+    kind_of,
+    runs_in_graphs,
+)
 from hespas.price.methods import EstimatorSpec, default_method
 from hespas.work.expand import Leaf, expand
 from hlo_programs import entry_op, read_hlo
@@ -188,17 +195,21 @@ def test_a_kernel_is_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "share"), [("ijkm", 0.0), ("ijkmn", 1.0)], ids=["few kernels", "five kernels"]
+    ("count", "in_graphs"),
+    [(FEWEST_IN_GRAPHS - 1, False), (FEWEST_IN_GRAPHS, True)],
+    ids=["few kernels", "many kernels"],
 )
-def test_rows_of_kernels_run_in_graphs(names: str, share: float) -> None:
-    program = scheduled(*(kernel(each, "a") for each in names))
-    assert share_in_graphs(program) == share
-    assert share_in_graphs(replace_struct(program, is_of_libraries=True)) == 0.0
-    assert share_in_graphs(scheduled(*(kernel(each, "a") for each in names), sync("r", "a"))) == 0.0
+def test_many_kernels_of_one_gpu_run_in_graphs(count: int, in_graphs: bool) -> None:
+    rows = [kernel(f"k{at}", "a") for at in range(count)]
+    program = scheduled(*rows)
+    assert runs_in_graphs(program) is in_graphs
+    assert not runs_in_graphs(replace_struct(program, is_of_libraries=True))
+    assert not runs_in_graphs(scheduled(*rows, sync("r", "a")))
 
 
-def test_short_loops_are_launched_kernel_by_kernel() -> None:
+def test_kernels_of_loops_count_as_often_as_they_run() -> None:
     function, lines = loop("l", "a", kernel("w", "v"))
-    program = scheduled(*lines, *(kernel(each, "a") for each in "ijkmn"), functions=function)
-    # The counter and the fusion run three times each.
-    assert share_in_graphs(program) == pytest.approx(5 / 11)
+    rows = [kernel(f"k{at}", "a") for at in range(FEWEST_IN_GRAPHS - 6)]
+    # The counter and the fusion run three times.
+    assert runs_in_graphs(scheduled(*lines, *rows, functions=function))
+    assert not runs_in_graphs(scheduled(*lines, *rows[1:], functions=function))

@@ -25,7 +25,7 @@ from hespas.evidence.calibrate.samples import Case, check_limits
 from hespas.evidence.calibrate.steps import at_clock_of, calibrated
 from hespas.hardware.device import Device, at_fastest, factor_of
 from hespas.price.driver import is_kernel
-from hespas.price.kernel import kernel_of, share_in_graphs
+from hespas.price.kernel import kernel_of, runs_in_graphs
 from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
@@ -109,7 +109,7 @@ def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group,
     Raises `MeasurementError` where the profile is not one of this program, and, naming the
     instruction, for times below the physical floor or far from what is expected.
     """
-    in_graphs = share_in_graphs(program)
+    in_graphs = runs_in_graphs(program)
     alone = make(EstimatorSpec(device=device, kernels=program.kernels, in_graphs=in_graphs))
     estimator = at_clock_of(alone, program)
     kernels: dict[str, list[_Kernel]] = defaultdict(list)

@@ -34,7 +34,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.price.cache import MemoryStore
-from hespas.price.kernel import share_in_graphs
+from hespas.price.kernel import runs_in_graphs
 from hespas.price.measured import Measured, make
 from hespas.price.methods import EstimatorSpec
 from hespas.price.ptx.kernels import KernelPricer
@@ -210,7 +210,7 @@ class PipelineSteps:
         prepared, options = self._prepared(workload), self._options(workload)
         if workload not in self.estimators:
             program = prepared.graph.program
-            in_graphs = share_in_graphs(program)
+            in_graphs = runs_in_graphs(program)
             spec = EstimatorSpec(device=device, kernels=program.kernels, in_graphs=in_graphs)
             self.estimators[workload] = make(spec)
         estimates = composition.price(

@@ -324,11 +324,11 @@ def kernel_pricer(
     kernels: CompiledKernels | None,
     *,
     cache: AnalysisCache = _NO_CACHE,
-    in_graphs: float = 0.0,
+    in_graphs: bool = False,
 ) -> KernelPricer | None:
     """Return the pricer of a device; None where its inside is not described.
 
-    CUDA graphs launch the share ``in_graphs`` of the kernels.
+    ``in_graphs`` says that CUDA graphs launch the kernels.
 
     >>> from hespas.hardware.presets import load_device
     >>> kernel_pricer(load_device("TPUv3"), None) is None
@@ -336,7 +336,8 @@ def kernel_pricer(
     """
     if device.microarchitecture is None:
         return None
-    gpu = launching_in_graphs(load_microarchitecture(device), in_graphs)
+    gpu = load_microarchitecture(device)
+    gpu = launching_in_graphs(gpu) if in_graphs else gpu
     return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)
 
 
@@ -407,9 +408,10 @@ def make(spec: EstimatorSpec) -> KernelEstimator:
     Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
     """
     roofline = Roofline.of(spec, "kernel")
+    gpu = load_microarchitecture(roofline.device)
     kernels = KernelPricer(
         device=roofline.device,
-        gpu=launching_in_graphs(load_microarchitecture(roofline.device), spec.in_graphs),
+        gpu=launching_in_graphs(gpu) if spec.in_graphs else gpu,
         kernels=spec.kernels or _NO_KERNELS,
         cache=AnalysisCache(directory=spec.kernels_directory),
     )
