@@ -53,7 +53,14 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", CASES[:3], ids=str)
+OTHERS: list[dict[str, Any]] = [
+    {"model": "gpt3-1.3b"},
+    {"model": "mixtral-8x7b", "mesh": "fsdp=8"},
+    {"model": "deepseek-v3", "mesh": "fsdp=8", "set": {"layers": 4, "experts": 8}},
+]
+
+
+@pytest.mark.parametrize("changes", [*CASES[:3], *OTHERS], ids=str)
 def test_no_bound_exceeds_what_is_predicted_without_a_compiler(changes: dict[str, Any]) -> None:
     options = replace(options_of(**changes), compile=CompileChoice(fidelity=Fidelity.FUSED))
     check(options)
