@@ -33,7 +33,7 @@ from hespas.prediction.options import (
 )
 from hespas.price.cache import MemoryStore
 from hespas.price.estimate import LAUNCH
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 
 ROOT = Path(__file__).resolve().parents[1]
 FUSION = ROOT / "docs" / "data" / "fusion.json"

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hespas.prediction.options import EstimateOptions
     from hespas.price.cache import Store
     from hespas.price.graph import GraphEstimate
-    from hespas.price.roofline import RooflineOptions
+    from hespas.price.methods import RooflineOptions
     from hespas.program.program import Program
+    from hespas.program.work import CustomCallCost
     from hespas.simulate.timeline import Timeline
     from hespas.split.regions import RegionGraph
     from hespas.tasks.graph import Job, TaskGraph
-    from hespas.work.custom_call import CustomCallCost
 
 
 def load(
@@ -236,14 +236,8 @@ def simulate(
     """
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
-    from hespas.simulate.astra.plan import contention_model_named
-    from hespas.simulate.models import (
-        Model,
-        ModelChoice,
-        default_model,
-        model_named,
-        simulate_job,
-    )
+    from hespas.simulate.models import ModelChoice, default_model, simulate_job
+    from hespas.simulate.options import Model, contention_model_named, model_named
     from hespas.tasks.graph import Job, TaskGraph
 
     check_kind(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")

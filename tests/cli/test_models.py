@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hespas.simulate.models import CHOICES
+from hespas.simulate.options import CHOICES
 
 Call = Callable[..., CompletedProcess[str]]
 SYSTEM = ("--system", "V100_32GB_4GPU")

@@ -15,8 +15,8 @@ import pytest
 
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.options import ContentionModel
 from hespas.tasks.chakra import format as wire
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.graph import Job

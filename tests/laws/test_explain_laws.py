@@ -14,7 +14,7 @@ from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
 from hespas.price.gemm import Product, gemm_model
 from hespas.price.roofline import Rates
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from scheduled import HEADER, done, kernel, start, sync
 
 PROGRAM = HEADER.format(

@@ -15,7 +15,8 @@ from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.durations import relay_rounds
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.models import Model, ModelChoice, joined_job, simulate_job
+from hespas.simulate.models import ModelChoice, joined_job, simulate_job
+from hespas.simulate.options import Model
 from hespas.simulate.timeline import Timeline, covered_ps, exposed_parts, union
 from hespas.tasks.graph import (
     CollectiveTask,

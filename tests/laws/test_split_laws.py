@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hespas.program.program import Op
 from hespas.split.flatten import flatten
 from hespas.split.modules import canonical_text, region_modules
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import (
     Collective,
     Compute,
@@ -18,7 +19,7 @@ from hespas.split.regions import (
     is_constant,
     operations_of,
 )
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from programs import Straight, settled, straight_programs
 
 INDIVIDUAL = SplitOptions(strategy=SplitStrategy.INDIVIDUAL)

@@ -27,9 +27,9 @@ from hespas.prediction.goodput import GoodputOptions
 from hespas.prediction.options import PredictOptions, ReportOptions
 from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
 from hespas.price.cache import DiskStore, MemoryStore
+from hespas.program.work import OperandTraffic
 from hespas.sources.options import ModelOptions
 from hespas.tasks.pipelining.options import PipelineOptions
-from hespas.work.custom_call import OperandTraffic
 from hlo_programs import module
 from programs import all_reduce, on_devices, vector_main
 

@@ -24,8 +24,9 @@ from hespas.base.units import GIB, to_gb_per_s, to_ns
 from hespas.errors import ConfigError, SimulationError, ToolError
 from hespas.hardware.system import RemoteMemory, System, astra_name
 from hespas.program.collectives import COMMON_KINDS
-from hespas.simulate.astra.plan import PER_NODE, ContentionModel
+from hespas.simulate.astra.plan import PER_NODE
 from hespas.simulate.models import check_size
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.chakra.format import COMM_GROUP_FILE, write_traces
 from hespas.tasks.graph import ComputeTask, Job, TaskGraph, as_job, devices_text

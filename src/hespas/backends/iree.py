@@ -24,9 +24,9 @@ from hespas.price.methods import EstimatorSpec
 from hespas.price.roofline import Roofline
 from hespas.program.program import Program, Value
 from hespas.program.types import TensorType
+from hespas.program.work import CustomCallCost
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import expand, total
 from hespas.xla.run.worker import EMPTY_MODULE
 

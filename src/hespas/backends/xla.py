@@ -23,9 +23,9 @@ from hespas.hardware.device import Hardware
 from hespas.price.estimate import Estimate
 from hespas.price.methods import EstimatorSpec
 from hespas.program.program import Program
+from hespas.program.work import CustomCallCost
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import expand, total
 
 _PLATFORMS = {

@@ -28,9 +28,9 @@ from hespas.hardware.system import System
 from hespas.prediction import machines
 from hespas.prediction.options import NetworkOptions
 from hespas.report.stages import external_text, simulation_text
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.streamed import simulate_streamed
-from hespas.simulate.models import Model, ModelChoice, is_replay, joined_job, simulate_job
+from hespas.simulate.models import ModelChoice, is_replay, joined_job, simulate_job
+from hespas.simulate.options import ContentionModel, Model
 from hespas.simulate.timeline import ExternalResult, Timeline
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.graph import Job

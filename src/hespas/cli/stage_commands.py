@@ -30,8 +30,8 @@ from hespas.report.regions import (
     region_descriptions,
     write_region_files,
 )
+from hespas.split.options import SplitOptions
 from hespas.split.regions import operations_of
-from hespas.split.strategies import SplitOptions
 from hespas.tasks.build import check_host_link, estimated_tasks
 
 _WIDTH = 30

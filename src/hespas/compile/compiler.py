@@ -15,13 +15,13 @@ from hespas.base.question import PROGRAM_FILE, ask
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import ANY_LAYOUT, Job, Layout, job_of
-from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
+from hespas.compile.options import DEFAULT_OPTIONS, SLOP_FACTOR, SLOP_FLAG, CompileOptions
 from hespas.compile.packages import TOOLKIT, absent_passes, compiler_environment, write_toolkit
 from hespas.compile.settle import settled
 from hespas.compile.targets import GpuTarget, find_target, memory_bytes
 from hespas.errors import ConfigError, HespasError, ToolError, UnsupportedError
 from hespas.program.kernels import CompiledKernels
-from hespas.program.program import SLOP_FACTOR, SLOP_FLAG, OverlapLimit, full_factor
+from hespas.program.program import OverlapLimit, full_factor
 from hespas.xla.compile import messages
 from hespas.xla.compile.kernels import read_kernels, read_starts
 

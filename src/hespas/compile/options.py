@@ -13,11 +13,13 @@ from hespas.base.fields import Group, Use, declare, parse_pairs, refuse_unused
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
-from hespas.program.program import SLOP_FACTOR, SLOP_FLAG
 
 _MIB = 2**20
 _MOST_PERCENT = 10_000
 SLOP_OPTION = "memory_limit_slop_factor"
+SLOP_FLAG = "xla_gpu_memory_limit_slop_factor"
+SLOP_FACTOR = 95
+"""The flag's default, in per cent."""
 
 
 def parse_size(text: str, *, name: str) -> int:

@@ -9,45 +9,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hespas.base.fields import parse_pairs
-from hespas.base.figures import amount, whole_number
-from hespas.base.units import format_quantity, parse_rate
-from hespas.errors import ConfigError, HardwareError, option
+from hespas.base.units import format_quantity
+from hespas.errors import HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions
 from hespas.hardware.system import LinkBandwidth, System, interconnect_of
 
 _T = TypeVar("_T")
-
-_LARGEST_FACTOR = 1e6
-_FORM = "DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimension is 0"
-
-
-def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
-    """Read ``DIM=xFACTOR`` and ``DIM=RATE``; `ConfigError` for anything else.
-
-    >>> [str(each) for each in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
-    ['0=x2', '1=2.5e+10B/s']
-    """
-    name = "link_bandwidth"
-    changes: list[LinkBandwidth] = []
-    for key, text in parse_pairs(texts, name=name, form=_FORM).items():
-        shown, dimension = f"{option(name)} is {f'{key}={text}'[:60]!r}", whole_number(key)
-        if dimension is None:
-            raise ConfigError(shown, hint=f"write {_FORM}")
-        if text[:1] not in {"x", "X"}:
-            rate = parse_rate(text, "B/s", location=f"{option(name)} {dimension}")
-            changes.append(LinkBandwidth(dimension=dimension, bytes_per_s=rate))
-            continue
-        factor, least = amount(text[1:]), 1 / _LARGEST_FACTOR
-        if factor is None or not least <= factor <= _LARGEST_FACTOR:
-            raise ConfigError(
-                shown,
-                hint=f"give a factor from {least:g} to {_LARGEST_FACTOR:g}; dead links are for a "
-                f"file, {option('imperfect')}",
-            )
-        changes.append(LinkBandwidth(dimension=dimension, factor=factor))
-    return tuple(changes)
-
 
 LEAST_LATENCY_S = 1e-9
 """No latency is made smaller: ASTRA-sim counts ns, and aborts where a message takes no time."""

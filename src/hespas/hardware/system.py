@@ -10,7 +10,7 @@ figures of the other two exactly, up to 15 significant digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.fields import parse_pairs
 from hespas.base.figures import (
     MOST_CHUNKS,
     MOST_DEVICES,
@@ -31,9 +32,11 @@ from hespas.base.figures import (
     NotNegative,
     Positive,
     Text,
+    amount,
+    whole_number,
 )
-from hespas.base.units import GIB
-from hespas.errors import ConfigError, HardwareError
+from hespas.base.units import GIB, parse_rate
+from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape, dimension_of
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
@@ -67,6 +70,37 @@ class LinkBandwidth:
     def __str__(self) -> str:
         rate = f"x{self.factor:g}" if self.bytes_per_s is None else f"{self.bytes_per_s:g}B/s"
         return f"{self.dimension}={rate}"
+
+
+_LARGEST_FACTOR = 1e6
+_FORM = "DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimension is 0"
+
+
+def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
+    """Read ``DIM=xFACTOR`` and ``DIM=RATE``; `ConfigError` for anything else.
+
+    >>> [str(each) for each in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
+    ['0=x2', '1=2.5e+10B/s']
+    """
+    name = "link_bandwidth"
+    changes: list[LinkBandwidth] = []
+    for key, text in parse_pairs(texts, name=name, form=_FORM).items():
+        shown, dimension = f"{option(name)} is {f'{key}={text}'[:60]!r}", whole_number(key)
+        if dimension is None:
+            raise ConfigError(shown, hint=f"write {_FORM}")
+        if text[:1] not in {"x", "X"}:
+            rate = parse_rate(text, "B/s", location=f"{option(name)} {dimension}")
+            changes.append(LinkBandwidth(dimension=dimension, bytes_per_s=rate))
+            continue
+        factor, least = amount(text[1:]), 1 / _LARGEST_FACTOR
+        if factor is None or not least <= factor <= _LARGEST_FACTOR:
+            raise ConfigError(
+                shown,
+                hint=f"give a factor from {least:g} to {_LARGEST_FACTOR:g}; dead links are for a "
+                f"file, {option('imperfect')}",
+            )
+        changes.append(LinkBandwidth(dimension=dimension, factor=factor))
+    return tuple(changes)
 
 
 class RemoteMemoryKind(Enum):

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hespas.compile.options import SLOP_FACTOR
 from hespas.memory.usage import memory_of_operations, operation_key, unpacked_bytes
 from hespas.program.attrs import CollectiveAttrs
 from hespas.program.groups import ReplicaGroups
 from hespas.program.program import (
-    SLOP_FACTOR,
     Op,
     OverlapLimit,
     Program,

@@ -43,12 +43,13 @@ from hespas.prediction.workload import source_of
 from hespas.price.methods import DeviceUse, method_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
+from hespas.program.work import CustomCallCost
 from hespas.simulate.models import check_choice
 from hespas.sources.source import FileSource, ModelSource
 from hespas.tasks.graph import CollectiveTask, GroupTable, SendTask, TaskGraph
 from hespas.tasks.pipelining.options import STAGES, Overlap, check_overlap
 from hespas.tasks.pipelining.schedule import Schedule
-from hespas.work.custom_call import CustomCallCost, custom_call
+from hespas.work.custom_call import custom_call
 
 
 def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:

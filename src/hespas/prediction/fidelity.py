@@ -15,7 +15,7 @@ from hespas.hardware.device import Device, NodeHardware
 from hespas.hardware.presets import load_device, part_of
 from hespas.prediction.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named
-from hespas.split.strategies import SplitStrategy
+from hespas.split.options import SplitStrategy
 from hespas.xla.hlo.forms import is_hlo
 
 WITHOUT_COMPILER = Fidelity.FUSED

@@ -23,12 +23,13 @@ from hespas.price.methods import (
     DeviceUse,
     EstimatorSpec,
     Method,
+    RooflineOptions,
     default_method,
     method_named,
 )
-from hespas.price.roofline import RooflineOptions
 from hespas.program.program import Program
-from hespas.simulate.models import Model, ModelChoice, default_model
+from hespas.simulate.models import ModelChoice, default_model
+from hespas.simulate.options import Model
 from hespas.split.modules import RegionModules
 
 

@@ -3,7 +3,7 @@
 `PredictOptions` has a part for each stage. Every field declares its flag, configuration key, help
 and default (`hespas.base.fields.Option`); the command line, the configuration reader and the
 checks derive from these fields, so that an option is added here, or in the stage's own options
-dataclass that is nested here (`hespas.split.strategies.SplitOptions`,
+dataclass that is nested here (`hespas.split.options.SplitOptions`,
 `hespas.compile.options.CompileOptions`), and nowhere else.
 
 `read_configuration` reads the documented configuration file into values of these options.
@@ -28,9 +28,8 @@ from hespas.errors import ConfigError, option
 from hespas.frontend.overrides import parse_branch_weights, parse_trip_counts
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import HARDWARE, Device, EstimatorKeys, parse_rates
-from hespas.hardware.faster_links import parse_link_bandwidths
 from hespas.hardware.presets import found_path
-from hespas.hardware.system import LinkBandwidth, System
+from hespas.hardware.system import LinkBandwidth, System, parse_link_bandwidths
 from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
 from hespas.prediction.goodput import TOKENS, GoodputOptions
@@ -41,17 +40,16 @@ from hespas.price.methods import (
     LAUNCHES,
     METHODS,
     NODE,
+    RooflineOptions,
     default_text,
     method_named,
 )
-from hespas.price.roofline import RooflineOptions
 from hespas.program.experts import ExpertOptions
-from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.models import CHOICES, Model, parse_choice
+from hespas.program.work import CustomCallCost, parse_custom_calls
+from hespas.simulate.options import CHOICES, ContentionModel, Model, parse_choice
 from hespas.sources.options import MODEL, ModelOptions
-from hespas.split.strategies import SplitOptions
+from hespas.split.options import SplitOptions
 from hespas.tasks.pipelining.options import PipelineOptions
-from hespas.work.custom_call import CustomCallCost, parse_custom_calls
 
 # What options of several groups apply to.
 LOOPS = Use(": there is no loop whose count can't be read")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.system import System
-    from hespas.work.custom_call import CustomCallCost
+    from hespas.program.work import CustomCallCost
 
 
 class _AnyModel(TypedDict, total=False):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hespas.base.units import PS_PER_S, format_quantity, format_time
+from hespas.compile.options import SLOP_FLAG
 from hespas.frontend.load import PARTITIONED
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Shape, dimension_of
@@ -23,8 +24,8 @@ from hespas.program.assumption import (
     Subject,
     assumed,
 )
-from hespas.program.program import SLOP_FLAG, Fidelity, Op
-from hespas.simulate.astra.plan import ContentionModel
+from hespas.program.program import Fidelity, Op
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph

@@ -40,7 +40,7 @@ from hespas.prediction.passes import (
 from hespas.prediction.result import Prediction
 from hespas.price.cache import Store
 from hespas.program.collectives import CollectiveKind
-from hespas.split.strategies import SplitStrategy
+from hespas.split.options import SplitStrategy
 from hespas.tasks.graph import TaskGraph
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import Action, Pass, Schedule

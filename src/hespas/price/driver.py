@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from hespas.price.estimate import LAUNCH, Bound, Estimate, OpEstimate, Price
 from hespas.program.program import Op, Program
+from hespas.program.work import CustomCallCost
 from hespas.split.regions import Compute
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import Branch, Cost, Leaf, Loop, expand
 
 

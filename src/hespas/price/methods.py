@@ -11,19 +11,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from hespas.base.decode import decode
 from hespas.base.fields import Use
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
-from hespas.price.driver import Estimator
-from hespas.price.roofline import Roofline, RooflineOptions
-from hespas.program.kernels import CompiledKernels
-from hespas.program.program import Program, all_ops
-from hespas.work.custom_call import CustomCallCost
+from hespas.program.work import CustomCallCost
+
+if TYPE_CHECKING:
+    from hespas.price.driver import Estimator
+    from hespas.program.kernels import CompiledKernels
+    from hespas.program.program import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineOptions:
+    """What to do about types that the device's table of peak rates doesn't name.
+
+    Without either, they are priced at the device's ``peak_flops``.
+    """
+
+    error_on_unknown_type: bool = False
+    warn_on_unknown_type: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +64,7 @@ class EstimatorSpec:
         return self.device
 
 
-Factory = Callable[[EstimatorSpec], Estimator]
+Factory: TypeAlias = "Callable[[EstimatorSpec], Estimator]"
 
 
 _METHOD = " on method {}"
@@ -146,7 +159,7 @@ def _imported(path: str | Callable[..., object]) -> Callable[..., object]:
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")
-    return cast("Callable[..., object]", getattr(import_module(module), name))
+    return cast("Callable[..., object]", attrgetter(name)(import_module(module)))
 
 
 def _has_tables(program: Program, device: Device) -> bool:
@@ -155,6 +168,8 @@ def _has_tables(program: Program, device: Device) -> bool:
 
 
 def _has_cycles(program: Program, device: Device) -> bool:
+    from hespas.program.program import all_ops  # noqa: PLC0415 - options need no programs
+
     if not program.is_scheduled or device.clock_hz is None:
         return False
     return any(op.estimated_cycles is not None for op in all_ops(program))
@@ -170,7 +185,7 @@ _LISTED = (
     Method(
         name="roofline",
         summary="arithmetic and memory traffic at the device's peak rates",
-        factory=Roofline.of,
+        factory="hespas.price.roofline:Roofline.of",
         configuration=RooflineHardware,
         device_use=DeviceUse.NEEDED,
         follows=(LAUNCHES,),

@@ -29,12 +29,12 @@ from hespas.price.estimate import (
     TypeTotals,
     larger_of,
 )
+from hespas.price.methods import RooflineOptions
 from hespas.program.attrs import MOSAIC, CustomCallAttrs
 from hespas.program.program import Op, Program
 from hespas.program.types import ELEMENT_TYPES, NumberKind
-from hespas.program.work import Work
+from hespas.program.work import CustomCallCost, Work
 from hespas.split.regions import Compute
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import Leaf
 from hespas.work.fusion import operations_of
 
@@ -119,17 +119,6 @@ _BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineOptions:
-    """What to do about types that the device's table of peak rates doesn't name.
-
-    Without either, they are priced at the device's ``peak_flops``.
-    """
-
-    error_on_unknown_type: bool = False
-    warn_on_unknown_type: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
     """Prices operations by a device's peak rates, and each launch at the device's overhead.
 
@@ -142,7 +131,7 @@ class Roofline:
 
     method: str = "roofline"
     device: Device
-    options: RooflineOptions = RooflineOptions()
+    options: RooflineOptions = field(default_factory=RooflineOptions)
     custom_calls: Mapping[str, CustomCallCost] = field(default_factory=dict[str, CustomCallCost])
 
     @staticmethod

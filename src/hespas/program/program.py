@@ -17,10 +17,6 @@ from hespas.program.operations.traits import Category, Traits
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
 
-SLOP_FLAG = "xla_gpu_memory_limit_slop_factor"
-SLOP_FACTOR = 95
-"""The flag's default, in per cent."""
-
 _OF_DEVICE = 0.8
 
 
@@ -49,7 +45,7 @@ def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
 
     ``counted`` are those of `counted_bytes`. None where that is not ``above`` the present factor.
 
-    >>> full_factor(80, counted_bytes(80, 0), above=SLOP_FACTOR)
+    >>> full_factor(80, counted_bytes(80, 0), above=95)
     125
     """
     if counted <= 0:

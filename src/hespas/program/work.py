@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hespas.base.fields import parse_pairs
+from hespas.base.figures import amount
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+from hespas.program.types import ELEMENT_TYPES
+
 FlopCounts = tuple[tuple[str, int], ...]
 
 
@@ -112,3 +118,48 @@ def _added(left: FlopCounts, right: FlopCounts) -> FlopCounts:
     for name, count in right:
         counts[name] = counts.get(name, 0) + count
     return tuple(sorted(counts.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandTraffic:
+    """The user says: it reads its operands and writes its results, and computes little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedWork:
+    """The user says what one call does."""
+
+    work: Work
+
+
+CustomCallCost = OperandTraffic | StatedWork
+_FORM = "TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
+
+
+def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
+    """Read ``TARGET=traffic`` or ``TARGET=flops:N,type:T,bytes:N``.
+
+    >>> parse_custom_calls(["mine=traffic"])
+    {'mine': OperandTraffic()}
+    """
+    return {
+        target: OperandTraffic() if cost == "traffic" else _stated_work(f"{target}={cost}", cost)
+        for target, cost in parse_pairs(texts, name="custom_call", form=_FORM).items()
+    }
+
+
+def _stated_work(text: str, cost: str) -> StatedWork:
+    parts = [part.partition(":") for part in cost.split(",")]
+    fields = {name.strip(): value.strip() for name, _, value in parts}
+    flops, moved = amount(fields.get("flops", "0")), amount(fields.get("bytes", "0"))
+    allowed = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
+    is_stated = fields.keys() & {"flops", "bytes"} and len(fields) == len(parts)
+    if flops is None or moved is None or not is_stated or set(fields) - allowed:
+        raise ConfigError(f"{option('custom_call')} is {text!r}", hint=f"write {_FORM}")
+    kind = fields.get("type", "f32")
+    if kind not in ELEMENT_TYPES:
+        raise ConfigError(
+            f"{option('custom_call')} {text!r}: unknown element type {kind!r}",
+            hint=suggestion(kind, ELEMENT_TYPES),
+        )
+    return StatedWork(work=Work(flops=flop_counts(kind, round(flops)), bytes_read=round(moved)))

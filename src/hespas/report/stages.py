@@ -20,12 +20,12 @@ from hespas.price.kernel import kernel_of
 from hespas.price.ptx.kernels import KernelPricer, Reading
 from hespas.price.ptx.terms import reasons
 from hespas.program.scopes import merged_layers, read_scope
+from hespas.program.work import CustomCallCost
 from hespas.report.run import LEAST_GAIN, change_lines, communication_lines
 from hespas.report.text import assumption_lines, short_place, step_assumption_lines, wrapped
 from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tasks.graph import devices_text
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import Leaf
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from hespas.base.files import replaced_file, write_file
 from hespas.base.suggest import suggestion
+from hespas.compile.options import SLOP_FLAG
 from hespas.errors import ConfigError, ExtraMissingError
-from hespas.program.program import SLOP_FLAG
 from hespas.study.goal import FIGURES, Goal, figure_text, ordered
 from hespas.study.keys import Scalar, scalar_text
 

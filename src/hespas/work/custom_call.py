@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from hespas.base.fields import parse_pairs
-from hespas.base.figures import amount
-from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, CostError, option
+from hespas.errors import CostError, option
 from hespas.program.attrs import (
     FLASH_BACKWARD,
     FLASH_FORWARD,
@@ -36,58 +32,20 @@ from hespas.program.operations.traits import (
     traffic,
 )
 from hespas.program.program import Op, Value
-from hespas.program.types import ELEMENT_TYPES, NumberKind, TensorType
-from hespas.program.work import Work, flop_counts, summed
+from hespas.program.types import NumberKind, TensorType
+from hespas.program.work import (
+    CustomCallCost,
+    OperandTraffic,
+    StatedWork,
+    Work,
+    flop_counts,
+    summed,
+)
 from hespas.work.attention import attentions
 from hespas.work.convolution import CUDNN_CONVOLUTIONS, convolutions
 from hespas.work.gemm import gemms
 from hespas.work.library_config import author_cost
 from hespas.work.sorts import CUB_SORTS, radix_sort
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperandTraffic:
-    """The user says: it reads its operands and writes its results, and computes little."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedWork:
-    """The user says what one call does."""
-
-    work: Work
-
-
-CustomCallCost = OperandTraffic | StatedWork
-_FORM = "TARGET=traffic, or TARGET=flops:N,type:T,bytes:N"
-
-
-def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
-    """Read ``TARGET=traffic`` or ``TARGET=flops:N,type:T,bytes:N``.
-
-    >>> parse_custom_calls(["mine=traffic"])
-    {'mine': OperandTraffic()}
-    """
-    return {
-        target: OperandTraffic() if cost == "traffic" else _stated_work(f"{target}={cost}", cost)
-        for target, cost in parse_pairs(texts, name="custom_call", form=_FORM).items()
-    }
-
-
-def _stated_work(text: str, cost: str) -> StatedWork:
-    parts = [part.partition(":") for part in cost.split(",")]
-    fields = {name.strip(): value.strip() for name, _, value in parts}
-    flops, moved = amount(fields.get("flops", "0")), amount(fields.get("bytes", "0"))
-    allowed = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
-    is_stated = fields.keys() & {"flops", "bytes"} and len(fields) == len(parts)
-    if flops is None or moved is None or not is_stated or set(fields) - allowed:
-        raise ConfigError(f"{option('custom_call')} is {text!r}", hint=f"write {_FORM}")
-    kind = fields.get("type", "f32")
-    if kind not in ELEMENT_TYPES:
-        raise ConfigError(
-            f"{option('custom_call')} {text!r}: unknown element type {kind!r}",
-            hint=suggestion(kind, ELEMENT_TYPES),
-        )
-    return StatedWork(work=Work(flops=flop_counts(kind, round(flops)), bytes_read=round(moved)))
 
 
 def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str]:

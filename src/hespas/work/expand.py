@@ -14,8 +14,8 @@ from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Function, Op, nested_ops
-from hespas.program.work import Work, summed
-from hespas.work.custom_call import CustomCallCost, custom_call
+from hespas.program.work import CustomCallCost, Work, summed
+from hespas.work.custom_call import custom_call
 from hespas.work.fusion import fusion
 
 

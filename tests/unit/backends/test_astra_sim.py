@@ -28,8 +28,8 @@ from hespas.hardware.interconnect import switched
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system, read_system
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.options import ContentionModel
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 Install = Callable[..., Path]
@@ -39,7 +39,7 @@ STAND_IN = """#!{python}
 import sys
 from pathlib import Path
 from hespas.hardware.system import read_system
-from hespas.simulate.astra.plan import ContentionModel
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.chakra.reader import read_traces
 

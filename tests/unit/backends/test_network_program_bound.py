@@ -20,8 +20,8 @@ from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import ASTRA_SHAPES, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, spmd_job
 

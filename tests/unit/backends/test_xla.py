@@ -16,8 +16,9 @@ from hespas.price.cache import MemoryStore
 from hespas.price.graph import estimate_graph
 from hespas.price.methods import EstimatorSpec, estimator
 from hespas.split.modules import region_modules
+from hespas.split.options import SplitOptions
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, split_options, split_program
+from hespas.split.strategies import split_options, split_program
 from hlo_programs import module, read_hlo
 
 TWO_PRODUCTS = """

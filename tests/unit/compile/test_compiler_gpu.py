@@ -12,10 +12,9 @@ from hespas.base.process import Limits
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import ANY_LAYOUT, Layout
-from hespas.compile.options import CompileOptions, Matmuls
+from hespas.compile.options import SLOP_FLAG, CompileOptions, Matmuls
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import UnsupportedError
-from hespas.program.program import SLOP_FLAG
 from hespas.xla.compile.kernels import read_instruction_names
 from programs import all_reduce, main_function, on_devices
 

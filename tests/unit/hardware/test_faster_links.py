@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.faster_links import parse_link_bandwidths, with_link_bandwidths
+from hespas.hardware.faster_links import with_link_bandwidths
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.machine_links import Edge, Graph
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import LinkBandwidth, System, bare_system, interconnect_of
+from hespas.hardware.system import (
+    LinkBandwidth,
+    System,
+    bare_system,
+    interconnect_of,
+    parse_link_bandwidths,
+)
 
 
 def bandwidths(system: System) -> tuple[list[float], list[float]]:

@@ -11,7 +11,8 @@ from hespas.hardware.machine_links import Graph
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
 from hespas.hardware.system import interconnect_of
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.options import Model
 from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 WIRE: dict[str, object] = {"bandwidth_bytes_per_s": 5e10, "latency_s": 1e-6}

@@ -28,7 +28,7 @@ from hespas.prediction.options import (
 )
 from hespas.price.cache import MemoryStore
 from hespas.report.answers import full_report
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from hespas.tasks.graph import as_job
 
 NODE, SYSTEM = "H100_80GB", "H100_80GB_4GPU"

@@ -24,7 +24,7 @@ from hespas.prediction.options import (
     PredictOptions,
     ProgramOptions,
 )
-from hespas.split.strategies import SplitOptions, SplitStrategy
+from hespas.split.options import SplitOptions, SplitStrategy
 
 NODE = EstimateOptions(node="H100_80GB")
 HLO = b"HloModule step, is_scheduled=true"

@@ -13,8 +13,7 @@ from hespas.hardware.system import LinkBandwidth, bare_system
 from hespas.prediction import machines
 from hespas.prediction.machines import with_node
 from hespas.prediction.options import EstimateOptions, NetworkOptions
-from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.models import Model
+from hespas.simulate.options import ContentionModel, Model
 
 SYSTEM = "H100_80GB_4GPU"
 BAD_LINK = LinkOverride(link="0->1", bandwidth_scale=0.5)

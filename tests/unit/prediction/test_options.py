@@ -27,7 +27,7 @@ from hespas.errors import ConfigError
 from hespas.hardware.device import NodeHardware, RooflineHardware, read_roofline
 from hespas.prediction.options import read_configuration
 from hespas.price.systolic import SystolicHardware
-from hespas.split.strategies import SeparatorPolicy, SplitStrategy
+from hespas.split.options import SeparatorPolicy, SplitStrategy
 
 
 def values(directory: Path, config: object) -> dict[str, object]:

@@ -6,7 +6,7 @@ from hespas.base.fields import overridden
 from hespas.errors import ConfigError
 from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 
 _NAMES = sorted(
     {

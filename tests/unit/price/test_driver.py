@@ -10,7 +10,8 @@ from hespas.price.estimate import LAUNCH, Estimate, OpEstimate, Price
 from hespas.price.roofline import Roofline
 from hespas.program.program import Program
 from hespas.split.flatten import split_scheduled
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.options import SplitOptions
+from hespas.split.strategies import split_program
 from hespas.stages import estimate
 from hespas.work.expand import Leaf
 from programs import settled, vector_main

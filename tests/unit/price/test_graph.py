@@ -17,12 +17,14 @@ from hespas.price import graph as graph_module
 from hespas.price.cache import DiskStore, MemoryStore, Store
 from hespas.price.estimate import Estimate, OpEstimate
 from hespas.price.graph import GraphEstimate, cache_keys, estimate_graph
-from hespas.price.roofline import Roofline, RooflineOptions
+from hespas.price.methods import RooflineOptions
+from hespas.price.roofline import Roofline
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 from hespas.split.modules import region_modules
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import Compute, RegionGraph
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from programs import all_reduce, on_devices, read, vector_main
 
 DEVICE = Device(name="d", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11, tdp_w=100.0)

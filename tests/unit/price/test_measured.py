@@ -19,8 +19,9 @@ from hespas.price.ptx.kernels import kernel_pricer
 from hespas.program.devices import with_device_count
 from hespas.program.program import Program
 from hespas.split.flatten import split_scheduled
+from hespas.split.options import SplitOptions
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.strategies import split_program
 from hespas.work.attention import Attention
 from hespas.work.expand import Leaf, expand
 from programs import main_function, read

@@ -7,10 +7,12 @@ import pytest
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.price.estimate import Estimate, OpEstimate
-from hespas.price.roofline import TRANSCENDENTAL, Roofline, RooflineOptions
+from hespas.price.methods import RooflineOptions
+from hespas.price.roofline import TRANSCENDENTAL, Roofline
 from hespas.program.work import Work
+from hespas.split.options import SplitOptions
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.strategies import split_program
 from programs import main_function, read
 
 RATES = {

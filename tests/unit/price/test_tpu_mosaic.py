@@ -16,8 +16,7 @@ from hespas.price.roofline import Roofline
 from hespas.price.tpu import CompilerEstimator, PricedKernel, matrix_unit_s, priced_kernel
 from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
-from hespas.program.work import Work
-from hespas.work.custom_call import CustomCallCost, StatedWork
+from hespas.program.work import CustomCallCost, StatedWork, Work
 from hespas.work.expand import Leaf
 from hespas.work.mosaic.kernel import kernel_load
 from mosaic_kernels import flash_attention, kernels, lowered, matmul, shape, splash_attention

@@ -14,8 +14,7 @@ from hespas.hardware.presets import load_device
 from hespas.price.methods import EstimatorSpec, default_method, estimator
 from hespas.price.roofline import Rates
 from hespas.price.tpu import TensorCoreEstimator, priced_kernel
-from hespas.program.work import Work
-from hespas.work.custom_call import StatedWork
+from hespas.program.work import StatedWork, Work
 from mosaic_kernels import kernels, lowered, matmul, shape
 
 STEP = """

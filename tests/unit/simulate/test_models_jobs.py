@@ -8,8 +8,8 @@ from hespas.errors import ConfigError, SimulationError
 from hespas.hardware.cluster import Cluster, Distribution, Jitter, LinkOverride
 from hespas.hardware.presets import load_system
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.plan import ContentionModel
-from hespas.simulate.models import Model, ModelChoice, joined_job, on_cluster, simulate_job
+from hespas.simulate.models import ModelChoice, joined_job, on_cluster, simulate_job
+from hespas.simulate.options import ContentionModel, Model
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

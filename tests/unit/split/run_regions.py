@@ -26,8 +26,9 @@ from region_programs import CASES, Case
 from hespas.program.program import Program, Value
 from hespas.program.types import NumberKind, TensorType
 from hespas.split.modules import stablehlo_text
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from programs import settled
 from xla_execute import Executable, compile_module, run_module
 

@@ -5,8 +5,9 @@ import pytest
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.overrides import LoadOptions
 from hespas.split.flatten import flatten
+from hespas.split.options import SplitOptions
 from hespas.split.regions import FlatProgram
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.strategies import split_program
 from programs import VECTOR, all_reduce, main_function, on_devices, read, settled, vector_main
 
 

@@ -5,8 +5,9 @@ import pytest
 from hespas.errors import ConfigError, ProgramError
 from hespas.split.flatten import split_scheduled
 from hespas.split.modules import region_modules
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from hespas.tasks.build import region_name
 from scheduled import V, done, kernel, loop, scheduled, start, sync
 

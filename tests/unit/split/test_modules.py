@@ -8,8 +8,9 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.program.program import Program
 from hespas.split.modules import canonical_text, region_modules, stablehlo_text
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import RegionGraph
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_options, split_program
+from hespas.split.strategies import split_options, split_program
 from hlo_programs import ADD, module, read_hlo
 from programs import (
     ADD_BODY,

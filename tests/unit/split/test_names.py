@@ -19,8 +19,9 @@ from hespas.frontend.load import load_source
 from hespas.program.program import Op, nested_ops
 from hespas.program.scopes import NO_NAME
 from hespas.split.names import operation_names
+from hespas.split.options import SplitOptions
 from hespas.split.regions import operations_of
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.strategies import split_program
 
 MATRIX = jax.ShapeDtypeStruct((8, 8), jnp.float32)
 STACKED = jax.ShapeDtypeStruct((3, 8, 8), jnp.float32)

@@ -7,7 +7,8 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.program.program import Op, Program, nested_ops
 from hespas.split.names import carried, operation_names
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.options import SplitOptions
+from hespas.split.strategies import split_program
 
 GROUPS = "replica_groups={{0,1}}, use_global_device_ids=true"
 HEADER = """HloModule step, is_scheduled=true, num_partitions=2

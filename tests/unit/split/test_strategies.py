@@ -6,8 +6,9 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.frontend.load import load_program
+from hespas.split.options import SeparatorPolicy, SplitOptions, SplitStrategy
 from hespas.split.regions import Collective, RegionGraph, operations_of
-from hespas.split.strategies import SeparatorPolicy, SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from programs import VECTOR, all_reduce, main_function, on_devices, settled, vector_main
 
 INDIVIDUAL = SplitOptions(strategy=SplitStrategy.INDIVIDUAL)

@@ -10,8 +10,9 @@ from hespas.program.collectives import CollectiveKind
 from hespas.program.program import Program
 from hespas.simulate.astra.simulate import simulate
 from hespas.split.flatten import split_scheduled
+from hespas.split.options import SplitOptions, SplitStrategy
 from hespas.split.regions import Compute
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.strategies import split_program
 from hespas.tasks.build import RegionTime, build_task_graph
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 from programs import ADD_BODY, VECTOR, all_reduce, main_function, on_devices, settled

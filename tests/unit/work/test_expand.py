@@ -10,8 +10,7 @@ from hespas.frontend.load import load_source
 from hespas.frontend.overrides import LoadOptions
 from hespas.program.attrs import NO_ATTRS, CallAttrs
 from hespas.program.program import Block, Function, Op, Program
-from hespas.program.work import ZERO, Work
-from hespas.work.custom_call import OperandTraffic, StatedWork
+from hespas.program.work import ZERO, OperandTraffic, StatedWork, Work
 from hespas.work.expand import Branch, Cost, Leaf, Loop, assumptions, expand, total
 from live_costs import without_loops
 

@@ -10,7 +10,8 @@ from hespas.hardware.presets import load_device
 from hespas.price.methods import METHODS, EstimatorSpec
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Op, Program, all_ops
-from hespas.split.strategies import SplitOptions, split_program
+from hespas.split.options import SplitOptions
+from hespas.split.strategies import split_program
 from hespas.work.custom_call import TRITON
 from hespas.work.expand import Leaf, expand
 from triton_kernels import product, softmax

@@ -23,7 +23,7 @@ from hespas.base.question import ask
 from hespas.errors import ToolError
 from hespas.evidence.validate.measurements import Row
 from hespas.prediction.options import Fidelity
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from hespas.sources.maxtext import PYTHON_VARIABLE
 
 

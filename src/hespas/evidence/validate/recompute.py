@@ -27,7 +27,7 @@ from hespas.prediction.options import (
 from hespas.prediction.result import Prediction
 from hespas.price.cache import MemoryStore
 from hespas.price.methods import DeviceUse, EstimatorSpec, method_named
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 

@@ -35,7 +35,7 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.result import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 
 from hespas.base.units import format_quantity, format_time
+from hespas.compile.options import SLOP_FLAG
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System, interconnect_of
@@ -25,15 +26,15 @@ from hespas.price.driver import OperationMethod, estimate_costs
 from hespas.price.estimate import Estimate
 from hespas.price.graph import Clocked, cache_keys, draw_of, estimate_graph
 from hespas.price.roofline import Rates, Roofline, Scalable, same_work
-from hespas.program.program import SLOP_FLAG
-from hespas.simulate.models import Model, simulate_job, simulated_again
+from hespas.program.work import CustomCallCost
+from hespas.simulate.models import simulate_job, simulated_again
+from hespas.simulate.options import Model
 from hespas.simulate.rounds import Chained, chained
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tasks.build import estimated_tasks, regions_of_tasks
 from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph
-from hespas.work.custom_call import CustomCallCost
 from hespas.work.expand import expand
 
 Prices = tuple[Estimate | None, ...]

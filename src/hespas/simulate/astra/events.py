@@ -34,7 +34,6 @@ from hespas.simulate.astra.messages import (
 )
 from hespas.simulate.astra.plan import (
     PER_NODE,
-    ContentionModel,
     Plan,
     Planner,
     Queues,
@@ -45,6 +44,7 @@ from hespas.simulate.astra.plan import (
 )
 from hespas.simulate.engine import EVERYONE, NEVER, Device, End, Engine, Match, TaskRun
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, check_memory
+from hespas.simulate.options import ContentionModel
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.chakra.reader import read_messages
 from hespas.tasks.graph import CollectiveTask, ComputeTask, MemoryTask, ReceiveTask, SendTask

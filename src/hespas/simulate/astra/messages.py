@@ -15,8 +15,9 @@ from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.errors import SimulationError, option
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
-from hespas.simulate.astra.plan import ContentionModel, Route, bytes_per_ns, delay_ns, route
+from hespas.simulate.astra.plan import Route, bytes_per_ns, delay_ns, route
 from hespas.simulate.kernel import Action, Clock, Kernel, Mailbox, Mailboxes
+from hespas.simulate.options import ContentionModel
 
 _CONTROL_BYTES = 8192
 Waiting = tuple[Action, Any]

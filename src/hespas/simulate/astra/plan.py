@@ -10,13 +10,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from math import ceil, prod
 from typing import Literal, TypeAlias
 
 from hespas.base.figures import MOST_DIGITS
-from hespas.base.suggest import choice
 from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Shape
@@ -313,18 +311,6 @@ def has_custom_collectives(system: System) -> bool:
 
 
 _NS_PER_S = 1_000_000_000
-
-
-class ContentionModel(Enum):
-    """How messages share links."""
-
-    CONGESTION_UNAWARE = "congestion-unaware"
-    CONGESTION_AWARE = "congestion-aware"
-
-
-def contention_model_named(name: str) -> ContentionModel:
-    """Return the network of a name; `ConfigError` for any other."""
-    return choice(name, ContentionModel, what="network")
 
 
 @dataclass(frozen=True, slots=True)

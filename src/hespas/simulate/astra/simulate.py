@@ -18,9 +18,10 @@ from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import Folded, check_group, fold
-from hespas.simulate.astra.plan import ContentionModel, endpoint_ns, has_custom_collectives
+from hespas.simulate.astra.plan import endpoint_ns, has_custom_collectives
 from hespas.simulate.engine import EVERYONE, Device, work_of
 from hespas.simulate.models import REPLAY, check_size, is_replay, with_durations
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import Timeline, host_streams
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -10,10 +10,11 @@ from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import GroupClass
-from hespas.simulate.astra.plan import ContentionModel, has_custom_collectives
+from hespas.simulate.astra.plan import has_custom_collectives
 from hespas.simulate.astra.simulate import checked_system
 from hespas.simulate.engine import EVERYONE, Device, Work
 from hespas.simulate.models import check_size, is_replay
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import read_groups
 from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES

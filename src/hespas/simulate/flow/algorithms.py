@@ -27,7 +27,7 @@ from hespas.collectives.schedule import (
 from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate import models
+from hespas.simulate import options
 from hespas.simulate.flow.groups import GroupLayout
 from hespas.simulate.flow.topology import Topology
 from hespas.simulate.flow.transfers import rate_units
@@ -51,9 +51,9 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
     ('all_reduce',)
     """
     match algorithm:
-        case models.HIERARCHICAL:
+        case options.HIERARCHICAL:
             able = HIERARCHICAL
-        case models.MULTI_AXIS | models.HAMILTONIAN:
+        case options.MULTI_AXIS | options.HAMILTONIAN:
             able = tuple(ALGORITHMS[AROUND].rounds)
         case _:
             able = tuple(ALGORITHMS[algorithm].rounds)

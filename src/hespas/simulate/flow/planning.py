@@ -16,7 +16,7 @@ from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Interconnect, Shape
 from hespas.hardware.links import Link, MeasuredCollective
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate import models
+from hespas.simulate import options
 from hespas.simulate.astra.plan import parse_implementation
 from hespas.simulate.flow.algorithms import (
     AROUND,
@@ -38,7 +38,7 @@ _KERNELS_OF_OTHERS = (
     "TensorRT-LLM were measured to take, and a launch"
 )
 EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
-_ALGORITHMS = (*models.ALGORITHMS, *models.NETWORK_WIDE)
+_ALGORITHMS = (*options.ALGORITHMS, *options.NETWORK_WIDE)
 _PRICE_PS_PER_S = 1e12
 _MOST_PAIRS = 1_100_000
 """More messages at a time are not even considered where something else is possible."""
@@ -63,20 +63,20 @@ def specified_algorithms(
 
     Kinds that aren't in it run by the fastest algorithm.
     """
-    name = models.parse_choice(choice)
-    if name == models.AUTO:
+    name = options.parse_choice(choice)
+    if name == options.AUTO:
         return {}
-    if name == models.SPECIFIED:
+    if name == options.SPECIFIED:
         return {
             kind: tuple([_specified(name, interconnect.name) for name in names])
             for kind, names in interconnect.algorithms.items()
         }
-    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in models.ALGORITHMS)
+    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in options.ALGORITHMS)
     return dict.fromkeys(kinds_of(name), (one,))
 
 
 def _specified(text: str, location: str) -> SpecifiedAlgorithm:
-    name = models.choice_named(text)
+    name = options.choice_named(text)
     if name in _ALGORITHMS:
         return SpecifiedAlgorithm(algorithm=name)
     try:
@@ -227,11 +227,11 @@ class Planner:
         is_along_lines = (
             len(lines) > 1 and collective_of(kind) in HIERARCHICAL and not first.is_flat
         )
-        if first.algorithm in models.ON_AXES:
+        if first.algorithm in options.ON_AXES:
             if group.axes and kind in kinds_of(first.algorithm):
                 return self._on_axes(group, kind, size_bytes, first.algorithm)
             return self._fastest_of_all(group, kind, size_bytes)
-        if first.algorithm == models.HIERARCHICAL:
+        if first.algorithm == options.HIERARCHICAL:
             if is_along_lines:
                 return self._hierarchical(group, kind, size_bytes, None)
             return self._fastest_of_all(group, kind, size_bytes)
@@ -302,7 +302,7 @@ class Planner:
                 continue
             one = specified[min(line, len(specified) - 1)]
             parts.append(self._flat(group, line, collective.text, phase_bytes, one))
-        return _joined(models.HIERARCHICAL, parts)
+        return _joined(options.HIERARCHICAL, parts)
 
     def _along(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan:
         """Return the plan along one dimension: as measured, or by the fastest algorithm."""
@@ -322,7 +322,7 @@ class Planner:
             phase = collective.text
             if line != first:
                 parts.append(self._along(group, line, phase, phase_bytes))
-            elif algorithm == models.MULTI_AXIS and len(group.axes) > 1:
+            elif algorithm == options.MULTI_AXIS and len(group.axes) > 1:
                 parts.append(self._multi_axis(group, collective, phase_bytes))
             else:
                 one = SpecifiedAlgorithm(algorithm=AROUND)
@@ -359,7 +359,7 @@ class Planner:
                 stage if stage.pattern is None else replace(stage, pattern=EVERY_AXIS)
                 for stage in slowest.stages
             ]
-        return Plan(algorithm=models.MULTI_AXIS, stages=tuple(stages))
+        return Plan(algorithm=options.MULTI_AXIS, stages=tuple(stages))
 
     def _flat(
         self,

@@ -30,7 +30,8 @@ from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import make_topology
 from hespas.simulate.flow.transfers import PIECES, Transfer, Transfers, make_transfer
 from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
-from hespas.simulate.models import SPECIFIED, check_size, option_of_astra_sim, with_durations
+from hespas.simulate.models import check_size, option_of_astra_sim, with_durations
+from hespas.simulate.options import SPECIFIED
 from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hespas
-from hespas.compile.options import CompileOptions
+from hespas.compile.options import SLOP_FLAG, CompileOptions
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.device import Device
 from hespas.hardware.faster_links import LinkFactors, with_links
@@ -40,8 +40,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.program.collectives import CollectiveKind
-from hespas.program.program import SLOP_FLAG
-from hespas.simulate.models import Model
+from hespas.simulate.options import Model
 from programs import vector_main
 from scheduled import HEADER, kernel, loop, sync
 

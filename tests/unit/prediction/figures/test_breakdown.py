@@ -36,7 +36,7 @@ from hespas.prediction.options import (
 from hespas.prediction.result import Prediction
 from hespas.report.run import kind_lines, layer_lines, phase_lines, run_text
 from hespas.sources.function import export_function
-from hespas.split.strategies import SplitOptions, SplitStrategy
+from hespas.split.options import SplitOptions, SplitStrategy
 from programs import VECTOR, all_reduce, on_devices, vector_main
 from workloads import workload
 

@@ -13,7 +13,8 @@ from hespas.report.timeline.step import step_chart
 from hespas.report.timeline.write import Chart, Slice
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.models import Model, ModelChoice, simulate_job
+from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.options import Model
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, TaskGraph
 

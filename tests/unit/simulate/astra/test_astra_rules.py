@@ -11,8 +11,9 @@ from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.plan import ContentionModel, Queues
+from hespas.simulate.astra.plan import Queues
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.options import ContentionModel
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -9,8 +9,8 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
+from hespas.simulate.options import ContentionModel
 from hespas.tasks.graph import Job, Task
 from small_jobs import (
     RING4,

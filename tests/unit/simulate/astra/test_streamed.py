@@ -11,9 +11,9 @@ import pytest
 
 from hespas.errors import DeviceCountError, SimulationError, TraceError
 from hespas.hardware.system import System
-from hespas.simulate.astra.plan import ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.astra.streamed import simulate_streamed
+from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces

@@ -6,7 +6,7 @@ from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.schedule import messages
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate import models
+from hespas.simulate import options
 from hespas.simulate.flow.algorithms import algorithms_for, kinds_of, steps_of
 
 SIZE = 2**12 * 3 * 5 * 7
@@ -79,8 +79,8 @@ def test_large_groups_have_direct_connections_only_for_all_to_all() -> None:
 
 
 def test_choices_are_the_algorithms_of_the_registry() -> None:
-    assert set(models.ALGORITHMS) == set(ALGORITHMS)
-    assert all(kinds_of(name) for name in (*models.ALGORITHMS, models.HIERARCHICAL))
+    assert set(options.ALGORITHMS) == set(ALGORITHMS)
+    assert all(kinds_of(name) for name in (*options.ALGORITHMS, options.HIERARCHICAL))
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_choices_are_the_algorithms_of_the_registry() -> None:
     ],
 )
 def test_an_algorithm_may_be_spelled_in_several_ways(text: str, name: str | None) -> None:
-    assert models.choice_named(text) == name
+    assert options.choice_named(text) == name

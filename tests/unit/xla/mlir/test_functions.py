@@ -9,7 +9,8 @@ import pytest
 from hespas.program.program import Op
 from hespas.program.rewrite import with_calls_opened
 from hespas.split.modules import region_modules
-from hespas.split.strategies import SplitOptions, SplitStrategy, split_program
+from hespas.split.options import SplitOptions, SplitStrategy
+from hespas.split.strategies import split_program
 from hespas.xla.mlir.module import parse_mlir
 from programs import NAME, VECTOR, on_devices, read, text_of, vector_main
 
