@@ -141,7 +141,7 @@ def _axes(model: Model) -> tuple[list[str], list[str]]:
     axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
     searched = [axis for axis in axes if axis not in _ON_REQUEST]
     others = [axis for axis in axes if axis in _ON_REQUEST]
-    return searched, [*others, PIPE] if model.build_part else others
+    return searched, [*others, PIPE] if model.can_be_cut else others
 
 
 def _title(searched: Sequence[str], others: Sequence[str]) -> str:
