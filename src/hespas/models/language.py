@@ -820,14 +820,22 @@ class LanguageModel:
                 hint="give attention unfused and context_attention gather",
             )
 
-    def with_layers(self, layers: int) -> LanguageModel:
-        """Return the model with another number of layers.
+    def first_like(self, begin: int, layers: int) -> int:
+        """Return where as many layers of the same kinds, in their order, stand first."""
+        kinds = self.kinds
+        wanted = kinds[begin : begin + layers]
+        return next(at for at in range(begin + 1) if kinds[at : at + layers] == wanted)
+
+    def with_layers(self, layers: int, *, first: int = 0) -> LanguageModel:
+        """Return the model of some of its layers alone.
 
         >>> from hespas.models.catalogue import model_named
-        >>> model_named("gpt3-175b").settings.with_layers(12).sizes_of_layers.layers
-        12
+        >>> part = model_named("gemma3-12b").settings.with_layers(2, first=5)
+        >>> [kind.window for kind in part.kinds]
+        [0, 1024]
         """
-        return replace(self, sizes_of_layers=replace(self.sizes_of_layers, layers=layers))
+        sizes = replace(self.sizes_of_layers, layers=layers)
+        return replace(self, sizes_of_layers=sizes, pattern=self.kinds[first : first + layers])
 
 
 def _check_pages(page_size: int, tokens: int, name: str) -> None:

@@ -37,11 +37,13 @@ class Part:
     """Some layers of a model, with the embedding before them, or the head and the loss behind.
 
     ``mesh`` has the axes that divide the program's arrays: every stage, and each data-parallel part
-    of it, runs such a program at the same time. Parts that are equal have equal programs.
+    of it, runs such a program at the same time. Parts that are equal have equal programs: ``first``
+    is where layers of the same kinds stand first in the model.
     """
 
     mesh: MeshAxes
     layers: int
+    first: int = 0
     is_first: bool = False
     is_last: bool = False
     program: PartProgram = PartProgram.BOTH

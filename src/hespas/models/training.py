@@ -67,17 +67,14 @@ def build(settings: LanguageModel) -> Step:
 def build_part(settings: LanguageModel, part: Part) -> Step:
     """Return a program of a part of the model, for a pipeline."""
     settings.check()
-    run, routing = settings.run, settings.routing
+    run = settings.run
     if isinstance(run, Training) and run.zero:
         raise ConfigError(
             f"zero = {run.zero} has no effect in a pipeline, whose optimiser states the axes "
             f"{' and '.join(SHARED)} divide",
             hint="drop zero, and give fsdp in the place of data",
         )
-    of_part = settings.with_layers(part.layers)
-    if routing is not None:
-        dense = min(routing.dense_layers, part.layers) if part.is_first else 0
-        of_part = replace(of_part, routing=replace(routing, dense_layers=dense))
+    of_part = settings.with_layers(part.layers, first=part.first)
     whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
     decoder = Transformer(model=of_part, divided=part_divided(whole, part))
     return part_step(

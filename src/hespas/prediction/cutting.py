@@ -244,13 +244,22 @@ def _parts(
         )
     last = schedule.parts - 1
     used = divided_by(mesh, PartProgram.BOTH)
+    begin = 0
     for number, layers in enumerate(shared):
         if not layers:
             raise ConfigError(
                 f"part {number} of {source.name} has no layer",
                 hint=f"give {option('stage_layers')} numbers of 1 or more",
             )
-        yield Part(mesh=used, layers=layers, is_first=number == 0, is_last=number == last)
+        first = settings.first_like(begin, layers)
+        yield Part(
+            mesh=used,
+            layers=layers,
+            first=first,
+            is_first=number == 0,
+            is_last=number == last,
+        )
+        begin += layers
 
 
 def shared_layers(layers: int, parts: int) -> tuple[int, ...]:
