@@ -34,6 +34,8 @@ _SUMMARIES = {
 _TRAINED_BYTES, _SERVED_BYTES = 18, 2
 """For each parameter: weights and both moments in f32, with a copy and gradients in bf16."""
 _DEVICE_BYTES = 70e9
+_EXPERT_DEVICES = 8
+"""Those that experts are divided over: a node of GPUs, as Megatron-Bridge's recipes have it."""
 _LONGEST = 4096
 
 
@@ -122,7 +124,10 @@ def _run(configuration: Configuration, step: str) -> Training | Prefill | Decode
     count = parameters(model)
     if step == "training":
         devices = _devices(count * _TRAINED_BYTES, least=8)
-        return Training(mesh=MeshAxes(axes=(("fsdp", devices),)), sequence=sequence)
+        axes = (("fsdp", devices),)
+        if model.routing is not None and model.routing.experts % _EXPERT_DEVICES == 0:
+            axes = (("fsdp", devices // _EXPERT_DEVICES), ("expert", _EXPERT_DEVICES))
+        return Training(mesh=MeshAxes(axes=axes), sequence=sequence)
     heads = model.kv_heads if model.latent is None else model.sizes_of_layers.heads
     devices = _devices(count * _SERVED_BYTES, least=1)
     while model.sizes_of_layers.heads % devices or (devices > heads and devices % heads):

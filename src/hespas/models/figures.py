@@ -18,6 +18,8 @@ TRAINED_BYTES = 16
 """For each parameter: weights and both moments in f32, with weights and gradients in bf16."""
 USABLE = 0.9
 """The share of a device's memory that weights, states and a cache may take."""
+TRAINED_TOKENS = 4096
+"""In the sequence that each device trains on at a time."""
 _CACHE_BYTES = 2
 
 
@@ -28,8 +30,9 @@ class ModelFigures:
     ``flops_per_token`` are those of products with weights, ``attention_flops_per_token`` those of
     attention for each token that a token is among, summed over its layers. A token's keys and
     values are cached in bf16. Clusters are the smallest, of 1, 2, 4.. devices, that hold the states
-    of training divided evenly, and the published weights with the cache of one sequence of
-    ``longest`` tokens.
+    of training divided evenly beside what one sequence needs whose layers are computed again, and
+    the published weights with the cache of one sequence of ``longest`` tokens. One is empty where a
+    device holds no sequence.
     """
 
     name: str
@@ -64,6 +67,7 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
         (count - experts) * configuration.weight_bits + experts * configuration.expert_bits
     ) / 8
     cached = kv_bytes_per_token(model)
+    trained = _working_bytes(model)
     held = weights + cached * configuration.longest + state_bytes(model)
     return ModelFigures(
         name=name,
@@ -79,8 +83,8 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
         longest=configuration.longest,
         weight_bytes=weights,
         smallest_cluster={
-            "training": _clusters(count * TRAINED_BYTES),
-            "inference": _clusters(held),
+            "training": _clusters(count * TRAINED_BYTES, trained),
+            "inference": _clusters(held, 0),
         },
         notes=configuration.notes,
         source=configuration.source,
@@ -131,12 +135,26 @@ def state_bytes(model: LanguageModel) -> int:
     return 4 * sum(elements.get(kind.mixer, 0) for kind in model.kinds)
 
 
-def _clusters(needed: float) -> dict[str, str]:
+def _working_bytes(model: LanguageModel) -> int:
+    """Return what a device holds at least beside the states, while it trains on one sequence.
+
+    That is what goes into each layer, logits with their gradients, and two gathered layers.
+    """
+    sizes, tokens = model.sizes_of_layers, TRAINED_TOKENS
+    gathered = 2 * 2 * parameters(model) // sizes.layers
+    kept = 2 * sizes.layers * tokens * sizes.embedding
+    return kept + 10 * tokens * sizes.vocabulary + gathered
+
+
+def _clusters(divided: float, everywhere: float) -> dict[str, str]:
+    """Return the smallest cluster of each part that holds bytes divided over it, and others."""
     clusters: dict[str, str] = {}
     for part in PARTS:
         capacity = load_device(part).memory_capacity_bytes
+        assert capacity is not None  # noqa: S101 - for the type checker: these parts have it
+        room = USABLE * capacity - everywhere
         devices = 1
-        while capacity is not None and devices * capacity * USABLE < needed:
+        while room > 0 and devices * room < divided:
             devices *= 2
-        clusters[part] = f"{devices}x{part}"
+        clusters[part] = f"{devices}x{part}" if room > 0 else ""
     return clusters

@@ -13,7 +13,14 @@ from hespas.errors import ConfigError
 from hespas.models.catalogue import MODELS, names
 from hespas.models.configuration import read_configuration
 from hespas.models.configured import configuration_of, published
-from hespas.models.figures import TRAINED_BYTES, USABLE, ModelFigures, model_figures, zoo_figures
+from hespas.models.figures import (
+    TRAINED_BYTES,
+    TRAINED_TOKENS,
+    USABLE,
+    ModelFigures,
+    model_figures,
+    zoo_figures,
+)
 from hespas.models.language import LanguageModel, LayerKind
 
 _WIDTH = 48
@@ -78,13 +85,16 @@ def models_text(name: str | None) -> str:
 
 def _line(figures: ModelFigures) -> str:
     clusters = ", ".join(
-        figures.smallest_cluster[step][_PART].partition("x")[0]
-        for step in ("training", "inference")
+        _devices(figures.smallest_cluster[step][_PART]) for step in ("training", "inference")
     )
     numbers = (figures.parameters, figures.active_parameters, figures.flops_per_token)
     shown = " ".join(f"{_count(number):>10}" for number in numbers)
     cache = format_bytes_binary(figures.kv_bytes_per_token)
     return f"{figures.name:<{_WIDTH}} {shown} {cache:>10}  {clusters}"
+
+
+def _devices(cluster: str) -> str:
+    return cluster.partition("x")[0] or "none"
 
 
 def _count(number: float) -> str:
@@ -114,8 +124,9 @@ def _details(name: str) -> str:
         kinds = Counter(model.kinds)
         lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
     rule = (
-        f"Smallest clusters ({TRAINED_BYTES} bytes a parameter in training; published weights and "
-        f"one longest sequence in inference; {USABLE:.0%} of the memory)"
+        f"Smallest clusters ({USABLE:.0%} of the memory; training: {TRAINED_BYTES} bytes a "
+        f"parameter, {TRAINED_TOKENS} tokens a device, recomputed; inference: published weights, "
+        "one longest sequence)"
     )
     lines += ["", rule]
     for part, training in figures.smallest_cluster["training"].items():
