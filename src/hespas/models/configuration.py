@@ -61,7 +61,7 @@ _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "pr
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
-    "gelu": "gelu",
+    "gelu": "exact_gelu",
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "gelu_fast": "gelu",
@@ -782,7 +782,8 @@ def _gemma3(fields: _Fields) -> _Description:
 
 
 def _gemma4(fields: _Fields) -> _Description:
-    sizes = _sizes(fields)
+    wide_rope, local = _rope(fields, "full_attention"), _rope(fields, "sliding_attention").theta
+    sizes = _sizes(fields, rope_theta=wide_rope.theta)
     for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if fields.size(name, default=0, least=0):
             raise ConfigError(
@@ -804,7 +805,6 @@ def _gemma4(fields: _Fields) -> _Description:
     )
     wide = fields.size("global_head_dim", default=512)
     kv_heads = fields.size("num_global_key_value_heads", default=0, least=0) if is_shared else 0
-    wide_rope, local = _rope(fields, "full_attention"), _rope(fields, "sliding_attention").theta
     routed = fields.flag("enable_moe_block")
     kinds = tuple(
         replace(kind, is_routed=routed, rope_theta=local)
@@ -1032,7 +1032,7 @@ def _mpt(fields: _Fields) -> _Description:
         fields,
         norm="layer",
         norm_biases=False,
-        activation="gelu",
+        activation="exact_gelu",
         gated=False,
         tied=True,
         alibi=alibi,

@@ -60,10 +60,10 @@ def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def activated(style: Style, x: jax.Array) -> jax.Array:
-    """Apply the activation; GELU by its hyperbolic tangent."""
+    """Apply the activation; GELU by a hyperbolic tangent unless it is exact."""
     match style.activation:
-        case "gelu":
-            return jax.nn.gelu(x, approximate=True)
+        case "gelu" | "exact_gelu":
+            return jax.nn.gelu(x, approximate=style.activation == "gelu")
         case "relu_squared":
             return jnp.square(jax.nn.relu(x))
         case _:

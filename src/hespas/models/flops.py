@@ -79,7 +79,7 @@ def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return the FLOPs of attention for each token that a token is among."""
+    """Return the FLOPs of attention for each token that a token is among, an index with them."""
     latent = settings.latent
     query, value = settings.head_sizes
     if kind.head_size:
@@ -87,7 +87,8 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
     if latent is not None and isinstance(settings.run, Decode):
         # The vectors themselves are keys and values.
         query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
-    return 2 * settings.sizes_of_layers.heads * (query + value)
+    index = 2 * latent.index_heads * (latent.index_size + 1) if latent is not None else 0
+    return 2 * settings.sizes_of_layers.heads * (query + value) + index
 
 
 def _experts(settings: Experts) -> int:

@@ -57,7 +57,7 @@ class RotaryScaling:
     is_truncated: bool = True
 
 
-Activation = Literal["silu", "gelu", "relu_squared", "clipped_silu"]
+Activation = Literal["silu", "gelu", "exact_gelu", "relu_squared", "clipped_silu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
