@@ -162,16 +162,32 @@ class _Fields:
         value = self.given(*names)
         if value is None:
             return []
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self._wrong(names[0], value, "a list of texts")
+        members = cast("list[object]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(each, str) for each in members):
+            raise self._wrong(names[0], members, "a list of texts")
         return cast("list[str]", value)
+
+    def numbers(self, *names: str) -> list[int]:
+        """Return a list of whole numbers; empty where none is given."""
+        value = self.given(*names)
+        members = cast("list[object]", value if isinstance(value, list) else [value])
+        if value is None:
+            return []
+        if not all(isinstance(each, int) for each in members):
+            raise self._wrong(names[0], members, "a list of whole numbers")
+        return cast("list[int]", value)
+
+    def known(self, *names: str) -> None:
+        """Take fields as read that say nothing of cost here."""
+        self.read |= set(names)
 
     def part(self, name: str) -> _Fields:
         """Return the fields of a part; none where it is absent."""
         value = self.given(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(name, value, "an object")
-        return _Fields(values=value or {}, location=f"{self.location}, {name}")
+        values = cast("Mapping[str, Any]", value or {})
+        return _Fields(values=values, location=f"{self.location}, {name}")
 
     def check_read(self) -> None:
         """Raise `ConfigError` for the first field that nothing has read and that may matter."""
@@ -573,7 +589,7 @@ def _qwen3(fields: _Fields) -> _Description:
 def _qwen_experts(fields: _Fields, found: _Description) -> _Description:
     """Return a description with the experts that Qwen's models have."""
     every = fields.size("decoder_sparse_step", default=1)
-    dense = fields.given("mlp_only_layers") or []
+    dense = fields.numbers("mlp_only_layers")
     shared = fields.size("shared_expert_intermediate_size", default=0, least=0)
     routing = Routing(
         experts=fields.size("num_experts", "num_local_experts"),
@@ -630,7 +646,7 @@ def _experts_of_deepseek(
 ) -> Routing:
     """Return the experts that DeepSeek's models have, and those that follow them."""
     # A token's choice of groups first changes which experts it takes, and not how many.
-    fields.given("n_group"), fields.given("topk_group"), fields.given("topk_method")
+    fields.known("n_group", "topk_group", "topk_method")
     return Routing(
         experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
         chosen=fields.size("num_experts_per_tok"),
@@ -725,7 +741,6 @@ def _minimax_m2(fields: _Fields) -> _Description:
 
 def _gpt_oss(fields: _Fields) -> _Description:
     sizes = _sizes(fields)
-    fields.given("hidden_act")
     style = _style(fields, activation="clipped_silu", attention_biases="all", sinks=True)
     routing = Routing(
         experts=fields.size("num_local_experts", "num_experts"),
@@ -790,7 +805,7 @@ def _gemma4(fields: _Fields) -> _Description:
                 f"{name} is not known: inputs of each layer, and layers without keys of their own",
                 location=fields.location,
             )
-    fields.given("vocab_size_per_layer_input"), fields.given("use_bidirectional_attention")
+    fields.known("vocab_size_per_layer_input", "use_bidirectional_attention")
     fields.one_of("use_double_wide_mlp", (False,))
     is_shared = fields.flag("attention_k_eq_v")
     style = _gemma(
@@ -830,8 +845,7 @@ def _gemma4(fields: _Fields) -> _Description:
             expert_mlp=fields.size("moe_intermediate_size", "expert_intermediate_size"),
             style=RoutingStyle(beside_dense=True),
         )
-    for name in (*experts, "expert_intermediate_size"):
-        fields.given(name)
+    fields.known(*experts, "expert_intermediate_size")
     return _Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
 
 
@@ -929,7 +943,7 @@ def _nemotron_h(fields: _Fields) -> _Description:
     kinds = tuple(_NEMOTRON_LAYERS[each] for each in letters)
     for name in ("use_bias", "mamba_proj_bias"):
         fields.one_of(name, (False,))
-    fields.given("sliding_window")
+    fields.known("sliding_window")
     fields.one_of("mamba_hidden_act", ("silu",))
     layers = fields.size("num_hidden_layers", default=len(kinds))
     if layers != len(kinds):
@@ -967,8 +981,7 @@ def _nemotron_h(fields: _Fields) -> _Description:
         "routed_scaling_factor",
         "norm_topk_prob",
     )
-    for name in names:
-        fields.given(name)
+    fields.known(*names)
     if any(kind.is_routed for kind in kinds):
         routing = replace(
             _experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
@@ -983,10 +996,10 @@ def _llama4(fields: _Fields) -> _Description:
     every = fields.size("interleave_moe_layer_step", default=1)
     chunk = fields.size("attention_chunk_size", default=0, least=0)
     unrotated = fields.size("no_rope_layer_interval", default=4)
-    rotates = fields.given("no_rope_layers") or [
+    rotates = fields.numbers("no_rope_layers") or [
         int((index + 1) % unrotated != 0) for index in range(sizes.layers)
     ]
-    routed = fields.given("moe_layers") or range(every - 1, sizes.layers, every)
+    routed = fields.numbers("moe_layers") or range(every - 1, sizes.layers, every)
     width = fields.size("intermediate_size_mlp")
     types = fields.texts("layer_types")
     _known_types(fields, types, ("full_attention", "chunked_attention"))
@@ -1018,8 +1031,9 @@ def _mpt(fields: _Fields) -> _Description:
     for name in ("clip_qkv", "softmax_scale"):
         attention.one_of(name, ())
     attention.one_of("qk_ln", (False,))
-    for name in ("attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"):
-        attention.given(name)
+    attention.known(
+        "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"
+    )
     attention.check_read()
     fields.one_of("no_bias", (True,))
     fields.one_of("embedding_fraction", (1.0,))
@@ -1045,7 +1059,7 @@ def _gpt2(fields: _Fields) -> _Description:
     sizes = _sizes(fields, rope_theta=0)
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
         fields.one_of(name, (False,))
-    fields.given("scale_attn_weights"), fields.given("n_ctx")
+    fields.known("scale_attn_weights", "n_ctx")
     activation = _ACTIVATIONS[fields.text("activation_function", default="gelu_new")]
     style = _style(
         fields,
