@@ -49,7 +49,7 @@ from hespas.study.store import is_running, reading
 from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
 
 _MICRO_BATCHES = (1, 2, 4)
-_ON_REQUEST = frozenset({"context"})
+_ON_REQUEST = frozenset({"context", "sequence"})
 """Axes that are for long sequences, and are searched where they are named."""
 
 
@@ -492,8 +492,8 @@ def sweep(model: str, output: Path, **given: Any) -> Answer | int:
 def search(model: str, output: Path, compiled: int | None, **given: Any) -> Answer | int:
     """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
 
-    Unless they are given, all meshes of the model's axes are searched (pipe and context only where
-    --mesh names them), what the backward pass computes again, and how many sequences are computed
-    at a time.
+    Unless they are given, all meshes of the model's axes are searched (pipe, context and sequence
+    only where --mesh names them), what the backward pass computes again, and how many sequences are
+    computed at a time.
     """
     return _ran(search_from(model, given, compiled=compiled), output, given)

@@ -7,7 +7,7 @@ import pytest
 from hespas.cli.study_command import search_from
 from hespas.study.study import Study
 
-ALL = "data=auto,fsdp=auto,tp=auto,context=auto,pipe=auto"
+ALL = "data=auto,fsdp=auto,tp=auto,context=auto,sequence=auto,pipe=auto"
 
 
 def search(model: str, **given: object) -> Study:
@@ -21,7 +21,7 @@ def search(model: str, **given: object) -> Study:
     [
         (
             "llama3-8b",
-            f"Meshes of data, fsdp, tp; not searched: context, pipe (--mesh {ALL})",
+            f"Meshes of data, fsdp, tp; not searched: context, sequence, pipe (--mesh {ALL})",
         ),
         ("llama3-8b-decode", "Meshes of data, tp"),
         ("resnet50", "Meshes of data"),
@@ -39,7 +39,7 @@ def test_a_mesh_that_is_given_is_what_is_searched() -> None:
 
 def test_all_axes_that_a_search_names_can_be_given() -> None:
     axes = {axis.name for axis in search("llama3-8b", mesh=ALL).meshes[0]}
-    assert axes == {"data", "fsdp", "tp", "context", "pipe"}
+    assert axes == {"data", "fsdp", "tp", "context", "sequence", "pipe"}
 
 
 def test_a_search_on_gpus_raises_the_scheduler_s_memory_limit_where_that_helps() -> None:
