@@ -56,7 +56,7 @@ _IGNORED = re.compile(
     r"for_llm_compressor|base_model_.*|cache_implementation|norm_reduce_in_fp32|unsloth_.*|"
     r"swiglu_alpha|swiglu_limit|use_return_dict|tie_encoder_decoder|summary_.*|expand"
 )
-"""Fields that change nothing of what is computed, or what others say already."""
+"""Fields that change nothing of what a step costs, or that others say already."""
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su")
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -116,7 +116,8 @@ class _Fields:
         value = self.given(*names)
         if value is None and default is not _MISSING:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
             raise self._wrong(names[0], value, "a number")
         return value
 
@@ -613,9 +614,7 @@ def _qwen2_moe(fields: _Fields) -> _Description:
 def _qwen3_moe(fields: _Fields) -> _Description:
     fields.one_of("qkv_bias", (False,))
     fields.one_of("use_qk_norm", (True,))
-    found = _qwen_experts(fields, _qwen3(fields))
-    assert found.routing is not None  # noqa: S101 - for the type checker: it was given above
-    return found
+    return _qwen_experts(fields, _qwen3(fields))
 
 
 def _qwen3_next(fields: _Fields) -> _Description:

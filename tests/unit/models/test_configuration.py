@@ -80,6 +80,8 @@ def test_fields_of_tokenizers_change_nothing() -> None:
         ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "spiral"),
         ({"model_type": "qwen33"}, "the nearest that is known is qwen3"),
         ({"model_type": None}, "model_type"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"text_config": []}, "text_config"),
         ({"quantization_config": {"quant_method": "sieve"}}, "sieve"),
         ({"layer_types": ["wavy_attention"] * 36}, "wavy_attention"),
     ],
