@@ -270,7 +270,11 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     if fields.flag("is_encoder_decoder"):
         raise ConfigError("models with an encoder are not known", location=location)
     description = reader(fields)
-    weight_bits, expert_bits = _bits(outer.part("quantization_config"))
+    quantization = outer.part("quantization_config")
+    weight_bits, expert_bits = _bits(quantization)
+    if expert_bits < _FEWEST_BITS:
+        method = quantization.text("quant_method")
+        notes.append(f"weights are published in {method}, and predicted in 16 bits")
     fields.check_read()
     model = _model(description)
     _check(model, fields)
@@ -288,6 +292,8 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     )
 
 
+_FEWEST_BITS = 8
+"""Of weights that steps of inference have."""
 _BITS = {"fp8": (8.0, 8.0), "mxfp4": (16.0, 4.25), "nvfp4": (4.5, 4.5), "modelopt": (4.5, 4.5)}
 """Of weights of products and of experts, scales with them, by the method of quantisation."""
 
