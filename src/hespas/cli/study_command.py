@@ -23,7 +23,7 @@ from hespas.cli.help import Commands
 from hespas.cli.progress import is_terminal, time_text
 from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.errors import ConfigError, option
-from hespas.models.catalogue import model_named, models
+from hespas.models.catalogue import find_model
 from hespas.models.model import Model
 from hespas.models.part import PIPE
 from hespas.sources.source import platform_of
@@ -164,16 +164,15 @@ def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -
     limit of XLA's scheduler is raised where a candidate needs that and fits.
     """
     found = _given(model, given)
-    if model not in models():
-        raise ConfigError(
-            f"{model} has no mesh to search", hint="name a model: hespas export --list"
-        )
+    named = find_model(model)
+    if named is None:
+        raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
     title = ""
     if MESH not in found:
-        searched, others = _axes(model_named(model))
+        searched, others = _axes(named)
         found[MESH] = dict.fromkeys(searched, AUTO)
         title = _title(searched, others)
-    has = model_named(model).options()
+    has = named.options()
     if "remat" in has:
         found.setdefault("remat", ["minimal_with_context", "full"])
     if "accumulation" in has:

@@ -59,8 +59,8 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
         raise ProgramError(
             "there are no modules of XLA in this directory",
             location=str(directory),
-            hint="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text; the directory "
-            "of a model has its config.json",
+            hint="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text; that of a "
+            "model has its config.json",
         )
     chosen = _last_compilation(modules, module, str(directory))
     for stage, is_partitioned in ((_PARTITIONED, True), (_BEFORE, False)):

@@ -14,7 +14,7 @@ from hespas.evidence.validate.measurements import MeasuredStep
 from hespas.frontend.load import read_source
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
-from hespas.models.catalogue import models
+from hespas.models.catalogue import find_model, names
 from hespas.prediction import composition
 from hespas.prediction.options import (
     CompileChoice,
@@ -62,7 +62,7 @@ class Sources:
 
 
 def _source(step: MeasuredStep) -> bytes:
-    if step.workload in models():
+    if find_model(step.workload) is not None:
         return partitioned(export_model(step.workload, step.options)).text
     return read_source(Path(step.workload))
 
@@ -82,13 +82,14 @@ def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
 
 
 def _check_workload(step: MeasuredStep) -> None:
-    if step.workload in models():
-        models()[step.workload].step(dict(step.options))
+    model = find_model(step.workload)
+    if model is not None:
+        model.step(dict(step.options))
         return
     if not Path(step.workload).exists():
         raise MeasurementError(
             f"there is no model or file {step.workload!r}",
-            hint=suggestion(step.workload, models()),
+            hint=suggestion(step.workload, names()),
         )
     if step.options:
         raise MeasurementError(

@@ -19,7 +19,7 @@ from hespas.compile.recipe import RecipeFlags
 from hespas.errors import HespasError, spelled
 from hespas.evidence.validate.every import RowAnswer, RowRequest
 from hespas.hardware.sized import find_system
-from hespas.models.catalogue import models
+from hespas.models.catalogue import find_model
 from hespas.models.model import parse_mesh
 from hespas.models.part import PIPE
 from hespas.prediction import composition, loading, machines, staged
@@ -174,7 +174,7 @@ def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions
 
 
 def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
-    if request.workload in models():
+    if find_model(request.workload) is not None:
         # As `hespas validate` does: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
         source = partitioned(export_model(request.workload, request.options)).text
