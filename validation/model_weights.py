@@ -368,8 +368,8 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
         sizes = model.sizes | model.sizes_of(kind_of_layer)
         sizes["turning"] = model.rotation(kind_of_layer)[0]
         layer = Layer(kind=kind, tensors=own, sizes=sizes)
-        layers.append(layer_weights(layer, kind_of_layer, set(expected["first_layers"][index])))
-    weights["first_layers"] = layers
+        layers.append(layer_weights(layer, kind_of_layer, set(expected["layers_first"][index])))
+    weights["layers_first"] = layers
     _check(weights, expected)
     positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
     batch = {"inputs": tokens, "positions": positions}

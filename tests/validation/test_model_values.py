@@ -15,10 +15,6 @@ from model_weights import draw, logits
 
 CASES: dict[str, dict[str, Any]] = json.loads(model_values.RESULTS.read_text())
 CLOSE = 1e-3
-KNOWN = {
-    "mpt": "its GELU is exact, and hespas computes it by a hyperbolic tangent",
-}
-"""Why logits differ by more."""
 FIRST = ("llama3.1", "qwen3-next", "deepseek-v3.2", "gpt-oss", "nemotron-super")
 
 
@@ -26,7 +22,7 @@ def test_every_case_is_recorded_or_says_why_not() -> None:
     assert list(CASES) == list(model_values.CASES)
     for name, case in CASES.items():
         assert ("difference" in case) != bool(case.get("refused")), name
-        if "difference" in case and name not in KNOWN:
+        if "difference" in case:
             assert case["difference"] < CLOSE, name
 
 
@@ -35,7 +31,7 @@ def test_every_case_is_recorded_or_says_why_not() -> None:
     [
         pytest.param(name, marks=[] if name in FIRST else [pytest.mark.rest])
         for name, case in CASES.items()
-        if "difference" in case and name not in KNOWN
+        if "difference" in case
     ],
 )
 def test_logits_are_those_recorded(name: str) -> None:

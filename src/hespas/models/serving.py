@@ -84,9 +84,9 @@ def _weights(decoder: Transformer, name: str) -> Any:
 
     layers = [
         {each: small(each, leaf) if is_stored_small(each) else leaf for each, leaf in layer.items()}
-        for layer in weights["first_layers"]
+        for layer in weights["layers_first"]
     ]
-    return weights | {"first_layers": layers}
+    return weights | {"layers_first": layers}
 
 
 def _step(

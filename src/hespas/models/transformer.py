@@ -54,7 +54,9 @@ _SAVED = (
     "mlp_up",
     "mlp_down",
 )
-_STACKED, _FIRST, _LAST = "layers", "first_layers", "last_layers"
+_STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
+"""By name behind the head: a step's arguments are in this order, and modelled schedules make the
+head's gradient in its place."""
 _PROJECTED = ("query", "key", "value")
 
 

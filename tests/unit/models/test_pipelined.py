@@ -68,7 +68,7 @@ def filled(tree: Any, seed: int) -> Any:
 
 
 def layer(weights: Mapping[str, Any], index: int, *others: str) -> dict[str, Any]:
-    own = {"first_layers": [weights["first_layers"][index]]}
+    own = {"layers_first": [weights["layers_first"][index]]}
     return own | {name: weights[name] for name in others}
 
 
@@ -131,8 +131,8 @@ def test_the_states_of_the_optimiser_are_divided() -> None:
     part = Part(mesh=parse_mesh("pipe=2,fsdp=4"), layers=1, program=PartProgram.UPDATE)
     step = MODEL.part_step({**SMALL, "mesh": "fsdp=4"}, part)
     state, gradients = step.arguments
-    gate = state["first_moment"]["first_layers"][0]["gate"]
-    assert gate.dtype == gradients["first_layers"][0]["gate"].dtype == jnp.float32
+    gate = state["first_moment"]["layers_first"][0]["gate"]
+    assert gate.dtype == gradients["layers_first"][0]["gate"].dtype == jnp.float32
     assert gate.sharding.shard_shape(gate.shape) == (32 // 4, 48)
 
 
@@ -141,7 +141,7 @@ def test_weights_in_8_bits_come_beside_those_that_have_gradients() -> None:
     settings = {"mesh": "data=1", "product_dtype": "f8", "sequence": "64", "layers": "3"}
     step = model.part_step(settings, Part(mesh=parse_mesh("tp=1"), layers=2))
     weights, fixed, *_ = step.arguments
-    (first, _), (small, _) = weights["first_layers"], fixed["first_layers"]
+    (first, _), (small, _) = weights["layers_first"], fixed["layers_first"]
     assert {name.removesuffix("_in_8_bits") for name in small} == {
         "query_key_value",
         "output",
