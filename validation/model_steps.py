@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
 
 import hespas
 from hespas.errors import HespasError
@@ -40,7 +41,7 @@ def line_of(name: str) -> str:
     start = _cpu_s()
     try:
         made = hespas.predict(name, cluster=f"{devices}x{PART}", remat="full", scan=True)
-        step = made.to_dict()
+        step: dict[str, Any] = made.to_dict()
         cells = [
             f"{1e3 * step['step_time_s']:,.0f} ms",
             f"{step['peak_memory_bytes'] / 1e9:.1f} GB",

@@ -117,9 +117,9 @@ class _Fields:
         if value is None and default is not _MISSING:
             return default
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise self._wrong(names[0], value, "a number")
-        return value
+        if is_number and math.isfinite(value):
+            return float(value)
+        raise self._wrong(names[0], value, "a number")
 
     def size(self, *names: str, default: Any = _MISSING, least: int = 1) -> int:
         """Return a whole number of ``least`` or more."""

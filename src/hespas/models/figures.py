@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -107,7 +108,8 @@ def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:
 def flops_per_token(model: LanguageModel) -> int:
     """Return the FLOPs of a token's products with weights, forward, and of states."""
     sizes = model.sizes_of_layers
-    layers = sum(layer_flops(model, kind) for kind in model.kinds)
+    kinds = Counter(model.kinds).items()
+    layers = sum(count * layer_flops(model, kind) for kind, count in kinds)
     return layers + 2 * sizes.embedding * sizes.vocabulary
 
 

@@ -6,6 +6,8 @@ data don't count.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hespas.models.catalogue import Experts, Gemm, ResNet
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.resnet_layers import CLASSES, network
@@ -46,7 +48,10 @@ def _language(settings: LanguageModel) -> int:
     appendix B.
     """
     run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
-    layers = sum(layer_flops(settings, kind) + _mixing(settings, kind) for kind in settings.kinds)
+    layers = sum(
+        count * (layer_flops(settings, kind) + _mixing(settings, kind))
+        for kind, count in Counter(settings.kinds).items()
+    )
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens
     forward = tokens * layers + with_logits * logits
@@ -55,7 +60,8 @@ def _language(settings: LanguageModel) -> int:
 
 def mixing_flops(settings: LanguageModel) -> int:
     """Return those of the FLOPs of one sequence that attention among tokens has, all unmasked."""
-    forward = settings.sequence * sum(_mixing(settings, kind) for kind in settings.kinds)
+    kinds = Counter(settings.kinds).items()
+    forward = settings.sequence * sum(count * _mixing(settings, kind) for kind, count in kinds)
     return 3 * forward if isinstance(settings.run, Training) else forward
 
 

@@ -478,16 +478,10 @@ class LanguageModel:
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer."""
-        routing, style = self.routing, self.style
         if self.pattern:
             return tuple(islice(cycle(self.pattern), self.layers))
-        return tuple(
-            LayerKind(
-                window=style.window if (index + 1) % style.global_every else 0,
-                is_routed=routing is not None and index >= routing.dense_layers,
-            )
-            for index in range(self.sizes_of_layers.layers)
-        )
+        dense = self.layers if self.routing is None else self.routing.dense_layers
+        return _kinds(self.layers, self.style.window, self.style.global_every, dense)
 
     @property
     def is_windowed(self) -> bool:
@@ -855,6 +849,17 @@ def has_shared_experts(settings: object) -> bool:
     """
     routing = settings.routing if isinstance(settings, LanguageModel) else None
     return routing is not None and routing.shared_width > 0
+
+
+@cache
+def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[LayerKind, ...]:
+    return tuple(
+        LayerKind(
+            window=window if (index + 1) % global_every else 0,
+            is_routed=index >= dense,
+        )
+        for index in range(layers)
+    )
 
 
 @cache

@@ -6,7 +6,7 @@ They are said once: steps are built from them, and parameters, FLOPs and memory 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 
 from hespas.models.language import (
@@ -322,12 +322,15 @@ def is_product(name: str) -> bool:
     return not any(other in name for other in ("norm", "bias", "filter", "decay", "scale"))
 
 
-def all_weights(model: LanguageModel) -> Iterator[tuple[str, ...]]:
-    """Yield the dimensions of every weight."""
-    yield from outer_weights(model).values()
-    of_kinds = {kind: tuple(layer_weights(model, kind).values()) for kind in set(model.kinds)}
-    for kind in model.kinds:
-        yield from of_kinds[kind]
+def local_weights(model: LanguageModel, axes: Mapping[str, tuple[str, ...]]) -> int:
+    """Return how many elements of all weights one device has; ``axes`` of the mesh divide them."""
+    sizes = model.sizes
+    total = sum(_local(model, shape, sizes, axes) for shape in outer_weights(model).values())
+    for kind, count in Counter(model.kinds).items():
+        own = {**sizes, **model.sizes_of(kind)}
+        shapes = layer_weights(model, kind).values()
+        total += count * sum(_local(model, shape, own, axes) for shape in shapes)
+    return total
 
 
 def _elements(sizes: dict[str, int], shape: tuple[str, ...]) -> int:
@@ -339,7 +342,7 @@ def least_kept_bytes(model: LanguageModel) -> int:
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
     products before the activation. Of experts only the shared ones are counted, and of a layer that
-    keeps everything nothing more than its input.
+    keeps everything, or where layers differ, nothing more than its input.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
@@ -347,13 +350,16 @@ def least_kept_bytes(model: LanguageModel) -> int:
     True
     """
     axes = model.axes
-    elements = sum(local_elements(model, names, axes) for names in _arrays(model))
+    sizes = model.sizes
+    elements = sum(_local(model, names, sizes, axes) for names in _arrays(model))
     return elements * TYPE_BYTES[model.dtype]
 
 
 def _arrays(model: LanguageModel) -> Arrays:
     into, run = ("batch", "norm_sequence", "row"), model.run
-    if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS:
+    is_plain = all(kind.mixer == "attention" and kind.feeds_forward for kind in model.kinds)
+    is_even = not any(kind.head_size or kind.kv_heads or kind.mlp for kind in model.kinds)
+    if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS or not (is_plain and is_even):
         return (into,)
     arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
     if model.routing is not None and not model.routing.shared_width:
@@ -362,8 +368,11 @@ def _arrays(model: LanguageModel) -> Arrays:
     return (*arrays, width, width) if model.style.gated else (*arrays, width)
 
 
-def local_elements(
-    model: LanguageModel, names: tuple[str, ...], axes: Mapping[str, tuple[str, ...]]
+def _local(
+    model: LanguageModel,
+    names: tuple[str, ...],
+    sizes: Mapping[str, int],
+    axes: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Return how many elements of an array with these dimensions one device has.
 
@@ -376,5 +385,4 @@ def local_elements(
             if axis not in divided:
                 divided.add(axis)
                 parts *= model.mesh.size(axis)
-    sizes = model.sizes
     return -(-prod(sizes.get(name, 1) for name in names) // parts)

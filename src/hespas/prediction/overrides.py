@@ -28,6 +28,8 @@ class _AnyModel(TypedDict, total=False):
     scan: bool | None
     dtype: str | None
     settings: Mapping[str, str] | None
+    prefill: bool
+    decode: bool
 
 
 class ModelOverrides(_AnyModel, total=False):

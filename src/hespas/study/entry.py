@@ -13,7 +13,7 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES
-from hespas.models.weights import all_weights, least_kept_bytes, local_elements
+from hespas.models.weights import least_kept_bytes, local_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled
@@ -125,8 +125,7 @@ def _state_bytes(settings: LanguageModel) -> int:
 
 
 def _weights(settings: LanguageModel) -> int:
-    axes = settings.state_axes
-    return sum(local_elements(settings, names, axes) for names in all_weights(settings))
+    return local_weights(settings, settings.state_axes)
 
 
 _MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})

@@ -71,14 +71,18 @@ def cluster(workers: int, **environment: str) -> Generator[Any]:
         yield made
 
 
+KILLS = 8
+
+
 @contextmanager
 def kills(made: Any, seed: int) -> Generator[list[int]]:
-    """Kill a worker every now and then; yield whom."""
+    """Kill a worker every now and then, some times; yield whom."""
     drawn, done = random.Random(seed), Event()  # noqa: S311 - no secret
     killed: list[int] = []
 
     def kill() -> None:
-        while not done.wait(drawn.uniform(0.5, 1.5)):
+        # On a slow machine a worker may take longer to begin than the next kill takes to come.
+        while len(killed) < KILLS and not done.wait(drawn.uniform(0.5, 1.5)):
             pids = [each.pid for each in list(made.workers.values()) if each.pid]
             if pids:
                 killed.append(drawn.choice(pids))
