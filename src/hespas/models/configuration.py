@@ -116,10 +116,11 @@ class _Fields:
         value = self.given(*names)
         if value is None and default is not _MISSING:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and math.isfinite(value):
-            return float(value)
-        raise self._wrong(names[0], value, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(names[0], value, "a number")
+        if not math.isfinite(value):
+            raise self._wrong(names[0], value, "a finite number")
+        return float(value)
 
     def size(self, *names: str, default: Any = _MISSING, least: int = 1) -> int:
         """Return a whole number of ``least`` or more."""
