@@ -83,7 +83,7 @@ def compiled_cases(directory: Path) -> list[Case]:
     for compiled in (text, proto):
         _run("compile", str(program), "--target", "H100_SXM", *_HOST, "-o", str(compiled))
     on = ("--node", "H100_80GB", "--system", "H100_80GB_4GPU")
-    anew = ("--log-path", os.devnull)  # a log tells what is done
+    anew = ("--log-path", os.devnull)  # hespas keeps no report of a run that writes a log
     ways = {
         "run Llama-3 100M, predicted before": (program, (), "0.4 s, 60 MB"),
         "run Llama-3 100M, compiled before": (program, anew, ""),

@@ -75,7 +75,8 @@ class Configuration:
     """A decoder as its configuration describes it: ``model`` with the steps' own defaults.
 
     ``longest`` are the tokens of the longest context; bits are those that each weight of products
-    is published in, and those of experts. ``notes`` say what of the file is left out.
+    is published in, and those of experts. ``notes`` name what the model leaves out of the
+    file.
     """
 
     name: str
@@ -540,16 +541,16 @@ _ATTENTION = ("full_attention", "sliding_attention")
 
 
 def _windowed(fields: _Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind, ...]:
-    """Return layers of which some see a window."""
+    """Return the kind of each layer, of which some attend to a window alone."""
     window = fields.size("sliding_window", default=0, least=0)
     types = _by_type(fields, sizes, window=window, every=every)
     _known_types(fields, types, _ATTENTION)
     return tuple(LayerKind(window=window if each == _ATTENTION[1] else 0) for each in types)
 
 
-def _llama(fields: _Fields, **facts: Any) -> _Description:
+def _llama(fields: _Fields) -> _Description:
     sizes = _sizes(fields)
-    return _Description(sizes=sizes, style=_style(fields, **facts), kinds=_alike(sizes))
+    return _Description(sizes=sizes, style=_style(fields), kinds=_alike(sizes))
 
 
 def _mistral(fields: _Fields) -> _Description:
@@ -833,7 +834,7 @@ def _gemma4(fields: _Fields) -> _Description:
         else replace(
             kind,
             is_routed=routed,
-            # Periods are those of the whole head, of which a share turns.
+            # The whole head sets the periods, and a share of it turns.
             rope_theta=wide_rope.theta**wide_rope.share,
             rotary_size=int(wide * wide_rope.share),
             head_size=wide,
@@ -853,10 +854,6 @@ def _gemma4(fields: _Fields) -> _Description:
         )
     fields.known(*experts, "expert_intermediate_size")
     return _Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
-
-
-def _phi3(fields: _Fields) -> _Description:
-    return _mistral(fields)
 
 
 def _olmo2(fields: _Fields) -> _Description:
@@ -1099,7 +1096,7 @@ _FAMILIES: dict[str, Callable[[_Fields], _Description]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma4": _gemma4,
-    "phi3": _phi3,
+    "phi3": _mistral,
     "olmo2": _olmo2,
     "granite": _granite,
     "granitemoehybrid": _granite_hybrid,

@@ -32,7 +32,7 @@ _SUMMARIES = {
     "decode": "making a token for each sequence of a cache",
 }
 _TRAINED_BYTES, _SERVED_BYTES = 18, 2
-"""For each parameter: weights and both moments in f32, with a copy and gradients in bf16."""
+"""For each parameter: 16 of states, copies and gradients, and 2 of room; weights in bf16."""
 _DEVICE_BYTES = 70e9
 _EXPERT_DEVICES = 8
 """Those that experts are divided over: a node of GPUs, as Megatron-Bridge's recipes have it."""
@@ -62,7 +62,7 @@ def configured_model(text: str) -> Model | None:
 
 
 def configuration_of(name: str) -> Configuration | None:
-    """Return the configuration of a name or a path; None where there is none."""
+    """Read the configuration that a name or a path means; None where it means none."""
     file = _file(name)
     return None if file is None else read_configuration(file)
 
@@ -73,7 +73,7 @@ def _name_and_step(text: str) -> tuple[str, str]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the configuration of a name or path; None where there is none."""
+    """Return where the configuration of a name or a path stands; None where nothing has one."""
     path = Path(name)
     if path.is_dir():
         return path if (path / FILE).is_file() else None

@@ -9,9 +9,14 @@ from dataclasses import dataclass, replace
 from hespas.hardware.presets import load_device
 from hespas.models.configuration import Configuration
 from hespas.models.flops import attention_flops, layer_flops
-from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.model import MeshAxes
-from hespas.models.weights import active_parameters, expert_parameters, parameters
+from hespas.models.weights import (
+    active_parameters,
+    expert_parameters,
+    parameters,
+    state_elements,
+)
 
 PARTS = ("A100_SXM_80GB", "H100_80GB", "H200_141GB", "B200_180GB", "TPUv5p", "TPUv6e")
 """The parts that clusters are named for."""
@@ -115,26 +120,23 @@ def flops_per_token(model: LanguageModel) -> int:
 
 def kv_bytes_per_token(model: LanguageModel) -> int:
     """Return the bytes of keys and values of a token in all layers, in bf16."""
-    latent, total = model.latent, 0
-    for kind in model.kinds:
-        if kind.mixer != "attention":
-            continue
-        if latent is not None:
-            total += latent.kv_rank + latent.rope_size + latent.index_size
-        else:
-            sizes = {**model.sizes, **model.sizes_of(kind)}
-            total += 2 * sizes["kv_heads"] * sizes["head_size"]
-    return total * _CACHE_BYTES
+    counted = Counter(kind for kind in model.kinds if kind.mixer == "attention")
+    elements = sum(count * _cached_elements(model, kind) for kind, count in counted.items())
+    return elements * _CACHE_BYTES
+
+
+def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:
+    """Return how many numbers of a token a layer's cache has."""
+    if (latent := model.latent) is not None:
+        return latent.kv_rank + latent.rope_size + latent.index_size
+    sizes = model.sizes_of(kind)
+    return 2 * sizes["kv_heads"] * sizes["head_size"]
 
 
 def state_bytes(model: LanguageModel) -> int:
     """Return the bytes of the states of a sequence, in f32, in layers without attention."""
-    space, delta = model.state_space, model.delta
-    elements = {
-        "state_space": space.state_heads * space.state_head_size * space.state_size if space else 0,
-        "delta": delta.delta_heads * delta.delta_key_size * delta.delta_value_size if delta else 0,
-    }
-    return 4 * sum(elements.get(kind.mixer, 0) for kind in model.kinds)
+    kinds = Counter(model.kinds).items()
+    return 4 * sum(count * state_elements(model, kind) for kind, count in kinds)
 
 
 def _working_bytes(model: LanguageModel) -> int:

@@ -11,7 +11,7 @@ from collections import Counter
 from hespas.models.catalogue import Experts, Gemm, ResNet
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.resnet_layers import CLASSES, network
-from hespas.models.weights import layer_products
+from hespas.models.weights import layer_products, state_elements
 
 
 def model_flops(settings: object) -> float | None:
@@ -76,12 +76,8 @@ def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
     States are changed by each token, and a token is multiplied by them.
     """
-    states = 0
-    if kind.mixer == "state_space" and (space := settings.state_space) is not None:
-        states = 4 * space.state_heads * space.state_head_size * space.state_size
-    if kind.mixer == "delta" and (delta := settings.delta) is not None:
-        states = 6 * delta.delta_heads * delta.delta_key_size * delta.delta_value_size
-    return 2 * layer_products(settings, kind) + states
+    each = 6 if kind.mixer == "delta" else 4
+    return 2 * layer_products(settings, kind) + each * state_elements(settings, kind)
 
 
 def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:

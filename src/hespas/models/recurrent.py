@@ -23,6 +23,7 @@ from hespas.models.language import Decode, Delta, LanguageModel, StateSpace
 from hespas.models.norms import plainly_normalised
 from hespas.models.products import product
 from hespas.models.sharding import Divided
+from hespas.models.weights import CONVOLVED
 
 Weights = Mapping[str, Any]
 _SMALLEST = 1e-6
@@ -37,8 +38,7 @@ def through_state_space(
     with jax.named_scope("projections"):
         gate = product("bse,ehp->bshp", x, weights["state_gate"])
         rows = {
-            name: product("bse,ehp->bshp", x, weights[name])
-            for name in ("state_input", "state_key", "state_query")
+            name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["state_space"]
         }
         step = product("bse,eh->bsh", x, weights["state_step"]).astype(jnp.float32)
     with jax.named_scope("convolution"):
@@ -57,9 +57,8 @@ def through_state_space(
         skip = weights["state_skip_scale"].astype(x.dtype)[:, None]
         made = made + rows["state_input"] * skip
     with jax.named_scope("norm"):
-        made = _grouped_norm(model, made * jax.nn.silu(gate), space) * weights["state_norm"].astype(
-            x.dtype
-        )
+        made = _grouped_norm(model, made * jax.nn.silu(gate), space)
+        made = made * weights["state_norm"].astype(x.dtype)
         made = divided.constrain(made, "batch", "sequence", "state_heads", None)
     with jax.named_scope("output"):
         return product("bshp,hpe->bse", made, weights["state_output"]), cache
@@ -105,12 +104,12 @@ def _token(
     states: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return what one new token makes of states, and the states after it."""
-    wide = (each[:, 0].astype(jnp.float32) for each in (query, key, value))
-    asked, known, told = wide
+    dtype = query.dtype
+    query, key, value = (each[:, 0].astype(jnp.float32) for each in (query, key, value))
     share = jnp.exp(decay[:, 0])[..., None, None]
-    states = states * share + told[..., :, None] * known[..., None, :]
-    made = jnp.einsum("bhpn,bhn->bhp", states, asked)
-    return made[:, None].astype(query.dtype), states
+    states = states * share + value[..., :, None] * key[..., None, :]
+    made = jnp.einsum("bhpn,bhn->bhp", states, query)
+    return made[:, None].astype(dtype), states
 
 
 def through_delta(
@@ -119,9 +118,8 @@ def through_delta(
     """Return what a gated delta rule makes of (batch, sequence, embedding), and its cache."""
     delta = model.delta
     assert delta is not None  # noqa: S101 - for the type checker
-    names = ("delta_query", "delta_key", "delta_value")
     with jax.named_scope("projections"):
-        rows = {name: product("bse,ehp->bshp", x, weights[name]) for name in names}
+        rows = {name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["delta"]}
         gate = product("bse,ehp->bshp", x, weights["delta_gate"])
         rate = jax.nn.sigmoid(product("bse,eh->bsh", x, weights["delta_rate"]).astype(jnp.float32))
         step = product("bse,eh->bsh", x, weights["delta_step"]).astype(jnp.float32)
@@ -131,7 +129,9 @@ def through_delta(
         step = jax.nn.softplus(step + weights["delta_step_bias"].astype(jnp.float32))
         decay = -jnp.exp(weights["delta_decay"].astype(jnp.float32)) * step
         repeats = delta.delta_heads // delta.delta_key_heads
-        query, key = (jnp.repeat(_unit(rows[name]), repeats, 2) for name in names[:2])
+        query, key = (
+            jnp.repeat(_unit(rows[name]), repeats, 2) for name in ("delta_query", "delta_key")
+        )
         query = query * jnp.asarray(delta.delta_key_size**-0.5, query.dtype)
         value = rows["delta_value"]
         if isinstance(model.run, Decode) and cache is not None:
@@ -179,10 +179,10 @@ def _corrected_chunks(
     through = jnp.exp(total[..., -1])[..., None, None]
 
     def carry(states: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        asked, known, keys, told, score, share = chunk
-        told = told - keys @ states
-        made = asked @ states + score @ told
-        return states * share + jnp.swapaxes(known, -1, -2) @ told, made
+        query, key, decayed_key, value, scores, share = chunk
+        value = value - decayed_key @ states
+        made = query @ states + scores @ value
+        return states * share + jnp.swapaxes(key, -1, -2) @ value, made
 
     first = jnp.zeros((*key.shape[:1], *key.shape[2:3], key.shape[-1], value.shape[-1]))
     chunks = (query, key, new_key, new_value, scores, through)

@@ -40,21 +40,20 @@ SHARED = "shared_"
 MERGED = "query_key_value"
 BESIDE = ("after_dense_norm", "before_experts_norm", "after_experts_norm")
 """The norms of experts that stand beside a dense layer."""
-_KEY: Shapes = {"key": ("embedding", "kv_heads", "head_size")}
 HIDDEN = ("state_heads", "state_head_size")
 _GROUPS = ("state_groups", "state_size")
 _KEYS = ("delta_key_heads", "delta_key_size")
 VALUES = ("delta_heads", "delta_value_size")
-CONVOLVED = {
-    "state_input": HIDDEN,
-    "state_key": _GROUPS,
-    "state_query": _GROUPS,
-    "delta_query": _KEYS,
-    "delta_key": _KEYS,
-    "delta_value": VALUES,
+CONVOLVED: dict[str, Shapes] = {
+    "state_space": {"state_input": HIDDEN, "state_key": _GROUPS, "state_query": _GROUPS},
+    "delta": {"delta_query": _KEYS, "delta_key": _KEYS, "delta_value": VALUES},
 }
-"""What is convolved, with its dimensions."""
-_DELTA_STATE = ("delta_heads", "delta_key_size", "delta_value_size")
+"""What each mixer without attention convolves, with its dimensions."""
+_STATES = {
+    "state_space": (*HIDDEN, "state_size"),
+    "delta": ("delta_heads", "delta_key_size", "delta_value_size"),
+}
+"""The dimensions of the state that each of them keeps of a sequence."""
 
 
 def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
@@ -120,7 +119,10 @@ def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     if model.merges_products and not style.output_gate and not kind.value_is_key:
         shapes |= {MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
     else:
-        shapes |= {"query": ("embedding", "heads", "head_size"), **_KEY}
+        shapes |= {
+            "query": ("embedding", "heads", "head_size"),
+            "key": ("embedding", "kv_heads", "head_size"),
+        }
         if not kind.value_is_key:
             shapes["value"] = ("embedding", "kv_heads", "head_size")
     if style.output_gate:
@@ -224,14 +226,16 @@ def norm_weights(style: Style, name: str, dimension: str = "norm") -> Shapes:
 
 
 def _state_space_weights(space: StateSpace | None) -> Shapes:
-    convolved = ("state_input", "state_key", "state_query")
-    biases = convolved if space is None or space.convolution_biases else ()
+    has_biases = space is None or space.convolution_biases
     return {
         "state_gate": ("embedding", *HIDDEN),
-        **{name: ("embedding", *CONVOLVED[name]) for name in convolved},
+        **_convolved_weights("state_space"),
         "state_step": ("embedding", "state_heads"),
-        **{f"{name}_filter": ("convolution", *CONVOLVED[name]) for name in convolved},
-        **{f"{name}_filter_bias": CONVOLVED[name] for name in biases},
+        **{
+            f"{name}_filter_bias": dimensions
+            for name, dimensions in CONVOLVED["state_space"].items()
+            if has_biases
+        },
         "state_decay": ("state_heads",),
         "state_step_bias": ("state_heads",),
         "state_skip_scale": ("state_heads",),
@@ -240,18 +244,19 @@ def _state_space_weights(space: StateSpace | None) -> Shapes:
     }
 
 
+def _convolved_weights(mixer: str) -> Shapes:
+    """Return the products that make what a mixer convolves, and the filters of each channel."""
+    convolved = CONVOLVED[mixer].items()
+    return {name: ("embedding", *dimensions) for name, dimensions in convolved} | {
+        f"{name}_filter": ("convolution", *dimensions) for name, dimensions in convolved
+    }
+
+
 _DELTA_WEIGHTS: Shapes = {
-    **{
-        name: ("embedding", *CONVOLVED[name])
-        for name in ("delta_query", "delta_key", "delta_value")
-    },
+    **_convolved_weights("delta"),
     "delta_gate": ("embedding", *VALUES),
     "delta_rate": ("embedding", "delta_heads"),
     "delta_step": ("embedding", "delta_heads"),
-    **{
-        f"{name}_filter": ("convolution", *CONVOLVED[name])
-        for name in ("delta_query", "delta_key", "delta_value")
-    },
     "delta_decay": ("delta_heads",),
     "delta_step_bias": ("delta_heads",),
     "delta_norm": ("delta_value_size",),
@@ -259,16 +264,18 @@ _DELTA_WEIGHTS: Shapes = {
 }
 
 
-def state_shapes(mixer: str) -> dict[str, tuple[str, ...]]:
+def state_shapes(mixer: str) -> Shapes:
     """Return the dimensions of what a mixer keeps of a sequence, by name."""
-    prefix = "state_" if mixer == "state_space" else "delta_"
-    last = (*HIDDEN, "state_size") if prefix == "state_" else _DELTA_STATE
-    earlier = {
+    earlier: Shapes = {
         f"{name}_rows": ("batch", "earlier_rows", *dimensions)
-        for name, dimensions in CONVOLVED.items()
-        if name.startswith(prefix)
+        for name, dimensions in CONVOLVED[mixer].items()
     }
-    return {**earlier, "states": ("batch", *last)}
+    return {**earlier, "states": ("batch", *_STATES[mixer])}
+
+
+def state_elements(model: LanguageModel, kind: LayerKind) -> int:
+    """Return how many numbers a layer's state has of a sequence; 0 for one without a state."""
+    return _elements(model.sizes, _STATES[kind.mixer]) if kind.mixer in _STATES else 0
 
 
 def parameters(model: LanguageModel) -> int:

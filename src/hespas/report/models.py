@@ -35,23 +35,24 @@ _STEPS = ("-prefill", "-decode")
 def figures_of(name: str | None) -> list[ModelFigures]:
     """Return the figures of a model, or of all that are published and in the zoo."""
     if name is not None:
-        return [_figures(name)]
+        return [_described(name)[1]]
     zoo = [each for each in MODELS if not each.endswith(_STEPS) and _language(each) is not None]
-    return [*map(_figures, published()), *map(_figures, zoo)]
+    return [_described(each)[1] for each in (*published(), *zoo)]
 
 
-def _figures(name: str) -> ModelFigures:
-    configuration = configuration_of(name)
-    if configuration is not None and name not in MODELS:
-        return model_figures(configuration, name=name)
+def _described(name: str) -> tuple[LanguageModel, ModelFigures]:
+    """Return the model of a name or of a configuration's path, and its figures."""
     model = _language(name)
-    if model is None:
-        if Path(name).exists():
-            return model_figures(read_configuration(Path(name)), name=name)
-        if name in MODELS:
-            raise ConfigError(f"{name} has no tokens", hint="hespas export --list describes it")
+    if model is not None:
+        return model, zoo_figures(model, name=name)
+    if name in MODELS:
+        raise ConfigError(f"{name} has no tokens", hint="hespas export --list describes it")
+    configuration = configuration_of(name)
+    if configuration is None and Path(name).exists():
+        configuration = read_configuration(Path(name))
+    if configuration is None:
         raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, names()))
-    return zoo_figures(model, name=name)
+    return configuration.model, model_figures(configuration, name=name)
 
 
 def _language(name: str) -> LanguageModel | None:
@@ -73,14 +74,7 @@ def models_text(name: str | None) -> str:
         f"on {_PART}: training, inference"
     )
     lines = [_line(figures) for figures in figures_of(None)]
-    return "\n".join(
-        [
-            head,
-            *lines,
-            "",
-            _FOOT,
-        ]
-    )
+    return "\n".join([head, *lines, "", _FOOT])
 
 
 def _line(figures: ModelFigures) -> str:
@@ -105,9 +99,7 @@ def _count(number: float) -> str:
 
 
 def _details(name: str) -> str:
-    figures = _figures(name)
-    configuration = configuration_of(name)
-    model = _language(name) if configuration is None else configuration.model
+    model, figures = _described(name)
     rows = {
         "parameters": f"{figures.parameters:,}",
         "active": f"{figures.active_parameters:,}",
@@ -120,9 +112,8 @@ def _details(name: str) -> str:
     if figures.state_bytes_per_sequence:
         rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
     lines = [figures.name, *(f"  {what:<20} {value}" for what, value in rows.items())]
-    if model is not None:
-        kinds = Counter(model.kinds)
-        lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
+    kinds = Counter(model.kinds)
+    lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
     rule = (
         f"Smallest clusters ({USABLE:.0%} of the memory; training: {TRAINED_BYTES} bytes a "
         f"parameter, {TRAINED_TOKENS} tokens a device, recomputed; inference: published weights, "
@@ -131,9 +122,7 @@ def _details(name: str) -> str:
     lines += ["", rule]
     for part, training in figures.smallest_cluster["training"].items():
         inference = figures.smallest_cluster["inference"][part]
-        lines.append(
-            f"  {part:<20} {training.partition('x')[0]:>6} {inference.partition('x')[0]:>6}"
-        )
+        lines.append(f"  {part:<20} {_devices(training):>6} {_devices(inference):>6}")
     lines += [f"  - {note}" for note in figures.notes]
     if figures.source:
         lines += ["", f"Source: {figures.source}, {figures.date}"]

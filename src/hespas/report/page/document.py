@@ -356,7 +356,7 @@ PALETTE = (
     "#a3a632",
     "#e07ba1",
 )
-"""Told apart on white and on near black, and by most who see fewer hues."""
+"""Most readers, also those who see fewer hues, distinguish them on white and on near black."""
 OF_PARTS = {
     "arithmetic": PALETTE[0],
     "memory": PALETTE[2],
