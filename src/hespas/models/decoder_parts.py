@@ -1,0 +1,212 @@
+"""The parts of a decoder that most families' configurations say alike.
+
+Source: the configuration and modelling files of transformers 5.24.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hespas.errors import ConfigError
+from hespas.models.fields import Fields
+from hespas.models.language import (
+    Activation,
+    Delta,
+    Latent,
+    LayerKind,
+    RotaryScaling,
+    Routing,
+    Sizes,
+    StateSpace,
+    Style,
+)
+
+_ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su")
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "exact_gelu",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "relu2": "relu_squared",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a family's reader finds: the parts of a `LanguageModel`."""
+
+    sizes: Sizes
+    style: Style
+    kinds: tuple[LayerKind, ...]
+    routing: Routing | None = None
+    latent: Latent | None = None
+    state_space: StateSpace | None = None
+    delta: Delta | None = None
+
+
+def sizes_of(fields: Fields, **changed: int) -> Sizes:
+    """Return the sizes that most families name alike."""
+    embedding = fields.size("hidden_size", "n_embd", "d_model")
+    heads = fields.size("num_attention_heads", "n_head", "n_heads")
+    head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
+    if fields.values.get("head_dim") is None and embedding % heads and heads > 1:
+        raise ConfigError(
+            f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",
+            location=fields.location,
+            hint="give head_dim",
+        )
+    found = {
+        "embedding": embedding,
+        "heads": heads,
+        "kv_heads": fields.size("num_key_value_heads", default=heads),
+        "layers": fields.size("num_hidden_layers", "n_layer", "n_layers"),
+        "mlp": fields.size("intermediate_size", "n_inner", default=4 * embedding),
+        "vocabulary": fields.size("vocab_size"),
+        "head_size": head_size,
+        "rope_theta": rope_of(fields).theta,
+    }
+    return Sizes(**(found | changed))
+
+
+def style_of(fields: Fields, **facts: Any) -> Style:
+    """Return the style that most families share, with a family's own facts."""
+    activation = fields.text("hidden_act", "hidden_activation", "mlp_hidden_act", default="silu")
+    if activation not in ACTIVATIONS:
+        raise ConfigError(
+            f"the activation {activation!r} is not known",
+            location=fields.location,
+            hint=f"known: {', '.join(ACTIVATIONS)}",
+        )
+    epsilon = fields.number(
+        "rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", default=1e-5
+    )
+    rope = rope_of(fields)
+    found: dict[str, Any] = {
+        "activation": ACTIVATIONS[activation],
+        "epsilon": epsilon,
+        "tied": fields.flag("tie_word_embeddings"),
+        "rotary_scaling": rope.scaling,
+        "attention_biases": "all" if fields.flag("attention_bias") else "none",
+        "mlp_biases": fields.flag("mlp_bias"),
+    }
+    if rope.share != 1:
+        head = fields.size("head_dim", default=0, least=0) or fields.size(
+            "hidden_size"
+        ) // fields.size("num_attention_heads")
+        found["rotary_size"] = int(head * rope.share)
+    return Style(**(found | facts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rope:
+    """Rotary positions: the base of their periods, the share of a head that turns, the scaling."""
+
+    theta: int
+    share: float
+    scaling: RotaryScaling | None
+
+
+def rope_of(fields: Fields, of: str = "") -> _Rope:
+    """Return the rotary positions; in ``rope_parameters`` types ``of`` layers have their own."""
+    share = fields.number("partial_rotary_factor", default=1.0)
+    theta = fields.number("rope_theta", default=10000.0)
+    scaling: RotaryScaling | None = None
+    for name in ("rope_scaling", "rope_parameters"):
+        part = fields.part(name)
+        if of in part.values:
+            part = part.part(of)
+        if not part.values or isinstance(next(iter(part.values.values())), dict):
+            continue
+        theta = part.number("rope_theta", default=theta)
+        share = part.number("partial_rotary_factor", default=share)
+        scaling = _scaling(fields, part)
+    return _Rope(theta=round(theta), share=share, scaling=scaling)
+
+
+def _scaling(fields: Fields, part: Fields) -> RotaryScaling | None:
+    """Return how rotary positions are scaled; None where nothing of short sequences is."""
+    kind = part.text("rope_type", "type", default="default")
+    if kind not in _ROPE_TYPES:
+        raise ConfigError(
+            f"rotary positions of the type {kind!r} are not known",
+            location=part.location,
+            hint=f"known: {', '.join(_ROPE_TYPES)}",
+        )
+    if kind not in {"linear", "llama3", "yarn"}:
+        return None
+    longest = fields.size("max_position_embeddings", default=4096)
+    factor = part.number("factor")
+    slow, fast = ("low_freq_factor", "high_freq_factor")
+    if kind == "yarn":
+        slow, fast = ("beta_slow", "beta_fast")
+    amplitude = part.number("attention_factor", default=0.0)
+    if kind == "yarn" and not amplitude:
+        both = part.number("mscale", default=0.0), part.number("mscale_all_dim", default=0.0)
+        amplitude = (
+            amplitude_of(factor, both[0]) / amplitude_of(factor, both[1]) if all(both) else 0.0
+        )
+        amplitude = amplitude or amplitude_of(factor, 1.0)
+    return RotaryScaling(
+        kind=cast("Any", kind),
+        factor=factor,
+        original=part.size("original_max_position_embeddings", default=longest),
+        slow=part.number(slow, default=1.0),
+        fast=part.number(fast, default=4.0 if kind == "llama3" else 32.0),
+        amplitude=amplitude or 1.0,
+        is_truncated=part.flag("truncate", default=True),
+    )
+
+
+def amplitude_of(factor: float, scale: float) -> float:
+    """Return what YaRN multiplies queries and keys by."""
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def alike(sizes: Sizes, **kind: Any) -> tuple[LayerKind, ...]:
+    """Return layers that are all of one kind."""
+    return (LayerKind(**kind),) * sizes.layers
+
+
+def _by_type(fields: Fields, sizes: Sizes, *, window: int, every: int) -> list[str]:
+    """Return the type of each layer: as listed, or all ``every``-th ones full."""
+    types = fields.texts("layer_types", "layers_block_type")
+    if types and len(types) != sizes.layers:
+        raise ConfigError(
+            f"layer_types has {len(types)} layers, and num_hidden_layers is {sizes.layers}",
+            location=fields.location,
+        )
+    if types:
+        return types
+    if not every:
+        return ["sliding_attention" if window else "full_attention"] * sizes.layers
+    return [
+        "full_attention" if (index + 1) % every == 0 else "sliding_attention"
+        for index in range(sizes.layers)
+    ]
+
+
+def check_types(fields: Fields, types: Sequence[str], known: Sequence[str]) -> None:
+    """Raise `ConfigError` for a type of layers that is not known."""
+    for each in types:
+        if each not in known:
+            raise ConfigError(
+                f"a layer of the type {each!r} is not known",
+                location=fields.location,
+                hint=f"known: {', '.join(known)}",
+            )
+
+
+ATTENTION_TYPES = ("full_attention", "sliding_attention")
+
+
+def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind, ...]:
+    """Return the kind of each layer, of which some attend to a window alone."""
+    window = fields.size("sliding_window", default=0, least=0)
+    types = _by_type(fields, sizes, window=window, every=every)
+    check_types(fields, types, ATTENTION_TYPES)
+    return tuple(LayerKind(window=window if each == ATTENTION_TYPES[1] else 0) for each in types)

@@ -1,0 +1,598 @@
+"""The reader of each family of decoders: from fields to the parts of a `LanguageModel`.
+
+Facts of a family that its file doesn't say are in its reader. Source: the configuration and
+modelling files of transformers 5.24, by ``model_type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from hespas.errors import ConfigError
+from hespas.models.decoder_parts import (
+    ACTIVATIONS,
+    ATTENTION_TYPES,
+    Description,
+    alike,
+    amplitude_of,
+    check_types,
+    rope_of,
+    sizes_of,
+    style_of,
+    windowed,
+)
+from hespas.models.fields import Fields
+from hespas.models.language import (
+    Delta,
+    Latent,
+    LayerKind,
+    Routing,
+    RoutingStyle,
+    Sizes,
+    StateSpace,
+    Style,
+)
+
+
+def _llama(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    return Description(sizes=sizes, style=style_of(fields), kinds=alike(sizes))
+
+
+def _mistral(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    return Description(sizes=sizes, style=style_of(fields), kinds=windowed(fields, sizes))
+
+
+def _mixtral(fields: Fields) -> Description:
+    found = _mistral(fields)
+    routing = Routing(
+        experts=fields.size("num_local_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=found.sizes.mlp,
+    )
+    kinds = tuple(replace(kind, is_routed=True) for kind in found.kinds)
+    return replace(found, routing=routing, kinds=kinds)
+
+
+def _qwen(fields: Fields, **facts: Any) -> Description:
+    sizes = sizes_of(fields)
+    window = fields.size("sliding_window", default=0, least=0)
+    first = fields.size("max_window_layers", default=sizes.layers, least=0)
+    is_used = fields.flag("use_sliding_window")
+    types = fields.texts("layer_types")
+    check_types(fields, types, ATTENTION_TYPES)
+    kinds = tuple(
+        LayerKind(
+            window=window
+            if is_used and (types[index] == ATTENTION_TYPES[1] if types else index >= first)
+            else 0
+        )
+        for index in range(sizes.layers)
+    )
+    return Description(sizes=sizes, style=style_of(fields, **facts), kinds=kinds)
+
+
+def _qwen2(fields: Fields) -> Description:
+    return _qwen(fields, attention_biases="inputs")
+
+
+def _qwen3(fields: Fields) -> Description:
+    return _qwen(fields, norms_of_heads=True)
+
+
+def _qwen_experts(fields: Fields, found: Description) -> Description:
+    """Return a description with the experts that Qwen's models have."""
+    every = fields.size("decoder_sparse_step", default=1)
+    dense = fields.numbers("mlp_only_layers")
+    shared = fields.size("shared_expert_intermediate_size", default=0, least=0)
+    routing = Routing(
+        experts=fields.size("num_experts", "num_local_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=fields.size("moe_intermediate_size"),
+        shared_mlp=shared,
+        style=RoutingStyle(normalised=fields.flag("norm_topk_prob"), shared_gate=bool(shared)),
+    )
+    kinds = tuple(
+        replace(kind, is_routed=(index + 1) % every == 0 and index not in dense)
+        for index, kind in enumerate(found.kinds)
+    )
+    return replace(found, routing=routing, kinds=kinds)
+
+
+def _qwen2_moe(fields: Fields) -> Description:
+    fields.one_of("qkv_bias", (True,))
+    return _qwen_experts(fields, _qwen2(fields))
+
+
+def _qwen3_moe(fields: Fields) -> Description:
+    fields.one_of("qkv_bias", (False,))
+    fields.one_of("use_qk_norm", (True,))
+    return _qwen_experts(fields, _qwen3(fields))
+
+
+def _qwen3_next(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = style_of(fields, norms_of_heads=True, output_gate=True)
+    every = fields.size("full_attention_interval", default=4)
+    types = fields.texts("layer_types") or [
+        "full_attention" if (index + 1) % every == 0 else "linear_attention"
+        for index in range(sizes.layers)
+    ]
+    check_types(fields, types, ("full_attention", "linear_attention"))
+    delta = Delta(
+        delta_key_heads=fields.size("linear_num_key_heads"),
+        delta_heads=fields.size("linear_num_value_heads"),
+        delta_key_size=fields.size("linear_key_head_dim"),
+        delta_value_size=fields.size("linear_value_head_dim"),
+        convolution=fields.size("linear_conv_kernel_dim", default=4),
+    )
+    kinds = tuple(
+        LayerKind(mixer="attention" if each == "full_attention" else "delta") for each in types
+    )
+    found = Description(sizes=sizes, style=style, kinds=kinds, delta=delta)
+    return _qwen_experts(fields, found)
+
+
+def _experts_of_deepseek(
+    fields: Fields, gate: Literal["softmax", "sigmoid"], *, corrected: bool, normalised: bool
+) -> Routing:
+    """Return the experts that DeepSeek's models have, and those that follow them."""
+    # A token's choice of groups first changes which experts it takes, and not how many.
+    fields.known("n_group", "topk_group", "topk_method")
+    return Routing(
+        experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=fields.size("moe_intermediate_size"),
+        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
+        gate=gate,
+        style=RoutingStyle(
+            corrected=corrected,
+            normalised=fields.flag("norm_topk_prob", default=normalised),
+            scale=fields.number("routed_scaling_factor", default=1.0),
+        ),
+    )
+
+
+def _first_dense(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
+    fields.one_of("moe_layer_freq", (1,))
+    dense = fields.size("first_k_dense_replace", default=0, least=0)
+    types = fields.texts("mlp_layer_types")
+    if types:
+        return tuple(LayerKind(is_routed=each == "sparse") for each in types)
+    return tuple(LayerKind(is_routed=index >= dense) for index in range(sizes.layers))
+
+
+def _deepseek(
+    fields: Fields, gate: Literal["softmax", "sigmoid"], *, indexed: bool = False
+) -> Description:
+    sizes = replace(sizes_of(fields), kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
+    fields.one_of("scoring_func", (gate,))
+    latent = Latent(
+        query_rank=fields.size("q_lora_rank", default=0, least=0),
+        kv_rank=fields.size("kv_lora_rank"),
+        rope_size=fields.size("qk_rope_head_dim"),
+        value_size=fields.size("v_head_dim"),
+        indexed_tokens=fields.size("index_topk") if indexed else 0,
+        index_heads=fields.size("index_n_heads") if indexed else 0,
+        index_size=fields.size("index_head_dim") if indexed else 0,
+    )
+    style = style_of(fields, rotary_size=0)
+    scaling = style.rotary_scaling
+    if scaling is not None and (mscale := _mscale_of_all(fields)):
+        size = sizes.head_size + latent.rope_size
+        amplitude = amplitude_of(scaling.factor, mscale)
+        style = replace(style, query_scale=size**-0.5 * amplitude * amplitude)
+    return Description(
+        sizes=sizes,
+        style=style,
+        kinds=_first_dense(fields, sizes),
+        latent=latent,
+        routing=_experts_of_deepseek(
+            fields, gate, corrected=gate == "sigmoid", normalised=gate == "sigmoid"
+        ),
+    )
+
+
+def _mscale_of_all(fields: Fields) -> float:
+    parts = (fields.part(name) for name in ("rope_scaling", "rope_parameters"))
+    return sum(part.number("mscale_all_dim", default=0.0) for part in parts)
+
+
+def _glm4_moe(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    biases = "inputs" if fields.flag("attention_bias") else "none"
+    return Description(
+        sizes=sizes,
+        style=style_of(fields, attention_biases=biases, norms_of_heads=fields.flag("use_qk_norm")),
+        kinds=_first_dense(fields, sizes),
+        routing=_experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
+    )
+
+
+def _minimax_m2(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    fields.one_of("scoring_func", ("sigmoid",))
+    fields.one_of("qk_norm_type", ("per_layer",))
+    fields.one_of("shared_intermediate_size", (0,))
+    routing = Routing(
+        experts=fields.size("num_local_experts", "num_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=sizes.mlp,
+        gate="sigmoid",
+        style=RoutingStyle(corrected=fields.flag("use_routing_bias", default=True)),
+    )
+    style = style_of(
+        fields,
+        norms_of_rows=fields.flag("use_qk_norm", default=True),
+        rotary_size=fields.size("rotary_dim", default=sizes.head_size),
+    )
+    return Description(
+        sizes=sizes, style=style, kinds=alike(sizes, is_routed=True), routing=routing
+    )
+
+
+def _gpt_oss(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = style_of(fields, activation="clipped_silu", attention_biases="all", sinks=True)
+    routing = Routing(
+        experts=fields.size("num_local_experts", "num_experts"),
+        chosen=fields.size("num_experts_per_tok", "experts_per_token"),
+        expert_mlp=sizes.mlp,
+        style=RoutingStyle(logit_biases=True, biases=True),
+    )
+    kinds = tuple(replace(kind, is_routed=True) for kind in windowed(fields, sizes, every=2))
+    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+
+
+def _gemma(fields: Fields, sizes: Sizes, **facts: Any) -> Style:
+    return style_of(
+        fields,
+        tied=fields.flag("tie_word_embeddings", default=True),
+        norms_after=True,
+        embedding_scale=sizes.embedding**0.5,
+        **facts,
+    )
+
+
+def _gemma2(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = _gemma(
+        fields,
+        sizes,
+        activation="gelu",
+        score_cap=fields.number("attn_logit_softcapping", default=0.0),
+        logit_cap=fields.number("final_logit_softcapping", default=0.0),
+        query_scale=fields.number("query_pre_attn_scalar", default=sizes.head_size) ** -0.5,
+    )
+    return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes, every=2))
+
+
+def _gemma3(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = _gemma(
+        fields,
+        sizes,
+        activation="gelu",
+        norms_of_heads=True,
+        score_cap=fields.number("attn_logit_softcapping", default=0.0),
+        logit_cap=fields.number("final_logit_softcapping", default=0.0),
+        query_scale=fields.number("query_pre_attn_scalar", default=sizes.head_size) ** -0.5,
+    )
+    sizes = replace(sizes, rope_theta=rope_of(fields, "full_attention").theta)
+    every = fields.size("sliding_window_pattern", default=6)
+    local = fields.number(
+        "rope_local_base_freq", default=rope_of(fields, "sliding_attention").theta
+    )
+    kinds = tuple(
+        replace(kind, rope_theta=round(local) if kind.window else 0)
+        for kind in windowed(fields, sizes, every=every)
+    )
+    return Description(sizes=sizes, style=style, kinds=kinds)
+
+
+def _gemma4(fields: Fields) -> Description:
+    wide_rope, local = rope_of(fields, "full_attention"), rope_of(fields, "sliding_attention").theta
+    sizes = sizes_of(fields, rope_theta=wide_rope.theta)
+    for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        if fields.size(name, default=0, least=0):
+            raise ConfigError(
+                f"{name} is not known: inputs of each layer, and layers without keys of their own",
+                location=fields.location,
+            )
+    fields.known("vocab_size_per_layer_input", "use_bidirectional_attention")
+    fields.one_of("use_double_wide_mlp", (False,))
+    is_shared = fields.flag("attention_k_eq_v")
+    style = _gemma(
+        fields,
+        sizes,
+        activation="gelu",
+        norms_of_heads=True,
+        norms_of_values=True,
+        scales_layers=True,
+        query_scale=1.0,
+        logit_cap=fields.number("final_logit_softcapping", default=0.0),
+    )
+    wide = fields.size("global_head_dim", default=512)
+    kv_heads = fields.size("num_global_key_value_heads", default=0, least=0) if is_shared else 0
+    routed = fields.flag("enable_moe_block")
+    kinds = tuple(
+        replace(kind, is_routed=routed, rope_theta=local)
+        if kind.window
+        else replace(
+            kind,
+            is_routed=routed,
+            # The whole head sets the periods, and a share of it turns.
+            rope_theta=wide_rope.theta**wide_rope.share,
+            rotary_size=int(wide * wide_rope.share),
+            head_size=wide,
+            kv_heads=kv_heads,
+            value_is_key=is_shared,
+        )
+        for kind in windowed(fields, sizes, every=6)
+    )
+    routing = None
+    experts = ("num_experts", "top_k_experts", "moe_intermediate_size")
+    if routed:
+        routing = Routing(
+            experts=fields.size("num_experts"),
+            chosen=fields.size("top_k_experts"),
+            expert_mlp=fields.size("moe_intermediate_size", "expert_intermediate_size"),
+            style=RoutingStyle(beside_dense=True),
+        )
+    fields.known(*experts, "expert_intermediate_size")
+    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+
+
+def _olmo2(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = style_of(fields, norms_before=False, norms_after=True, norms_of_rows=True)
+    return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes))
+
+
+def _granite(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    return Description(sizes=sizes, style=_granite_style(fields), kinds=alike(sizes))
+
+
+def _granite_style(fields: Fields) -> Style:
+    return style_of(
+        fields,
+        embedding_scale=fields.number("embedding_multiplier", default=1.0),
+        residual_scale=fields.number("residual_multiplier", default=1.0),
+        query_scale=fields.number("attention_multiplier", default=0.0),
+        logit_scale=1 / fields.number("logits_scaling", default=1.0),
+    )
+
+
+def _granite_hybrid(fields: Fields) -> Description:
+    experts = fields.size("num_local_experts", default=0, least=0)
+    shared = fields.size("shared_intermediate_size", default=0, least=0)
+    sizes = sizes_of(fields)
+    fields.one_of("normalization_function", ("rmsnorm",))
+    fields.one_of("mamba_proj_bias", (False,))
+    rotates = fields.text("position_embedding_type", default="nope") == "rope"
+    heads = fields.size("mamba_n_heads", default=128)
+    inner = fields.size("mamba_expand", default=2) * sizes.embedding
+    head = fields.given("mamba_d_head")
+    space = StateSpace(
+        state_heads=heads,
+        state_head_size=inner // heads if head in {None, "auto"} else head,
+        state_size=fields.size("mamba_d_state", default=256),
+        state_groups=fields.size("mamba_n_groups", default=1),
+        convolution=fields.size("mamba_d_conv", default=4),
+        chunk=fields.size("mamba_chunk_size", default=256),
+        convolution_biases=fields.flag("mamba_conv_bias", default=True),
+    )
+    types = fields.texts("layer_types", "layers_block_type")
+    check_types(fields, types, ("mamba", "linear_attention", "attention", "full_attention"))
+    kinds = tuple(
+        LayerKind(
+            mixer="attention" if "mamba" not in each and "linear" not in each else "state_space",
+            is_routed=experts > 0,
+            rotates=rotates,
+        )
+        for each in types
+    )
+    routing = None
+    chosen = fields.size("num_experts_per_tok", default=0, least=0)
+    if experts:
+        routing = Routing(experts=experts, chosen=chosen, expert_mlp=sizes.mlp, shared_mlp=shared)
+    else:
+        sizes = replace(sizes, mlp=shared)
+    return Description(
+        sizes=sizes,
+        style=_granite_style(fields),
+        kinds=kinds,
+        routing=routing,
+        state_space=space,
+    )
+
+
+_NEMOTRON_LAYERS = {
+    "M": LayerKind(mixer="state_space", feeds_forward=False),
+    "*": LayerKind(feeds_forward=False, rotates=False),
+    "-": LayerKind(mixer="none"),
+    "E": LayerKind(mixer="none", is_routed=True),
+}
+_NEMOTRON_NAMES = {
+    "mamba": "M",
+    "linear_attention": "M",
+    "attention": "*",
+    "full_attention": "*",
+    "mlp": "-",
+    "moe": "E",
+}
+
+
+def _nemotron_h(fields: Fields) -> Description:
+    pattern = fields.text("hybrid_override_pattern")
+    types = fields.texts("layers_block_type", "layer_types")
+    check_types(fields, types, tuple(_NEMOTRON_NAMES))
+    letters = [_NEMOTRON_NAMES[each] for each in types] or list(pattern)
+    check_types(fields, letters, tuple(_NEMOTRON_LAYERS))
+    kinds = tuple(_NEMOTRON_LAYERS[each] for each in letters)
+    for name in ("use_bias", "mamba_proj_bias"):
+        fields.one_of(name, (False,))
+    fields.known("sliding_window")
+    fields.one_of("mamba_hidden_act", ("silu",))
+    layers = fields.size("num_hidden_layers", default=len(kinds))
+    if layers != len(kinds):
+        raise ConfigError(
+            f"num_hidden_layers is {layers}, and {len(kinds)} layers are described",
+            location=fields.location,
+        )
+    sizes = sizes_of(
+        Fields(
+            values={**fields.values, "num_hidden_layers": layers},
+            location=fields.location,
+            read=fields.read,
+        )
+    )
+    style = style_of(fields, activation="relu_squared", gated=False, rotary_size=0)
+    space = StateSpace(
+        state_heads=fields.size("mamba_num_heads"),
+        state_head_size=fields.size("mamba_head_dim"),
+        state_size=fields.size("ssm_state_size", default=128),
+        state_groups=fields.size("n_groups", "mamba_n_groups", default=8),
+        convolution=fields.size("conv_kernel", "mamba_d_conv", default=4),
+        chunk=fields.size("chunk_size", "mamba_chunk_size", default=128),
+        convolution_biases=fields.flag("use_conv_bias", default=True),
+    )
+    routing = None
+    names = (
+        "n_group",
+        "topk_group",
+        "n_routed_experts",
+        "n_shared_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "moe_latent_size",
+        "routed_scaling_factor",
+        "norm_topk_prob",
+    )
+    fields.known(*names)
+    if any(kind.is_routed for kind in kinds):
+        routing = replace(
+            _experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
+            shared_mlp=fields.size("moe_shared_expert_intermediate_size"),
+            latent_size=fields.size("moe_latent_size", default=0, least=0),
+        )
+    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing, state_space=space)
+
+
+def _llama4(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    every = fields.size("interleave_moe_layer_step", default=1)
+    chunk = fields.size("attention_chunk_size", default=0, least=0)
+    unrotated = fields.size("no_rope_layer_interval", default=4)
+    rotates = fields.numbers("no_rope_layers") or [
+        int((index + 1) % unrotated != 0) for index in range(sizes.layers)
+    ]
+    routed = fields.numbers("moe_layers") or range(every - 1, sizes.layers, every)
+    width = fields.size("intermediate_size_mlp")
+    types = fields.texts("layer_types")
+    check_types(fields, types, ("full_attention", "chunked_attention"))
+    kinds = tuple(
+        LayerKind(
+            rotates=bool(rotates[index]),
+            chunk=chunk if rotates[index] else 0,
+            is_routed=index in routed,
+        )
+        for index in range(sizes.layers)
+    )
+    routing = Routing(
+        experts=fields.size("num_local_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=sizes.mlp,
+        shared_experts=1,
+        gate="sigmoid",
+        style=RoutingStyle(normalised=False, scales_inputs=True),
+    )
+    is_normed = fields.flag("use_qk_norm", default=True)
+    style = style_of(fields, norms_after_rotation=is_normed)
+    return Description(sizes=replace(sizes, mlp=width), style=style, kinds=kinds, routing=routing)
+
+
+def _mpt(fields: Fields) -> Description:
+    attention = fields.part("attn_config")
+    alibi = attention.flag("alibi")
+    attention.one_of("attn_type", ("multihead_attention",))
+    for name in ("clip_qkv", "softmax_scale"):
+        attention.one_of(name, ())
+    attention.one_of("qk_ln", (False,))
+    attention.known(
+        "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"
+    )
+    attention.check_read()
+    fields.one_of("no_bias", (True,))
+    fields.one_of("embedding_fraction", (1.0,))
+    fields.one_of("norm_type", ("low_precision_layernorm", "layernorm"))
+    fields.one_of("logit_scale", ())
+    learned = fields.flag("learned_pos_emb", default=True) and not alibi
+    sizes = sizes_of(fields, rope_theta=0)
+    sizes = replace(sizes, mlp=sizes.embedding * fields.size("expansion_ratio", default=4))
+    style = style_of(
+        fields,
+        norm="layer",
+        norm_biases=False,
+        activation="exact_gelu",
+        gated=False,
+        tied=True,
+        alibi=alibi,
+        learned_positions=fields.size("max_seq_len", default=2048) if learned else 0,
+    )
+    return Description(sizes=sizes, style=style, kinds=alike(sizes))
+
+
+def _gpt2(fields: Fields) -> Description:
+    sizes = sizes_of(fields, rope_theta=0)
+    for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
+        fields.one_of(name, (False,))
+    fields.known("scale_attn_weights", "n_ctx")
+    activation = ACTIVATIONS[fields.text("activation_function", default="gelu_new")]
+    style = style_of(
+        fields,
+        norm="layer",
+        activation=activation,
+        gated=False,
+        tied=True,
+        attention_biases="all",
+        mlp_biases=True,
+        learned_positions=fields.size("n_positions", default=1024),
+    )
+    return Description(sizes=sizes, style=style, kinds=alike(sizes))
+
+
+DECODERS: dict[str, Callable[[Fields], Description]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "qwen3_next": _qwen3_next,
+    "deepseek_v2": lambda fields: _deepseek(fields, "softmax"),
+    "deepseek_v3": lambda fields: _deepseek(fields, "sigmoid"),
+    "deepseek_v32": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
+    "kimi_k2": lambda fields: _deepseek(fields, "sigmoid"),
+    "glm4_moe": _glm4_moe,
+    "minimax_m2": _minimax_m2,
+    "gpt_oss": _gpt_oss,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "phi3": _mistral,
+    "olmo2": _olmo2,
+    "granite": _granite,
+    "granitemoehybrid": _granite_hybrid,
+    "nemotron_h": _nemotron_h,
+    "llama4": _llama4,
+    "mpt": _mpt,
+    "gpt2": _gpt2,
+}
+"""What reads the configuration of each ``model_type``."""

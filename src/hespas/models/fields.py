@@ -1,0 +1,163 @@
+"""The fields of a configuration, each read by name and type.
+
+Fields have the names of Hugging Face's transformers. A field that says what is computed and is not
+known is an error that names it; what tokenizers, initial values and sampling need changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hespas.base.suggest import nearest
+from hespas.errors import ConfigError
+
+IGNORED = re.compile(
+    r"source|date|architectures|auto_map|_.*|.*_token_ids?|.*token_index|torch_dtype|dtype|"
+    r"transformers_version|use_cache|.*dropout.*|.*pdrop|initializer_.*|init_.*|.*_init|output_.*|"
+    r"return_.*|id2label|label2id|pretraining_tp|max_length|tokenizer_class|problem_type|"
+    r"router_aux_loss_coef|.*aux_loss.*|router_jitter_noise|router_z_loss_coef|.*_loss_coef|"
+    r"max_position_embeddings|max_seq_len|initial_context_length|original_max_position_embeddings|"
+    r"is_decoder|is_encoder_decoder|add_cross_attention|cross_attention_hidden_size|chunk_size_feed"
+    r"_forward|gradient_checkpointing|seq_aux|ep_size|num_nextn_predict_layers|mtp_.*|num_mtp_.*|"
+    r"use_mtp|name_or_path|vision_config|audio_config|image_.*|video_.*|boi_.*|eoi_.*|boa_.*|"
+    r"mm_tokens_per_image|vision_.*|multimodal_.*|spatial_.*|projector_.*|prefix|pruned_heads|"
+    r"sep_token_id|task_specific_params|decoder_start_token_id|rescale_.*|"
+    r"residual_in_fp32|use_mamba_kernels|num_logits_to_keep|time_step_.*|mamba_ssm_cache_dtype|"
+    r"mamba_dt_.*|moe_shared_expert_overlap|attn_temperature_tuning|floor_scale|attn_scale|"
+    r"layer_norm_eps_.*|emb_pdrop|verbose|precision|rope_theta_.*|per_layer_config|"
+    r"for_llm_compressor|base_model_.*|cache_implementation|norm_reduce_in_fp32|unsloth_.*|"
+    r"swiglu_alpha|swiglu_limit|use_return_dict|tie_encoder_decoder|summary_.*|expand"
+)
+"""Fields that change nothing of what a step costs, or that others say already."""
+_MISSING = object()
+
+
+@dataclass(slots=True, kw_only=True)
+class Fields:
+    """The fields of a configuration, and which of them were read."""
+
+    values: Mapping[str, Any]
+    location: str
+    read: set[str] = field(default_factory=set)
+
+    def given(self, *names: str) -> Any:
+        """Return what the first of names that is given has; `ConfigError` where two disagree."""
+        self.read |= set(names)
+        found = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        for name, value in found.items():
+            first = next(iter(found))
+            if value != found[first]:
+                raise ConfigError(
+                    f"{first} is {found[first]!r} and {name} is {value!r}, which mean the same",
+                    location=self.location,
+                    hint="keep one",
+                )
+        return next(iter(found.values()), None)
+
+    def number(self, *names: str, default: Any = _MISSING) -> float:
+        """Return a number."""
+        value = self.given(*names)
+        if value is None and default is not _MISSING:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(names[0], value, "a number")
+        if not math.isfinite(value):
+            raise self._wrong(names[0], value, "a finite number")
+        return float(value)
+
+    def size(self, *names: str, default: Any = _MISSING, least: int = 1) -> int:
+        """Return a whole number of ``least`` or more."""
+        value = self.given(*names)
+        if value is None and default is not _MISSING:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise self._wrong(names[0], value, f"a whole number of {least} or more")
+        return value
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.given(*names)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(names[0], value, "true or false")
+        return value
+
+    def text(self, *names: str, default: str = "") -> str:
+        """Return a text."""
+        value = self.given(*names)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(names[0], value, "a text")
+        return value
+
+    def one_of(self, name: str, known: Sequence[Any]) -> None:
+        """Raise `ConfigError` for a value that changes what is computed in an unknown way."""
+        value = self.given(name)
+        if value is not None and value not in known:
+            raise ConfigError(
+                f"{name} is {value!r}, which changes what is computed and is not known",
+                location=self.location,
+                hint=f"known: {', '.join(map(repr, known))}",
+            )
+
+    def texts(self, *names: str) -> list[str]:
+        """Return a list of texts; empty where none is given."""
+        value = self.given(*names)
+        if value is None:
+            return []
+        members = cast("list[object]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(each, str) for each in members):
+            raise self._wrong(names[0], members, "a list of texts")
+        return cast("list[str]", value)
+
+    def numbers(self, *names: str) -> list[int]:
+        """Return a list of whole numbers; empty where none is given."""
+        value = self.given(*names)
+        members = cast("list[object]", value if isinstance(value, list) else [value])
+        if value is None:
+            return []
+        if not all(isinstance(each, int) for each in members):
+            raise self._wrong(names[0], members, "a list of whole numbers")
+        return cast("list[int]", value)
+
+    def known(self, *names: str) -> None:
+        """Take fields as read that say nothing of cost here."""
+        self.read |= set(names)
+
+    def part(self, name: str) -> Fields:
+        """Return the fields of a part; none where it is absent."""
+        value = self.given(name)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(name, value, "an object")
+        values = cast("Mapping[str, Any]", value or {})
+        return Fields(values=values, location=f"{self.location}, {name}")
+
+    def check_read(self) -> None:
+        """Raise `ConfigError` for the first field that nothing has read and that may matter."""
+        for name, value in self.values.items():
+            is_plain = value is None or value is False or value in ([], {})
+            if name not in self.read and not is_plain and not IGNORED.fullmatch(name):
+                raise ConfigError(
+                    f"{name} = {json.dumps(value)} may change what is computed, and is not known",
+                    location=self.location,
+                    hint=_near(name, self.read),
+                )
+
+    def _wrong(self, name: str, value: object, expected: str) -> ConfigError:
+        what = "is missing" if value is None else f"is {json.dumps(value)}"
+        close = nearest(name, [each for each in self.values if each not in self.read])
+        hint = f"give {expected}" + (f"; did you mean {close[0]}?" if close else "")
+        return ConfigError(f"{name} {what}", location=self.location, hint=hint)
+
+
+def _near(name: str, known: set[str]) -> str:
+    close = nearest(name, sorted(known))
+    remedy = "take it out if it changes nothing"
+    return f"did you mean {close[0]}? Otherwise {remedy}" if close else remedy
