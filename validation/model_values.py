@@ -219,7 +219,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "num_hidden_layers": 4,
             "layer_types": ALTERNATING["layer_types"] * 2,
             "num_kv_shared_layers": 2,
-            "hidden_size_per_layer_input": 12,
+            "hidden_size_per_layer_input": 16,
             "vocab_size_per_layer_input": VOCABULARY,
         },
     ),

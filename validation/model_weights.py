@@ -32,6 +32,7 @@ NORMS = {
     "after_dense_norm": ("post_feedforward_layernorm_1",),
     "before_experts_norm": ("pre_feedforward_layernorm_2",),
     "after_experts_norm": ("post_feedforward_layernorm_2",),
+    "after_input_norm": ("post_per_layer_input_norm",),
 }
 """The names of norms in a layer: the first that there is."""
 
@@ -111,18 +112,23 @@ def _attention(layer: Layer) -> dict[str, Array]:
         others = layer.sizes["kv_heads"] * size
         query, key, value = _split(merged, heads * size, others, others)
     else:
-        query, key = layer.one("q_proj.weight"), layer.one("k_proj.weight")
+        query, key = (
+            layer.one("q_proj.weight"),
+            layer.first(*(f"{part}.k_proj.weight" for part in ("self_attn", "mixer"))),
+        )
         value = layer.first("self_attn.v_proj.weight", "mixer.v_proj.weight")
     made: dict[str, Array] = {}
     if layer.kind == "qwen3_next":
         both = query.reshape(heads, 2, size, -1)
         query, gate = (both[:, index].reshape(heads * size, -1) for index in (0, 1))
         made["query_gate"] = _heads(gate, size)
-    for name, rows in (("query", query), ("key", key)):
+    for name, rows in (("query", query), *([] if key is None else [("key", key)])):
         by_head = rows.reshape(-1, size, rows.shape[-1])
         made[name] = _turned(by_head, layer.kind, turning).transpose(2, 0, 1)
     output = layer.one("o_proj.weight", "out_proj.weight")
     by_head = output.reshape(len(output), heads, size).transpose(1, 2, 0)
+    if value is None and key is None:
+        return made | _beside(layer) | {"output": by_head}
     if value is None:
         # Values are keys, in the same order.
         return made | _beside(layer) | {"output": _turned(by_head, layer.kind, turning)}
@@ -319,6 +325,9 @@ def layer_weights(layer: Layer, kind: Any, names: set[str]) -> dict[str, Array]:
         made[name] = layer.norm(f"{found}.weight")
     if "layer_scale" in names:
         made["layer_scale"] = layer.one("layer_scalar")
+    if "input_gate" in names:
+        made["input_gate"] = layer.one("per_layer_input_gate.weight").T
+        made["input_output"] = layer.one("per_layer_projection.weight").T
     return made
 
 
@@ -357,6 +366,12 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
     }
     if "head" in expected:
         weights["head"] = tensors["lm_head.weight"].T
+    if "input_table" in expected:
+        sizes = expected["input_table"].shape
+        rows = outer.one("per_layer_model_projection.weight")
+        weights["input_table"] = outer.one("embed_tokens_per_layer.weight").reshape(sizes)
+        weights["input_projection"] = rows.T.reshape(-1, *sizes[1:])
+        weights["input_norm"] = outer.norm("per_layer_projection_norm.weight")
     layers: list[dict[str, Array]] = []
     for index, kind_of_layer in enumerate(model.kinds):
         begin = tuple(f"{name}.{index}." for name in ("model.layers", "transformer.blocks"))

@@ -40,7 +40,7 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
             )
             for name, dimensions in state_shapes(kind.mixer).items()
         }
-    if kind.mixer == "none":
+    if kind.mixer == "none" or kind.keys == "shared":
         return {}
     tokens = ("pages", "kv_heads", "page") if run.page_size else ("batch", "kv_heads", "context")
     if model.latent is not None:

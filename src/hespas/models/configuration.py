@@ -47,8 +47,7 @@ def is_known(values: Mapping[str, Any]) -> bool:
     """Return whether the family of a configuration is known."""
     text = values.get("text_config") or values
     family = text.get("model_type") or values.get("model_type") or ""
-    has_own_inputs = bool(text.get("hidden_size_per_layer_input"))
-    return str(family).removesuffix("_text") in DECODERS and not has_own_inputs
+    return str(family).removesuffix("_text") in DECODERS
 
 
 def is_configuration(path: Path) -> bool:

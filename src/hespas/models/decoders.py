@@ -296,14 +296,9 @@ def _gemma3(fields: Fields) -> Description:
 def _gemma4(fields: Fields) -> Description:
     wide_rope, local = rope_of(fields, "full_attention"), rope_of(fields, "sliding_attention").theta
     sizes = sizes_of(fields, rope_theta=wide_rope.theta)
-    for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        if fields.size(name, default=0, least=0):
-            raise ConfigError(
-                f"{name} is not known: inputs of each layer, and layers without keys of their own",
-                location=fields.location,
-            )
-    fields.known("vocab_size_per_layer_input", "use_bidirectional_attention")
-    fields.one_of("use_double_wide_mlp", (False,))
+    fields.one_of("use_bidirectional_attention", ("vision",))
+    layer_input = fields.size("hidden_size_per_layer_input", default=0, least=0)
+    vocabulary = fields.size("vocab_size_per_layer_input", default=sizes.vocabulary)
     is_shared = fields.flag("attention_k_eq_v")
     style = _gemma(
         fields,
@@ -314,6 +309,8 @@ def _gemma4(fields: Fields) -> Description:
         scales_layers=True,
         query_scale=1.0,
         logit_cap=fields.number("final_logit_softcapping", default=0.0),
+        layer_input=layer_input,
+        input_vocabulary=vocabulary if layer_input else 0,
     )
     wide = fields.size("global_head_dim", default=512)
     kv_heads = fields.size("num_global_key_value_heads", default=0, least=0) if is_shared else 0
@@ -343,7 +340,30 @@ def _gemma4(fields: Fields) -> Description:
             style=RoutingStyle(beside_dense=True),
         )
     fields.known(*experts, "expert_intermediate_size")
+    kinds = _sharing_keys(fields, sizes, kinds)
     return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+
+
+def _sharing_keys(
+    fields: Fields, sizes: Sizes, kinds: tuple[LayerKind, ...]
+) -> tuple[LayerKind, ...]:
+    """Return the kinds of layers, of which the last ones share keys of those before them."""
+    count = fields.size("num_kv_shared_layers", default=0, least=0)
+    mlp = 2 * sizes.mlp if fields.flag("use_double_wide_mlp") else 0
+    own, shared = kinds[: len(kinds) - count], kinds[len(kinds) - count :]
+    windows = [kind.window for kind in own]
+    if not {kind.window for kind in shared} <= set(windows):
+        raise ConfigError(
+            f"num_kv_shared_layers is {count}: no layer before these has keys for them to share",
+            location=fields.location,
+            hint="give fewer",
+        )
+    last = {window: index for index, window in enumerate(windows)} if shared else {}
+    kept = (
+        replace(kind, keys="kept" if last.get(kind.window) == index else "own")
+        for index, kind in enumerate(own)
+    )
+    return (*kept, *(replace(kind, keys="shared", mlp=mlp) for kind in shared))
 
 
 def _olmo2(fields: Fields) -> Description:

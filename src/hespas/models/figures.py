@@ -115,12 +115,15 @@ def flops_per_token(model: LanguageModel) -> int:
     sizes = model.sizes_of_layers
     kinds = Counter(model.kinds).items()
     layers = sum(count * layer_flops(model, kind) for kind, count in kinds)
-    return layers + 2 * sizes.embedding * sizes.vocabulary
+    inputs = sizes.layers * model.style.layer_input
+    return layers + 2 * sizes.embedding * (sizes.vocabulary + inputs)
 
 
 def kv_bytes_per_token(model: LanguageModel) -> int:
     """Return the bytes of keys and values of a token in all layers, in bf16."""
-    counted = Counter(kind for kind in model.kinds if kind.mixer == "attention")
+    counted = Counter(
+        kind for kind in model.kinds if kind.mixer == "attention" and kind.keys != "shared"
+    )
     elements = sum(count * _cached_elements(model, kind) for kind, count in counted.items())
     return elements * _CACHE_BYTES
 

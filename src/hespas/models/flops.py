@@ -52,6 +52,7 @@ def _language(settings: LanguageModel) -> int:
         count * (layer_flops(settings, kind) + _mixing(settings, kind))
         for kind, count in Counter(settings.kinds).items()
     )
+    layers += 2 * sizes.embedding * sizes.layers * settings.style.layer_input
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens
     forward = tokens * layers + with_logits * logits

@@ -71,7 +71,9 @@ class Style:
     bound scores and logits by a hyperbolic tangent, 0 for none. Queries are multiplied by
     ``query_scale``, or where that is 0 by the inverse root of their length. With ``sinks`` each
     head has a score of its own in the sum of exponentials; with an ``output_gate`` a second product
-    of the row multiplies what attention makes. Tokens of training are looked up by a product with a
+    of the row multiplies what attention makes. Each layer has an input of ``layer_input`` numbers
+    of its own, from a table of ``input_vocabulary`` tokens and a product of the first layer's
+    input, unless that is 0. Tokens of training are looked up by a product with a
     ``one_hot`` matrix. Its batches may have several ``documents`` in a sequence, which unfused
     attention keeps apart, in the type that is computed in, dividing by sums of exponentials behind
     its products, as MaxText does.
@@ -111,6 +113,8 @@ class Style:
     logit_scale: float = 1.0
     sinks: bool = False
     output_gate: bool = False
+    layer_input: int = 0
+    input_vocabulary: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +349,8 @@ class LayerKind:
 
     A layer sees the last ``window`` tokens, those of its own ``chunk``, or all where both are 0.
     Sizes that are 0 are the model's. A layer that does not ``feed_forward`` has a mixer alone.
-    Rotary positions turn by ``rope_theta``, the model's where it is 0.
+    Rotary positions turn by ``rope_theta``, the model's where it is 0. Layers with ``shared`` keys
+    take keys and values of the last layer before them that has ``kept`` ones and the same window.
     """
 
     window: int = 0
@@ -360,6 +365,7 @@ class LayerKind:
     kv_heads: int = 0
     mlp: int = 0
     value_is_key: bool = False
+    keys: Literal["own", "kept", "shared"] = "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -537,6 +543,10 @@ class LanguageModel:
             "two": 2,
             "heads_of_kv_head": sizes.heads // self.kv_heads + 2,
             "vocabulary": sizes.vocabulary,
+            "input_vocabulary": self.style.input_vocabulary,
+            "layers": sizes.layers,
+            "layer_input": self.style.layer_input,
+            "input_norm": self.style.layer_input,
             "groups": self.plan.times,
         }
         if self.latent is not None:
@@ -597,6 +607,7 @@ class LanguageModel:
             "shared_mlp": ("tp",),
             "expert_mlp": ("tp",),
             "vocabulary": ("tp",),
+            "input_vocabulary": ("tp",),
             "experts": experts,
             "state_heads": ("tp",),
             "delta_heads": ("tp",),
@@ -642,9 +653,9 @@ class LanguageModel:
         which stays whole where the axes do not divide it.
         """
         divided = {"embedding": axes}
-        ranks: dict[str, int] = {}
+        ranks = {"layer_input": self.style.layer_input}
         if self.latent is not None:
-            ranks = {"query_rank": self.latent.query_rank, "kv_rank": self.latent.kv_rank}
+            ranks |= {"query_rank": self.latent.query_rank, "kv_rank": self.latent.kv_rank}
         if self.routing is not None:
             ranks["expert_row"] = self.routing.latent_size
         parts = self.mesh.size(*axes)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hespas.models.language import RotaryScaling, Style
+from hespas.models.language import LayerKind, RotaryScaling, Style
 
 Weights = Mapping[str, Any]
 
@@ -39,11 +39,17 @@ class Places(NamedTuple):
 
     ``turns`` has the sine and cosine of each one's rotary angles, by how many numbers turn and the
     base of their periods. ``documents`` has each one's document, 0 for none, and which are earlier
-    than which; None where a sequence is one.
+    than which; None where a sequence is one. ``keys`` has the keys and values that later layers
+    share, by the window that these have.
     """
 
     turns: Mapping[tuple[int, float], tuple[jax.Array, jax.Array]]
     documents: tuple[jax.Array, jax.Array] | None = None
+    keys: Mapping[int, tuple[jax.Array, jax.Array]] = {}
+
+    def with_keys(self, kind: LayerKind, keys: tuple[jax.Array, jax.Array]) -> Places:
+        """Return the same with the keys and values of a layer that keeps them."""
+        return self._replace(keys={**self.keys, kind.window: keys})
 
 
 def turns(

@@ -95,12 +95,13 @@ def _step(
     tokens, position, table = given["tokens"], given["position"], given.get("pages")
     places = position + jnp.arange(tokens.shape[1])
     positions = jnp.broadcast_to(places, tokens.shape)
-    x = decoder.embedded(weights, {"inputs": tokens, "positions": positions})
+    batch = {"inputs": tokens, "positions": positions}
+    x = decoder.embedded(weights, batch)
     own = [
         Cache(arrays=arrays, position=position, divided=decoder.divided, table=table)
         for arrays in caches
     ]
-    x, changed = decoder.through_cached_layers(x, weights, positions, own)
+    x, changed = decoder.through_cached_layers(x, weights, batch, own)
     if isinstance(decoder.model.run, Prefill):
         # The last token of a prompt alone has one to make.
         x = x[:, -1:]

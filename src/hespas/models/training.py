@@ -74,6 +74,11 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
             f"{' and '.join(SHARED)} divide",
             hint="drop zero, and give fsdp in the place of data",
         )
+    if settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds):
+        raise ConfigError(
+            "layers that have inputs or keys of other layers are not cut into a pipeline",
+            hint="drop pipe",
+        )
     of_part = settings.with_layers(part.layers, first=part.first)
     whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
     decoder = Transformer(model=of_part, divided=part_divided(whole, part))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.attention import cached_attention, causal_attention, earlier, fused_over_cache
 from hespas.models.cache import Cache
-from hespas.models.feed_forward import feed_forward
+from hespas.models.feed_forward import activated, feed_forward
 from hespas.models.kernels import platform_of
 from hespas.models.language import (
     Decode,
@@ -58,6 +58,16 @@ _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
 _PROJECTED = ("query", "key", "value")
+_INPUT = "layer_input_scale"
+"""Stands beside a layer's weights: its own input, which multiplies a gate."""
+
+
+class _Made(NamedTuple):
+    """What a layer makes of rows, its cache, and the keys and values that later layers share."""
+
+    x: jax.Array
+    cache: Cache | None
+    keys: tuple[jax.Array, jax.Array] | None = None
 
 
 BeforeLayer = Callable[[jax.Array, Weights], tuple[jax.Array, Weights]]
@@ -193,12 +203,13 @@ class Transformer:
         What goes into a layer outside of a loop, and its weights, go through ``before`` first.
         """
         model, places = self.model, self._places(batch)
+        weights = self._with_inputs(x, weights, batch)
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
         alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
         if not self.is_looped:
-            return _one_by_one(alone, model.kinds, x, weights[_FIRST], places)
+            return _one_by_one(alone, model.kinds, x, weights[_FIRST], places)[0]
         plan = model.plan
-        x = _one_by_one(alone, plan.first, x, weights[_FIRST], places)
+        x, places = _one_by_one(alone, plan.first, x, weights[_FIRST], places)
 
         def group(carried: jax.Array, of_group: Sequence[Weights]) -> tuple[jax.Array, None]:
             for kind, own in zip(plan.repeated, of_group, strict=True):
@@ -207,20 +218,60 @@ class Transformer:
 
         with jax.named_scope("layers"):
             x, _ = jax.lax.scan(group, x, weights[_STACKED])
-        return _one_by_one(alone, plan.last, x, weights[_LAST], places)
+        return _one_by_one(alone, plan.last, x, weights[_LAST], places)[0]
 
     def through_cached_layers(
-        self, x: jax.Array, weights: Weights, positions: jax.Array, caches: Sequence[Cache]
+        self, x: jax.Array, weights: Weights, batch: Weights, caches: Sequence[Cache]
     ) -> tuple[jax.Array, list[Cache]]:
         """Return what comes out of the last layer, and the caches with the new tokens."""
-        places, changed = self._places({"positions": positions}), list[Cache]()
+        places, changed = self._places(batch), list[Cache]()
+        weights, kept = self._with_inputs(x, weights, batch), dict[int, Cache]()
         layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
         for index, (kind, own, cache) in enumerate(layers):
             with jax.named_scope(f"layers_{index:02d}"):
-                x, written = self._layer(kind, x, own, places, cache)
+                is_shared = kind.keys == "shared"
+                made = self._layer(kind, x, own, places, kept[kind.window] if is_shared else cache)
+                x, written = made.x, made.cache
                 assert written is not None  # noqa: S101 - for the type checker: it was given
-                changed.append(written)
+                changed.append(cache if is_shared else written)
+                if made.keys is not None:
+                    kept[kind.window], places = written, places.with_keys(kind, made.keys)
         return x, changed
+
+    def _with_inputs(self, x: jax.Array, weights: Weights, batch: Weights) -> Weights:
+        """Return the weights with each layer's own input of the tokens beside its own.
+
+        Source: Google, Gemma 3n, "per-layer embeddings".
+        """
+        style, plan = self.model.style, self.model.plan
+        if not style.layer_input:
+            return weights
+        with jax.named_scope("layer_inputs"):
+            table = weights["input_table"].astype(self.dtype)
+            looked_up = table[batch["inputs"]] * jnp.asarray(style.layer_input**0.5, x.dtype)
+            made = product("bse,elp->bslp", x, weights["input_projection"])
+            made = made * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
+            made = normalised(style, made, weights, "input_norm") + looked_up
+            made = jnp.moveaxis(made * jnp.asarray(0.5**0.5, x.dtype), 2, 0)
+        alone, begin = list(made), len(plan.first)
+        size = len(plan.repeated) if self.is_looped else 0
+        end = begin + size * plan.times
+        numbers: dict[str, list[jax.Array]] = {
+            _FIRST: alone[:begin] if size else alone,
+            _STACKED: [made[begin + at : end : size] for at in range(size)],
+            _LAST: alone[end:],
+        }
+        return {
+            **weights,
+            **{
+                group: [
+                    {**own, _INPUT: given}
+                    for own, given in zip(weights[group], numbers[group], strict=True)
+                ]
+                for group in numbers
+                if group in weights
+            },
+        }
 
     def _places(self, batch: Weights) -> Places:
         """Return where tokens stand, made once for all layers, outside of their loop."""
@@ -271,9 +322,10 @@ class Transformer:
         assert isinstance(run, Training)  # noqa: S101 - for the type checker
         is_small = run.product_dtype == "f8"
 
-        def layer(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
+        def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights
-            return self._layer(kind, x, own, places, None)[0]
+            made = self._layer(kind, x, own, places, None)
+            return made.x if made.keys is None else (made.x, made.keys)
 
         checkpoint = partial(jax.checkpoint, layer, prevent_cse=not run.scan)
         match run.remat:
@@ -299,12 +351,12 @@ class Transformer:
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> tuple[jax.Array, Cache | None]:
-        style = self.model.style
+    ) -> _Made:
+        style, keys = self.model.style, None
         if kind.mixer != "none":
             with jax.named_scope("norm"):
                 hidden = self._normed(self._between(x), weights, "attention_norm")
-            made, cache = self._mixed(kind, hidden, weights, places, cache)
+            made, cache, keys = self._mixed(kind, hidden, weights, places, cache)
             x = self._added(x, self._after(made, weights, "after_attention_norm"))
         if kind.feeds_forward:
             with jax.named_scope("norm"):
@@ -312,9 +364,14 @@ class Transformer:
             with jax.named_scope("mlp"):
                 made = self._fed_forward(kind, x, hidden, weights)
             x = self._added(x, self._after(made, weights, "after_mlp_norm"))
+        if style.layer_input:
+            with jax.named_scope("layer_input"):
+                gate = activated(style, product("bse,ep->bsp", x, weights["input_gate"]))
+                made = product("bsp,pe->bse", gate * weights[_INPUT], weights["input_output"])
+            x = self._added(x, self._after(self._between(made), weights, "after_input_norm"))
         if style.scales_layers:
             x = x * weights["layer_scale"].astype(x.dtype)
-        return self._between(x), cache
+        return _Made(self._between(x), cache, keys)
 
     def _mixed(
         self,
@@ -323,15 +380,15 @@ class Transformer:
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> tuple[jax.Array, Cache | None]:
-        """Return what the layer's mixer makes of rows, and its cache."""
+    ) -> _Made:
+        """Return what the layer's mixer makes of rows, its cache, and keys that it keeps."""
         model, divided = self.model, self.divided_of(kind)
         if kind.mixer != "attention":
             through = through_state_space if kind.mixer == "state_space" else through_delta
             made, cache = through(model, divided, hidden, weights, cache)
-            return checkpoint_name(self._between(made), "output_projection"), cache
+            return _Made(checkpoint_name(self._between(made), "output_projection"), cache)
         with jax.named_scope("attention"):
-            context, cache = self._attention(kind, hidden, weights, places, cache)
+            context, cache, keys = self._attention(kind, hidden, weights, places, cache)
             if model.style.output_gate:
                 gate = product("bse,ehd->bshd", hidden, weights["query_gate"])
                 context = context * jax.nn.sigmoid(gate)
@@ -339,7 +396,7 @@ class Transformer:
                 made = product("bshd,hde->bse", context, weights["output"])
                 if model.style.attention_biases == "all":
                     made = made + weights["output_bias"].astype(made.dtype)
-                return checkpoint_name(self._between(made), "output_projection"), cache
+                return _Made(checkpoint_name(self._between(made), "output_projection"), cache, keys)
 
     def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
         scale = self.model.style.residual_scale
@@ -398,29 +455,36 @@ class Transformer:
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> tuple[jax.Array, Cache | None]:
+    ) -> _Made:
         model, divided = self.model, self.divided_of(kind)
         style = model.style
         if model.latent is not None:
-            return latent_attention(model, divided, kind, x, weights, places, cache)
+            return _Made(*latent_attention(model, divided, kind, x, weights, places, cache))
+        is_own = kind.keys != "shared"
         with jax.named_scope("projections"):
-            query, key, value = self._projected(kind, x, weights)
+            query, *others = self._projected(kind, x, weights)
+            key, value = others if is_own else places.keys[kind.window]
         query = scaled(style, query)
         with jax.named_scope("rotary"):
             rotation = model.rotation(kind)
-            query, key = rotated(query, places, rotation), rotated(key, places, rotation)
+            query = rotated(query, places, rotation)
+            key = rotated(key, places, rotation) if is_own else key
             if style.norms_after_rotation and kind.rotates:
                 query = scaled(style, plainly_normalised(style, query))
                 key = plainly_normalised(style, key)
         sinks = weights.get("sinks_bias")
+        keys = (key, value) if kind.keys == "kept" else None
         if cache is not None:
-            cache = cache.written(keys=jnp.swapaxes(key, 1, 2), values=jnp.swapaxes(value, 1, 2))
+            if is_own:
+                cached = {"keys": jnp.swapaxes(key, 1, 2), "values": jnp.swapaxes(value, 1, 2)}
+                cache = cache.written(**cached)
             if isinstance(model.run, Decode):
                 if model.attention_of(kind) == "cudnn":
-                    return fused_over_cache(model, divided, kind, query, cache), cache
-                cached = (cache.read("keys"), cache.read("values"))
-                return cached_attention(model, kind, query, cached, sinks), cache
-        return causal_attention(model, divided, kind, (query, key, value), places, sinks), cache
+                    return _Made(fused_over_cache(model, divided, kind, query, cache), cache, keys)
+                read = (cache.read("keys"), cache.read("values"))
+                return _Made(cached_attention(model, kind, query, read, sinks), cache, keys)
+        arrays = (query, key, value)
+        return _Made(causal_attention(model, divided, kind, arrays, places, sinks), cache, keys)
 
     def _projected(self, kind: LayerKind, x: jax.Array, weights: Weights) -> list[jax.Array]:
         """Return queries, keys and values."""
@@ -438,16 +502,18 @@ class Transformer:
         if style.attention_biases != "none":
             made = [
                 one + weights[f"{name}_bias"].astype(one.dtype)
-                for one, name in zip(made, _PROJECTED, strict=True)
+                for one, name in zip(made, _PROJECTED, strict=False)
             ]
-        query, key, value = made
         norm = _normalised_rows if style.norms_of_rows else normalised
         if style.norms_of_heads or style.norms_of_rows:
-            query = norm(style, query, weights, "query_norm")
-            key = norm(style, key, weights, "key_norm")
+            norms = ("query_norm", "key_norm")
+            of_heads = [
+                norm(style, one, weights, name) for one, name in zip(made, norms, strict=False)
+            ]
+            made = [*of_heads, *made[2:]]
         if style.norms_of_values:
-            value = plainly_normalised(style, value)
-        return [query, key, value]
+            made[2:] = [plainly_normalised(style, value) for value in made[2:]]
+        return made
 
     def _normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         """Return the rows of a norm that go into a product.
@@ -494,11 +560,17 @@ def _one_by_one(
     x: jax.Array,
     weights: Sequence[Weights],
     places: Places,
-) -> jax.Array:
+) -> tuple[jax.Array, Places]:
+    """Return what comes out of the last layer, and places with the keys that layers keep."""
     for index, (kind, own) in enumerate(zip(kinds, weights, strict=True)):
         with jax.named_scope(f"layers_{index:02d}"):
-            x = layers[kind](x, own, places)
-    return x
+            made = layers[kind](x, own, places)
+            if kind.keys == "kept":
+                x, keys = made
+                places = places.with_keys(kind, keys)
+            else:
+                x = made
+    return x, places
 
 
 _Kept = tuple[jax.Array, ...]

@@ -69,6 +69,10 @@ def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
         shapes |= norm_weights(style, name)
     if style.scales_layers:
         shapes["layer_scale"] = ("one",)
+    if style.layer_input:
+        shapes["input_gate"] = ("embedding", "layer_input")
+        shapes["input_output"] = ("layer_input", "embedding")
+        shapes |= norm_weights(style, "after_input_norm")
     shapes |= _mixer_weights(model, kind)
     if not kind.feeds_forward:
         return shapes
@@ -116,7 +120,8 @@ def _routed_weights(model: LanguageModel, routing: Routing) -> Shapes:
 def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     style = model.style
     shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
-    if model.merges_products and not style.output_gate and not kind.value_is_key:
+    is_shared = kind.keys == "shared"
+    if model.merges_products and not is_shared and not style.output_gate and not kind.value_is_key:
         shapes |= {MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
     else:
         shapes |= {
@@ -141,7 +146,8 @@ def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
         shapes |= {"query_norm": ("heads", "head_size"), "key_norm": ("kv_heads", "head_size")}
     if style.sinks:
         shapes["sinks_bias"] = ("heads",)
-    return shapes
+    own = ("key", "value") if is_shared else ()
+    return {name: shape for name, shape in shapes.items() if not name.startswith(own)}
 
 
 def outer_weights(model: LanguageModel) -> Shapes:
@@ -151,6 +157,10 @@ def outer_weights(model: LanguageModel) -> Shapes:
         shapes["head"] = ("embedding", "vocabulary")
     if model.style.learned_positions:
         shapes["positions"] = ("positions", "embedding")
+    if model.style.layer_input:
+        shapes["input_table"] = ("input_vocabulary", "layers", "layer_input")
+        shapes["input_projection"] = ("embedding", "layers", "layer_input")
+        shapes |= norm_weights(model.style, "input_norm", "input_norm")
     return shapes
 
 

@@ -34,6 +34,7 @@ def read(values: dict[str, Any]) -> Configuration:
         ("nvidia/Nemotron-H-8B-Base-8K", 8_100_852_736),
         ("allenai/OLMo-2-1124-7B", 7_298_617_344),
         ("mosaicml/mpt-7b", 6_649_286_656),
+        ("google/gemma-4-E2B", 4_628_569_379),
     ],
 )
 def test_parameters_are_those_of_the_published_model(name: str, count: int) -> None:
@@ -127,6 +128,20 @@ def test_layers_differ_as_the_file_says() -> None:
     assert sum(kind.mixer == "state_space" for kind in kinds) == 24
     assert sum(kind.mixer == "attention" for kind in kinds) == 4
     assert kinds[0] == LayerKind(mixer="state_space", feeds_forward=False)
+
+
+def test_the_last_layers_share_keys_of_the_last_before_them() -> None:
+    model = read_configuration(SHIPPED / "google" / "gemma-4-E2B.json").model
+    kept = [(index, kind.window) for index, kind in enumerate(model.kinds) if kind.keys == "kept"]
+    assert kept == [(13, 512), (14, 0)]
+    assert {kind.keys for kind in model.kinds[15:]} == {"shared"}
+    assert model.kinds[20].mlp == 2 * 6144
+
+
+def test_keys_that_no_layer_has_cannot_be_shared() -> None:
+    values = json.loads((SHIPPED / "google" / "gemma-4-E2B.json").read_bytes())
+    with pytest.raises(ConfigError, match="num_kv_shared_layers is 32"):
+        read({**values, "text_config": {**values["text_config"], "num_kv_shared_layers": 32}})
 
 
 def test_weights_in_8_bits_are_served_in_8_bits() -> None:

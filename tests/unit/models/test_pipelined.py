@@ -196,3 +196,8 @@ def test_a_model_that_can_not_be_cut_is_refused() -> None:
 def test_a_part_says_what_it_has() -> None:
     assert str(FIRST) == "embedding, 1 layer"
     assert str(replace(LAST, layers=2)) == "2 layers, head and loss"
+
+
+def test_layers_with_keys_of_others_are_not_cut() -> None:
+    with pytest.raises(ConfigError, match="keys of other layers"):
+        model_named("google/gemma-4-E2B").part_step({"mesh": "fsdp=1"}, FIRST)
