@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from compilers import needs_gpu
+from hespas.evidence.validate.pytorch import PYTORCH_TABLE
 
 Call = Callable[..., CompletedProcess[str]]
 
@@ -226,8 +227,11 @@ def test_a_recipe_without_maxtext_is_a_reason_with_the_remedy(
     ("arguments", "part"),
     [
         (("--all", "--workload", "llama3-100m"), "--workload has no effect with --all"),
-        (("--group", "resnet"), "--group has no effect without --all"),
-        (("--time-limit", "60s"), "--time-limit has no effect without --all"),
+        (("--all", "--set", "pytorch"), "--all and --set are both given"),
+        (("--set", "pytorch", "--workload", "mpt"), "--workload has no effect with --set"),
+        (("--set", "pytorch", "--group", "keras"), "no published step is in the group 'keras'"),
+        (("--group", "resnet"), "--group has no effect without --all or --set"),
+        (("--time-limit", "60s"), "--time-limit has no effect without --all or --set"),
         (("--all", "--time-limit", "soon"), "--time-limit"),
         (("--all", "--time-limit", "0s"), "--time-limit is below a second"),
         (("--all", "--group", "resnot"), "no published step is in the group 'resnot'"),
@@ -239,3 +243,35 @@ def test_what_does_not_go_with_all_is_refused(
     call: Call, arguments: tuple[str, ...], part: str
 ) -> None:
     refused(call("hespas", "validate", *arguments), part)
+
+
+def test_steps_of_pytorch_are_predicted_with_kernels_of_libraries(call: Call) -> None:
+    head = Path(PYTORCH_TABLE).read_text().splitlines()[0]
+    cells = {
+        "source": "mosaicml/llm-foundry",
+        "framework": "Composer (2023)",
+        "model": "mpt-125m",
+        "hardware": "a100_40gb",
+        "devices": "8",
+        "global_batch": "16",
+        "micro_batch": "1",
+        "sequence": "512",
+        "recompute": "none",
+        "tokens_per_s_per_device": "50000",
+    }
+    unknown = {**cells, "model": "bert-base"}
+    lines = [",".join(row.get(name, "") for name in head.split(",")) for row in (cells, unknown)]
+    Path("mine.csv").write_text("\n".join([head, *lines]) + "\n")
+    arguments = ("--set", "pytorch", "mine.csv", "--cache-dir", "cache", "--json", "rows.json")
+    done = call("hespas", "validate", *arguments)
+    assert done.returncode == 0, done.stderr
+    row, missing = json.loads(Path("rows.json").read_text())["rows"]
+    assert row["published_s"] == 16 * 512 / 8 / 50000
+    assert (row["held_by"], row["publisher"], row["framework_year"]) == (
+        "library",
+        "llm-foundry",
+        2023,
+    )
+    assert row["predicted_s"] > 0
+    assert missing["reason"] == "there is no model bert-base here"
+    assert "there is no model bert-base here: bert-base on 8 x A100_SXM_40GB" in done.stdout

@@ -24,6 +24,7 @@ from hespas.evidence.validate.measurements import (
     read_rows,
     read_steps,
 )
+from hespas.evidence.validate.pytorch import PYTORCH_TABLE, read_pytorch_rows
 from hespas.evidence.validate.recompute import Recomputed, Sources, check_step, recompute
 from hespas.evidence.validate.tables import every_json, every_text, validation_json, validation_text
 from hespas.prediction.options import NetworkOptions
@@ -54,20 +55,25 @@ _METHOD = "measured"
     help="Every published step that is at hand, and those of MEASUREMENTS, with what fails listed.",
 )
 @flags.plain(
+    "--set",
+    "table",
+    type=click.Choice(["pytorch"]),
+    help="Published steps of PyTorch by kernels of libraries, in place of JAX's; MEASUREMENTS is "
+    "then a table with the same columns.",
+)
+@flags.plain(
     "--group",
     multiple=True,
     metavar="NAME",
-    needs="--all",
-    help="Only this family, part or scale (one node, tens, hundreds, thousands); may be given "
-    "again.",
+    help="With --all or --set: only this family, part, publisher or scale (one node, tens, "
+    "hundreds, thousands); may be given again.",
 )
 @flags.plain(
     "--time-limit",
     default=None,
     metavar="TIME",
-    needs="--all",
-    help="CPU time after which a program is not compiled but predicted with modelled fusion "
-    "(default: 600s).",
+    help="With --all or --set: CPU time after which a program is not compiled but predicted with "
+    "modelled fusion (default: 600s).",
 )
 @flags.derived(NetworkOptions, only=("model",))
 @flags.plain(
@@ -79,6 +85,7 @@ def validate(
     workload: tuple[str, ...],
     system: tuple[str, ...],
     every: bool,
+    table: str | None,
     group: tuple[str, ...],
     time_limit: str | None,
     **given: Any,
@@ -94,24 +101,32 @@ def validate(
     compiled already is taken as it is; the PTX of its kernels is not known then.
 
     With --all, steps of training recipes are predicted too, each in a process of its own. What was
-    predicted before is not predicted again, so that a run that was ended goes on.
+    predicted before is not predicted again, so that a run that was ended goes on. With --set
+    pytorch, these are steps of Megatron-LM, torchtitan and Composer.
     """
-    if every:
+    if every and table:
+        raise ConfigError("--all and --set are both given", hint="give one")
+    if every or table:
         given_too = {"--workload": workload, "--system": system}
-        _refuse(given_too, "has no effect with --all", "choose by --group")
+        _refuse(
+            given_too, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
+        )
         how = _how(given, time_limit)
-        rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
+        if every:
+            rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
+        else:
+            rows = chosen(read_pytorch_rows(measurements or PYTORCH_TABLE), group)
         predicted = _predict_every(rows, how)
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
     needs_all = {"--group": group, "--time-limit": time_limit}
-    _refuse(needs_all, "has no effect without --all", "give --all")
+    _refuse(needs_all, "has no effect without --all or --set", "give one of them")
     use_cpu()
-    table = measurements or PUBLISHED
+    file = measurements or PUBLISHED
     method: str = given["method"] or _METHOD
     sources = Sources(cache_dir=given["cache_dir"])
     model = flags.built(NetworkOptions, {"model": given["model"]}).model
     steps = {
-        f"{table}:{step.line}": step for step in _chosen(read_steps(table), workload, system, table)
+        f"{file}:{step.line}": step for step in _chosen(read_steps(file), workload, system, file)
     }
     for location, step in steps.items():
         check_step(step, method=method, location=location)

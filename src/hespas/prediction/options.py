@@ -560,9 +560,15 @@ class PredictOptions:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether a model is divided over several stages, each with programs of its own."""
+        """Whether a model is divided over several stages, each with programs of its own.
+
+        One stage is a pipeline with kernels of libraries, as Megatron-LM has it: weights are whole,
+        and sums of gradients and states are divided.
+        """
         mesh = self.program.model.mesh
-        return mesh is not None and mesh.size(PIPE) > 1
+        if mesh is None or PIPE not in mesh.names:
+            return False
+        return mesh.size(PIPE) > 1 or self.compile.asked is Fidelity.LIBRARY
 
 
 # The configuration file.

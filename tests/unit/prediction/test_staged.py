@@ -21,7 +21,13 @@ from hespas.prediction.composition import predict
 from hespas.prediction.cutting import Footprint, cut_of, least_memory, remedy, shared_layers
 from hespas.prediction.figures.schema import CommunicationRow, RunReport
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.options import NetworkOptions, PredictOptions, ProgramOptions
+from hespas.prediction.options import (
+    CompileChoice,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
 from hespas.prediction.staged import predict_pipeline
 from hespas.program.devices import communication_ops, device_group_table
 from hespas.report.run import run_text
@@ -139,6 +145,11 @@ def test_tensor_parallel_communication_is_hidden_in_pieces() -> None:
     hidden, open_ = predicted("1f1b", mesh), predicted("1f1b", mesh, tp="off")
     before, after = (each.costs[each.cut.parts[0]].passes.forward.tp_ps for each in (open_, hidden))
     assert 0 < after <= before // 4 + 1
+
+
+def test_one_stage_with_kernels_of_libraries_is_a_pipeline() -> None:
+    one = options("pipe=1,fsdp=8")
+    assert replace(one, compile=CompileChoice(fidelity=Fidelity.LIBRARY)).is_pipeline
 
 
 def test_one_stage_is_no_pipeline() -> None:

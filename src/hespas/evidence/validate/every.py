@@ -28,7 +28,7 @@ from hespas.sources.maxtext import PYTHON_VARIABLE
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A step to predict: ``fidelity`` is compiled or fused.
+    """A step to predict: ``fidelity`` is compiled, fused, or the kernels of a library.
 
     ``cpu_limit_s`` is for each of the processes, ``memory_limit_bytes`` for what they write to.
     """
@@ -105,6 +105,14 @@ class PredictedRow:
         """Predicted over published, less one."""
         return None if self.answer is None else self.answer.predicted_s / self.row.published_s - 1
 
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted peak memory over the published one, less one."""
+        published = self.row.published_peak_bytes
+        if self.answer is None or published is None:
+            return None
+        return self.answer.peak_bytes / published - 1
+
 
 class _Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What a row cost at most, and under which limits it could not be compiled."""
@@ -157,9 +165,9 @@ def _predicted(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -
     reason = cost.gave_up if cost.stands(how) else ""
     answer = RowAnswer(refused=reason)
     if not reason:
-        answer = _asked(row, how, Fidelity.COMPILED)
+        answer = _asked(row, how, Fidelity(row.fidelity or Fidelity.COMPILED))
         reason = answer.refused
-    if answer.refused:
+    if answer.refused and not row.fidelity:
         fused = _asked(row, how, Fidelity.FUSED)
         spent = max(answer.memory_bytes, fused.memory_bytes)
         answer = msgspec.structs.replace(
@@ -246,7 +254,7 @@ def _cost(cached: ContentCache, row: Row) -> _Cost:
 
 
 def _asked_of(row: Row) -> dict[str, object]:
-    names = ("workload", "options", "xla_flags", "node", "system")
+    names = ("workload", "options", "xla_flags", "node", "system", "fidelity")
     every: dict[str, object] = asdict(row)
     asked = {name: every[name] for name in names}
     return {**asked, "file": _content_of(row.workload)}

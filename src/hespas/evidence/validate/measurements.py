@@ -227,7 +227,8 @@ class Row:
     ``workload`` is a model of the zoo, ``maxtext:CONFIG`` or a program's file, with its
     ``options`` and flags of XLA. ``missing`` says why it can't be predicted, where that is known
     beforehand; ``framework_year`` is when the software was of that ran. ``published_s`` is known
-    to within half of ``resolution_s``.
+    to within half of ``resolution_s``. A row of a table by ``publisher`` is predicted with one
+    ``fidelity`` alone; its ``published_peak_bytes`` are those of the device that holds most.
     """
 
     family: str
@@ -244,6 +245,9 @@ class Row:
     source: str
     note: str
     location: str
+    fidelity: str = ""
+    publisher: str = ""
+    published_peak_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -258,7 +262,7 @@ class Row:
     @property
     def groups(self) -> tuple[str, ...]:
         """The names by which it is chosen: its family, part and scale."""
-        return (self.family, self.node, self.scale)
+        return tuple(filter(None, (self.family, self.node, self.scale, self.publisher)))
 
 
 def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
@@ -324,9 +328,11 @@ def _published_row(cells: Mapping[str, str | None], location: str) -> Row:
         node=node,
         system=named,
         devices=devices,
-        framework_year=int(_number(year, "framework_year", location)) if year else None,
+        framework_year=int(positive_number(year, "framework_year", location)) if year else None,
         published_s=_published_s(given, location),
-        resolution_s=_number(given.get("resolution_s") or "0", "resolution_s", location, least=0.0),
+        resolution_s=positive_number(
+            given.get("resolution_s") or "0", "resolution_s", location, least=0.0
+        ),
         missing=missing,
         source=given.get("source", ""),
         note=given.get("note", ""),
@@ -347,7 +353,7 @@ def _where(given: Mapping[str, str], location: str) -> tuple[str, int]:
     """
     node, count = given.get("node", ""), given.get("devices", "")
     if node and count:
-        return node, int(_number(count, "devices", location))
+        return node, int(positive_number(count, "devices", location))
     with at_line(location):
         system = find_system(given["system"])
         named = node or system.part or ""
@@ -368,9 +374,9 @@ def _published_s(given: Mapping[str, str], location: str) -> float:
             "the step has no time, or two", location=location, hint=f"give {_TIMES}"
         )
     if step:
-        return _number(step, "step_s", location)
-    done = _number(work, "model_tflop_per_device", location)
-    return done / _number(rate, "tflops_per_device", location)
+        return positive_number(step, "step_s", location)
+    done = positive_number(work, "model_tflop_per_device", location)
+    return done / positive_number(rate, "tflops_per_device", location)
 
 
 def _pairs(text: str, name: str, location: str) -> dict[str, str]:
@@ -386,7 +392,8 @@ def _pairs(text: str, name: str, location: str) -> dict[str, str]:
     return pairs
 
 
-def _number(text: str, name: str, location: str, *, least: float = 1e-12) -> float:
+def positive_number(text: str, name: str, location: str, *, least: float = 1e-12) -> float:
+    """Read a number of at least ``least``; `MeasurementError` for anything else."""
     try:
         value = float(text)
     except ValueError:

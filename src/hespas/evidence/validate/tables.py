@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from hespas.base.units import format_time
 from hespas.evidence.validate.every import PredictedRow
-from hespas.evidence.validate.measurements import MeasuredStep
+from hespas.evidence.validate.measurements import MeasuredStep, Row
 from hespas.evidence.validate.recompute import FLOOR_METHOD, Recomputed
 
 
@@ -261,7 +261,15 @@ _GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
     "scale": lambda each: each.row.scale,
     "framework_year": lambda each: str(each.row.framework_year or "not known"),
     "held_by": lambda each: "" if each.answer is None else each.answer.held_by,
+    "source": lambda each: _source_and_year(each.row),
 }
+"""Groups of rows by what is said of them; rows of which nothing is said are in none."""
+
+
+def _source_and_year(row: Row) -> str:
+    return f"{row.publisher} {row.framework_year or ''}".strip() if row.publisher else ""
+
+
 _WIDTHS = (24, 14, 8, 5, 10, 10, 8, 10, 9, 8)
 
 
@@ -288,6 +296,9 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
         "part": row.node,
         "devices": row.devices,
         "published_s": row.published_s,
+        "publisher": row.publisher,
+        "published_peak_bytes": row.published_peak_bytes,
+        "memory_error": each.memory_error,
         "predicted_s": None if answer is None else answer.predicted_s,
         "error": each.error,
         "exposed_s": None if answer is None else answer.exposed_s,
@@ -324,12 +335,15 @@ def _grouped(
 
 
 def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
-    errors = [each.error for each in predicted if each.error is not None]
+    rows = list(predicted)
+    errors = [each.error for each in rows if each.error is not None]
+    memory = [each.memory_error for each in rows if each.memory_error is not None]
     return {
         "predicted": len(errors),
         "mean_absolute_error": mean(map(abs, errors)) if errors else None,
         "mean_error": mean(errors) if errors else None,
         "largest_error": max(errors, key=abs) if errors else None,
+        "mean_absolute_memory_error": mean(map(abs, memory)) if memory else None,
     }
 
 
@@ -382,7 +396,9 @@ def _group_lines(predicted: Sequence[PredictedRow]) -> list[str]:
     for name, of in _GROUPINGS.items():
         groups = _grouped(predicted, of)
         lines += [
-            f"{name.replace('_', ' ')} {group}: {_summed(rows)}" for group, rows in groups.items()
+            f"{name.replace('_', ' ')} {group}: {_summed(rows)}"
+            for group, rows in groups.items()
+            if group
         ]
     return [*lines, f"all: {_summed(predicted)}"]
 
@@ -392,11 +408,12 @@ def _summed(predicted: Sequence[PredictedRow]) -> str:
     if not errors:
         return "none is predicted"
     largest = max(errors, key=abs)
+    memory = [each.memory_error for each in predicted if each.memory_error is not None]
     return (
         f"{len(errors)} step{'s' if len(errors) > 1 else ''}, mean absolute error "
         f"{100 * mean(map(abs, errors)):.1f} %, "
         f"largest {_percent(largest)}"
-    )
+    ) + (f"; memory {100 * mean(map(abs, memory)):.1f} %" if memory else "")
 
 
 def _reason_lines(predicted: Sequence[PredictedRow]) -> list[str]:

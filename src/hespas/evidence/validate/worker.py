@@ -39,7 +39,11 @@ from hespas.simulate.options import Model
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
-from hespas.tasks.pipelining.options import PipelineOptions
+from hespas.tasks.pipelining.options import (
+    PipelineOptions,
+    parse_overlaps,
+    parse_stage_layers,
+)
 from hespas.xla.cpu import use_cpu
 
 _KIB = 1024
@@ -85,8 +89,11 @@ def stacks_bytes(devices: int) -> int:
 
 def _answered(request: RowRequest) -> RowAnswer:
     options = _options(request)
-    if PIPE in request.options.get("mesh", ""):
-        return _answer_of_pipeline(staged.predict_pipeline(_as_pipeline(options, request)))
+    if request.fidelity == Fidelity.LIBRARY.value or PIPE in request.options.get("mesh", ""):
+        asked = _as_asked(options, request)
+        if asked.is_pipeline:
+            return _answer_of_pipeline(staged.predict_pipeline(asked))
+        return _answer(composition.predict(asked))
     if _is_extended(request):
         answer = _answer(_extended(options, request))
         is_compiled = request.fidelity == Fidelity.COMPILED.value
@@ -151,26 +158,44 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
     return composition.predict(replace(options, compile=CompileChoice()), program=program)
 
 
-def _as_pipeline(options: PredictOptions, request: RowRequest) -> PredictOptions:
-    """Return the options of a row whose mesh has stages: no compiler takes all of its programs.
+def _as_asked(options: PredictOptions, request: RowRequest) -> PredictOptions:
+    """Return the options of a row: those of the model, and of a pipeline where it has stages.
 
     The option ``fidelity`` says whose kernels they have.
     """
     given = dict(request.options)
+    scan = given.pop("scan", None)
+    mesh = parse_mesh(given.pop("mesh"))
     model = ModelOptions(
-        mesh=parse_mesh(given.pop("mesh")),
-        global_batch=int(given.pop("global_batch")),
-        sequence=int(given.pop("sequence")),
-        micro_batch=int(given.pop("micro_batch", "1")),
+        mesh=mesh,
+        remat=given.pop("remat", None),
+        scan=None if scan is None else scan == "true",
+        global_batch=_count(given, "global_batch"),
+        sequence=_count(given, "sequence"),
+        micro_batch=_count(given, "micro_batch"),
     )
-    fidelity = Fidelity(given.pop("fidelity", Fidelity.AUTO.value))
-    stages = PipelineOptions(schedule=given.pop("schedule", PipelineOptions().schedule))
+    is_of_libraries = request.fidelity == Fidelity.LIBRARY.value
+    own = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
+    fidelity = Fidelity(given.pop("fidelity", own.value))
+    layers = given.pop("stage_layers", None)
+    stages = PipelineOptions(
+        schedule=given.pop("schedule", None),
+        stage_layers=None if layers is None else parse_stage_layers(layers),
+        overlap=parse_overlaps(filter(None, [given.pop("overlap", "")])),
+        ignore_memory=is_of_libraries and PIPE in mesh.names,
+    )
     return replace(
         options,
         program=replace(options.program, model=replace(model, settings=given)),
         compile=CompileChoice(fidelity=fidelity),
         pipeline=stages,
     )
+
+
+def _count(given: dict[str, str], name: str) -> int | None:
+    """Take a number out of what is given; None where it is not there."""
+    text = given.pop(name, None)
+    return None if text is None else int(text)
 
 
 def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:

@@ -50,7 +50,7 @@ def test_rows_have_what_is_documented() -> None:
 
 def test_errors_are_summed_up_by_group() -> None:
     summary = written()["summary"]
-    assert set(summary) == {"family", "part", "scale", "framework_year", "held_by"}
+    assert set(summary) == {"family", "part", "scale", "framework_year", "held_by", "source"}
     assert summary["part"]["TPUv5e"]["largest_error"] == pytest.approx(-0.3)
     assert summary["scale"]["one node"]["predicted"] == 1
     everything = written()["all"]
@@ -67,6 +67,19 @@ def test_the_text_shows_every_row_and_every_reason() -> None:
     not_predicted, not_compiled = text.split("Not predicted:")[1].split("Not compiled:")
     assert "no recipe: " in not_predicted
     assert "compiling takes more than 600 s of CPU time: " in not_compiled
+
+
+def test_rows_of_a_publisher_have_errors_by_source_and_of_memory() -> None:
+    row = replace(DONE.row, publisher="torchtitan", framework_year=2024, published_peak_bytes=10)
+    done = replace(DONE, row=row)
+    text = every_text([done, FUSED])
+    assert (
+        "source torchtitan 2024: 1 step, mean absolute error 10.0 %, largest +10.0 %; memory 30.0 %"
+        in text
+    )
+    first, second = json.loads(json.dumps(every_json([done, FUSED])))["rows"]
+    assert first["memory_error"] == pytest.approx(-0.3)
+    assert second["memory_error"] is None
 
 
 def test_nothing_predicted_is_said() -> None:

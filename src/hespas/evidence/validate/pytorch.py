@@ -1,0 +1,406 @@
+"""Published steps of PyTorch: how each line of their table is predicted.
+
+A line names the model, the machine and the parallelism as the publisher does. `read_pytorch_rows`
+gives each the options that mean the same here; a line that has none says why. Megatron-LM's data
+parallelism is that of a pipeline, of one stage too; PyTorch's FSDP divides weights as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hespas.base.decode import read_text
+from hespas.errors import MeasurementError
+from hespas.evidence.validate.measurements import Row, check_header, positive_number
+from hespas.hardware.presets import PRESETS_DIRECTORY
+from hespas.models.catalogue import model_named
+from hespas.prediction.options import Fidelity
+
+PYTORCH_TABLE = PRESETS_DIRECTORY / "published" / "pytorch_steps.csv"
+_NEEDED = ("source", "framework", "model", "hardware", "devices")
+_COLUMNS = (
+    *_NEEDED,
+    *("tp", "pp", "vp", "cp", "dp", "ep", "sharding", "global_batch", "micro_batch", "sequence"),
+    *("precision", "recompute", "tokens_per_s_per_device", "step_time_s", "peak_memory_gib"),
+    "note",
+)
+_GIB = 2**30
+_MOST_WRITTEN = 4
+"""Layers of a part that are written out; more are a loop, which is predicted sooner."""
+
+_PARTS = {
+    "a10080gb": "A100_SXM_80GB",
+    "a10040gb": "A100_SXM_40GB",
+    "h10080gb": "H100_80GB",
+    "h100sxm96gbhbm2e": "H100_96GB",
+    "h200141gb": "H200_141GB",
+    "dgxh100": "H100_80GB",
+    "dgxh200": "H200_141GB",
+    "dgxb200": "B200_180GB",
+    "dgxb300": "B300_288GB",
+    "dgxgb200": "GB200_186GB",
+    "dgxgb300": "GB300_288GB",
+    "b200": "B200_180GB",
+    "h200": "H200_141GB",
+    "h100": "H100_80GB",
+    "a100": "A100_SXM_80GB",
+}
+"""Parts by the beginning of what a publisher calls the machine, the longest first that fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """A model as it is known here: its family, workload and settings."""
+
+    family: str
+    workload: str
+    settings: Mapping[str, str]
+
+
+def _mpt(embedding: int, heads: int, layers: int) -> _Named:
+    """Return an MPT of other sizes than the published configurations.
+
+    Source: mosaicml/llm-foundry (Apache-2.0), scripts/train/yamls/pretrain/mpt-*.yaml: d_model,
+    n_heads and n_layers, vocabulary of 50368.
+    """
+    sizes = {
+        "embedding": embedding,
+        "heads": heads,
+        "kv_heads": heads,
+        "layers": layers,
+        "mlp": 4 * embedding,
+        "head_size": embedding // heads,
+        "vocabulary": 50368,
+    }
+    settings = {name: str(size) for name, size in sizes.items()}
+    return _Named(family="MPT", workload="mosaicml/mpt-7b", settings=settings)
+
+
+def _published(family: str, workload: str) -> _Named:
+    return _Named(family=family, workload=workload, settings={})
+
+
+_MODELS = {
+    "mpt125m": _mpt(768, 12, 12),
+    "mpt350m": _mpt(1024, 16, 24),
+    "mpt760m": _mpt(1536, 12, 24),
+    "mpt1b": _mpt(2048, 16, 24),
+    "mpt3b": _mpt(2560, 20, 32),
+    "mpt7b": _mpt(4096, 32, 32),
+    "mpt13b": _mpt(5120, 40, 40),
+    "mpt30b": _mpt(7168, 56, 48),
+    "mpt70b": _mpt(8192, 64, 80),
+    "llama38b": _published("Llama", "meta-llama/Meta-Llama-3-8B"),
+    "llama370b": _published("Llama", "meta-llama/Meta-Llama-3-70B"),
+    "llama3405b": _published("Llama", "meta-llama/Llama-3.1-405B"),
+    "llama318b": _published("Llama", "meta-llama/Llama-3.1-8B"),
+    "llama3170b": _published("Llama", "meta-llama/Llama-3.1-70B"),
+    "llama31405b": _published("Llama", "meta-llama/Llama-3.1-405B"),
+    "deepseekv2": _published("DeepSeek", "deepseek-ai/DeepSeek-V2"),
+    "deepseekv3": _published("DeepSeek", "deepseek-ai/DeepSeek-V3"),
+    "qwen330ba3b": _published("Qwen3", "Qwen/Qwen3-30B-A3B"),
+    "qwen3235ba22b": _published("Qwen3", "Qwen/Qwen3-235B-A22B"),
+    "qwen3next80ba3b": _published("Qwen3", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    "qwen38b": _published("Qwen3", "Qwen/Qwen3-8B"),
+    "qwen314b": _published("Qwen3", "Qwen/Qwen3-14B"),
+    "qwen332b": _published("Qwen3", "Qwen/Qwen3-32B"),
+    "nemotron3nano": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    "nemotron3super": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"),
+    "nemotron3ultra": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16"),
+    "nemotronh8b": _published("Nemotron", "nvidia/Nemotron-H-8B-Base-8K"),
+    "nemotronh56b": _published("Nemotron", "nvidia/Nemotron-H-56B-Base-8K"),
+    "kimik2": _published("Kimi", "moonshotai/Kimi-K2-Instruct"),
+    "gptoss20b": _published("gpt-oss", "openai/gpt-oss-20b"),
+    "gptoss120b": _published("gpt-oss", "openai/gpt-oss-120b"),
+    "mixtral8x7b": _published("Mixtral", "mistralai/Mixtral-8x7B-v0.1"),
+    "mixtral8x22b": _published("Mixtral", "mistralai/Mixtral-8x22B-v0.1"),
+    "gpt3175b": _Named(family="GPT-3", workload="gpt3-175b", settings={}),
+}
+
+
+class _UnmappedError(Exception):
+    """A line has no options that mean the same; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """The cells of a line, and where it stands."""
+
+    cells: Mapping[str, str]
+    location: str
+
+    def text(self, name: str) -> str:
+        return self.cells.get(name, "")
+
+    def number(self, name: str) -> float:
+        return positive_number(self.text(name), name, self.location)
+
+    def count(self, name: str, default: int = 1) -> int:
+        """Return a whole number; ``default`` for an empty cell, and where the publisher has n/a."""
+        text = self.text(name)
+        return default if text in {"", "n/a", "0"} else int(self.number(name))
+
+    def noted(self, name: str) -> int:
+        """Return a number that the note gives, as in vp=8; 0 where it gives none."""
+        match = re.search(rf"\b{name}=(\d+)", f"{self.text('sharding')} ;{self.text('note')}")
+        return int(match[1]) if match else 0
+
+
+def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
+    """Read a table of published steps of PyTorch: CSV with the columns of the packaged one.
+
+    A step that can't be predicted has its reason in ``missing``. Raises `MeasurementError`, with
+    the line, for a table that lacks a column and a number that is none.
+
+    >>> row = next(row for row in read_pytorch_rows() if row.publisher == "torchtitan")
+    >>> row.workload, row.system, row.options["mesh"], row.framework_year
+    ('meta-llama/Llama-3.1-8B', '8xH100_96GB', 'fsdp=8', 2024)
+    """
+    reader = csv.DictReader(read_text(path).splitlines())
+    try:
+        check_header(tuple(reader.fieldnames or ()), f"{path}:1", needed=_NEEDED, columns=_COLUMNS)
+        return tuple(_row(cells, f"{path}:{reader.line_num}") for cells in reader)
+    except csv.Error as error:
+        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
+
+
+def _row(cells: Mapping[str, str | None], location: str) -> Row:
+    if None in cells or any(not cells.get(name) for name in _NEEDED):
+        raise MeasurementError(
+            "the line has too few or too many fields", location=location, hint="give one a column"
+        )
+    line = _Line(cells={name: (text or "").strip() for name, text in cells.items()},
+                 location=location)  # fmt: skip
+    publisher = _publisher(line)
+    missing, options, family, workload = (
+        "",
+        dict[str, str](),
+        line.text("model"),
+        line.text("model"),
+    )
+    named = _MODELS.get(_plain(_model_name(line, publisher)))
+    if named is None:
+        missing = f"there is no model {line.text('model')} here"
+    else:
+        family, workload = named.family, named.workload
+        try:
+            options = {**named.settings, **_MAPPINGS[publisher](line, named)}
+        except _UnmappedError as error:
+            missing = str(error)
+    part = _part(line)
+    peak = line.text("peak_memory_gib")
+    return Row(
+        family=family,
+        workload=workload,
+        options=options,
+        xla_flags={},
+        node=part,
+        system=f"{line.count('devices')}x{part}",
+        devices=line.count("devices"),
+        framework_year=_year(line, publisher),
+        published_s=_published_s(line, options),
+        resolution_s=0.0,
+        missing=missing,
+        source=line.text("source"),
+        note=line.text("note"),
+        location=location,
+        fidelity=Fidelity.LIBRARY.value,
+        publisher=publisher,
+        published_peak_bytes=round(float(peak) * _GIB) if peak else None,
+    )
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.casefold())
+
+
+def _publisher(line: _Line) -> str:
+    known = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge")
+    source = f"{line.text('source')} {line.text('framework')}"
+    for name in known:
+        if name.casefold() in source.casefold():
+            return name
+    raise MeasurementError(
+        f"nothing is known of the source {line.text('source')!r}",
+        location=line.location,
+        hint=f"there are tables of {', '.join(known)}",
+    )
+
+
+_YEARS = {"SimuMax": 2025}
+"""Years of sources that do not say them: that of the first B200 table."""
+
+
+def _year(line: _Line, publisher: str) -> int | None:
+    """Return the year of the software, as the source's name or its container says."""
+    text = f"{line.text('source')} {line.text('framework')}"
+    container = re.search(r"container (\d\d)\.", text)
+    if container:
+        return 2000 + int(container[1])
+    named = re.search(r"(?<!\d)(20\d\d)", text.partition("@")[2] or text)
+    named = named or re.search(r"\((20\d\d)\)", text)
+    return int(named[1]) if named else _YEARS.get(publisher)
+
+
+def _part(line: _Line) -> str:
+    plain = _plain(line.text("hardware"))
+    for name in sorted(_PARTS, key=len, reverse=True):
+        if plain.startswith(name):
+            return _PARTS[name]
+    raise MeasurementError(
+        f"there is no part for the hardware {line.text('hardware')!r}",
+        location=line.location,
+        hint="the line needs a GPU such as DGX-H100",
+    )
+
+
+def _published_s(line: _Line, options: Mapping[str, str]) -> float:
+    """Return the time of a step, from the tokens a second of a device where that is published."""
+    if line.text("step_time_s"):
+        return line.number("step_time_s")
+    batch, sequence = options.get("global_batch"), options.get("sequence")
+    if not batch or not sequence:
+        return 1.0
+    tokens = int(batch) * int(sequence) / line.count("devices")
+    return tokens / line.number("tokens_per_s_per_device")
+
+
+def _model_name(line: _Line, publisher: str) -> str:
+    if publisher != "SimuMax":
+        return line.text("model")
+    return re.split(r"_(?=(?:l|tp|pp|dp|ep|cp|mbc)\d)", line.text("model"))[0]
+
+
+def _composer(line: _Line, _: _Named) -> dict[str, str]:
+    return {
+        "mesh": f"fsdp={line.count('devices')}",
+        "global_batch": str(line.count("global_batch")),
+        "micro_batch": str(line.count("micro_batch")),
+        "sequence": str(line.count("sequence")),
+        "remat": "full" if line.text("recompute") == "full" else "none",
+        "scan": "true",
+    }
+
+
+def _titan(line: _Line, named: _Named) -> dict[str, str]:
+    """Return how torchtitan runs a step: FSDP2, and stages where it has a pipeline."""
+    stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
+    shards = max(1, line.noted("fsdp"))
+    batch, local, _ = line.text("global_batch").partition(" local")
+    options = {
+        "mesh": _mesh(pipe=stages if stages > 1 else 0, fsdp=shards, context=context, tp=tensor),
+        "global_batch": str(int(batch) * (shards if local else 1)),
+        "sequence": str(line.count("sequence")),
+        "remat": "full" if "full" in line.text("recompute") else "minimal_with_context",
+        **_precision(line),
+        **_tensor_parallel(tensor),
+    }
+    if stages == 1:
+        return {**options, "scan": "true"}
+    chunks = 2 if "interleaved" in line.text("sharding").casefold() else 1
+    return {**options, "micro_batch": "1", **_stages(named, stages, chunks)}
+
+
+def _simumax(line: _Line, _: _Named) -> dict[str, str]:
+    """Return what the name of a line of SimuMax says: sizes, and micro-batches of one sequence."""
+    given = dict(re.findall(r"_(l|tp|pp|dp|ep|cp|seq|mbc)(\d+)", line.text("model")))
+    number = {name: int(value) for name, value in given.items()}
+    tensor, stages, experts = (number.get(name, 1) for name in ("tp", "pp", "ep"))
+    context = number.get("cp", 1)
+    parts = line.count("devices") // (tensor * stages * context)
+    if parts % experts:
+        raise _UnmappedError("experts lie on devices of tensor parallelism, too")
+    layers = number.get("l", 0)
+    options = {
+        "mesh": _mesh(
+            pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor
+        ),
+        "global_batch": str(parts * number.get("mbc", 1)),
+        "micro_batch": "1",
+        "sequence": str(number.get("seq", 4096)),
+        "remat": "none",
+        **_tensor_parallel(tensor),
+    }
+    if layers:
+        options |= {"layers": str(layers)}
+    if layers > _MOST_WRITTEN * stages:
+        options |= {"scan": "true"}
+    return options
+
+
+def _bridge(line: _Line, named: _Named) -> dict[str, str]:
+    """Return how Megatron-Bridge runs a step."""
+    if "LoRA" in line.text("source"):
+        raise _UnmappedError("steps of adapters (LoRA) have no model here")
+    tensor, stages, context = line.count("tp"), line.count("pp"), line.count("cp")
+    parts = line.count("devices") // (tensor * stages * context)
+    experts = line.count("ep")
+    if parts % experts:
+        raise _UnmappedError("experts lie on devices of tensor parallelism, too")
+    shards = line.noted("fsdp")
+    options = {
+        "global_batch": str(line.count("global_batch")),
+        "micro_batch": str(line.count("micro_batch")),
+        "sequence": str(line.count("sequence")),
+        "remat": "none",
+        **_precision(line),
+        **_tensor_parallel(tensor),
+    }
+    if shards > 1:
+        mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
+        return {**options, "mesh": mesh, "scan": "true"}
+    mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
+    return {**options, "mesh": mesh, **_stages(named, stages, max(1, line.noted("vp")))}
+
+
+_MAPPINGS: Mapping[str, Callable[[_Line, _Named], dict[str, str]]] = {
+    "llm-foundry": _composer,
+    "torchtitan": _titan,
+    "SimuMax": _simumax,
+    "Megatron-Bridge": _bridge,
+}
+
+
+def _mesh(**sizes: int) -> str:
+    """Return a mesh; axes of one device are left out, but ``pipe``, which 0 leaves out."""
+    axes = {name: size for name, size in sizes.items() if size > 1 or (name == "pipe" and size)}
+    if set(axes) <= {"pipe"}:
+        axes |= {"fsdp": 1}
+    return ",".join(f"{name}={size}" for name, size in axes.items())
+
+
+def _tensor_parallel(tensor: int) -> dict[str, str]:
+    return {"sequence_parallel": "true"} if tensor > 1 else {}
+
+
+def _precision(line: _Line) -> dict[str, str]:
+    precision = line.text("precision").casefold()
+    if "fp4" in precision:
+        raise _UnmappedError("products in 4 bits are not modelled")
+    return {"product_dtype": "f8"} if re.search(r"f(loat|p)8", precision) else {}
+
+
+def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:
+    """Return the schedule and the layers of its parts, of which each has one or more."""
+    layers = model_named(named.workload).settings.layers
+    chunks = chunks if stages > 1 else 1
+    while layers + 2 < 2 * stages * chunks and chunks > 1:
+        chunks //= 2
+    parts = stages * chunks
+    options = {"schedule": f"interleaved:{chunks}"} if chunks > 1 else {}
+    options |= dict(_uneven(layers, parts))
+    if layers > _MOST_WRITTEN * parts:
+        options["scan"] = "true"
+    return options
+
+
+def _uneven(layers: int, parts: int) -> Iterator[tuple[str, str]]:
+    """Yield the layers of parts that do not share them evenly, fewer in the last ones."""
+    if layers % parts == 0 or ((layers + 2) % parts == 0 and layers + 2 > parts):
+        return
+    low, high = divmod(layers, parts)
+    yield "stage_layers", f"{low + 1}x{high},{low}x{parts - high}"
