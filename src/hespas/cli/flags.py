@@ -19,6 +19,7 @@ from hespas.base.fields import Group, Layer, Option, build, check_effects, joine
 from hespas.cli.help import Flag
 from hespas.cli.progress import show_progress
 from hespas.errors import ConfigError, OutputError, option, spelled
+from hespas.program.recorded import is_recorded_file
 
 if TYPE_CHECKING:
     from hespas.prediction.options import PredictOptions
@@ -200,7 +201,7 @@ _IMPERFECT = (".yml", ".yaml", ".json")
 
 def _configures(argument: Path) -> bool:
     """Return whether an argument is a configuration of a prediction, not of a model."""
-    if argument.suffix != ".json":
+    if argument.suffix != ".json" or is_recorded_file(argument):
         return False
     from hespas.models.configuration import is_configuration  # noqa: PLC0415 - of few workloads
 

@@ -15,6 +15,7 @@ from hespas.frontend.tables import with_tables
 from hespas.frontend.whole import whole_of
 from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
+from hespas.program.recorded import is_recorded
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
 from hespas.xla.trial import check_bytecode
@@ -74,13 +75,18 @@ def load_per_device(
     """Return the program of one device, and which ``options`` had an effect on it.
 
     The content decides what the source is: StableHLO text, MLIR bytecode or a portable artifact,
-    HLO text, or a serialized HloProto or HloModuleProto. ``name`` stands in messages. A sharded
+    HLO text, a serialized HloProto or HloModuleProto, or a step of PyTorch as it was recorded.
+    ``name`` stands in messages. A sharded
     program that is not partitioned yet is partitioned; its assumptions say so, ``options`` name
     lines of the partitioned text, and ``cache_dir`` keeps it, if it is given. Raises
     `ProgramError` for a source that is no program or that the partitioner refuses,
     `UnsupportedError` for what has no model, `ConfigError` for options that name a loop or branch
     that is not there, and `ToolError` if the partitioner fails.
     """
+    if is_recorded(source):
+        from hespas.frontend.recorded.load import read_recorded  # noqa: PLC0415 - few are
+
+        return read_recorded(source, name=name)
     parsed = _parse(source, name)
     whole = whole_of(parsed)
     loaded = _read(parsed, source, name, options)

@@ -274,7 +274,8 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
     """Return when each device does what.
 
     None without a system, unless data moves to and from the host. The kernels of a compiled program
-    are simulated in rows where that is the same: where no device is a special one.
+    are simulated in rows where that is the same: where no device is a special one, and all kernels
+    are on one stream.
     """
     if prepared.system is None:
         return computation_alone(tasks) if prepared.graph.host_transfers else None
@@ -282,7 +283,9 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
     name = prepared.system.name
     kind = f"{name}, {choice.model.value}"
     with stage(Stage.SIMULATE, f"on {name}", kind=kind, size=len(tasks.tasks)):
-        if not prepared.graph.program.is_scheduled or choice.cluster is not None:
+        program = prepared.graph.program
+        has_rows = program.is_scheduled and not program.is_recorded
+        if not has_rows or choice.cluster is not None:
             return simulate_job(tasks, prepared.system, choice)
         rows = chained(tasks)
         return opened(simulate_job(rows.graph, prepared.system, choice), rows)

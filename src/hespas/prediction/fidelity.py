@@ -15,6 +15,7 @@ from hespas.hardware.device import Device, NodeHardware
 from hespas.hardware.presets import load_device, part_of
 from hespas.prediction.options import EstimateOptions, Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named
+from hespas.program.recorded import is_recorded
 from hespas.split.options import SplitStrategy
 from hespas.xla.hlo.forms import is_hlo
 
@@ -54,7 +55,8 @@ class Plan:
 def planned(source: bytes, options: PredictOptions) -> Plan:
     """Decide what is done to a program.
 
-    ``source`` is what its file holds. HLO is taken as it is: nothing compiles it again. StableHLO
+    ``source`` is what its file holds. HLO is taken as it is, and so is a recorded step of PyTorch:
+    nothing compiles them again. StableHLO
     is compiled where it is asked for, or where it may be and the compiler of the node is
     installed. Raises `ConfigError` for options without effect on what is asked for, and for a
     compilation without a node.
@@ -67,8 +69,9 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
     choice = options.compile
     of_compiler = changed(choice.options)
     file = str(options.program.file or "")
-    if is_hlo(source):
-        absent = dict.fromkeys(_ABSENT[Fidelity.EXPORTED], "a program that is HLO already")
+    if is_hlo(source) or is_recorded(source):
+        already = "HLO already" if is_hlo(source) else "a recorded step of PyTorch"
+        absent = dict.fromkeys(_ABSENT[Fidelity.EXPORTED], f"a program that is {already}")
         refuse_unused(choice.options, absent, location=file)
         is_left = choice.asked in {None, Fidelity.AUTO, Fidelity.COMPILED}
         return Plan(fidelity=None if is_left else choice.asked)

@@ -22,6 +22,7 @@ from hespas.program.attrs import (
     DimensionsAttrs,
     DotAttrs,
     FusionAttrs,
+    KernelAttrs,
     WhileAttrs,
 )
 from hespas.program.operations.table import kinds_where, traits_of
@@ -128,6 +129,8 @@ class Kernel:
     @cached_property
     def launches(self) -> tuple[int, int]:
         """How many kernels it is where no launch is known, and how often they move its data."""
+        if isinstance(self.op.attrs, KernelAttrs):
+            return self.op.attrs.launches, 1
         return launches_of(self.op)
 
     @cached_property
@@ -140,6 +143,8 @@ class Kernel:
         """
         if isinstance(self.op.attrs, FusionAttrs) and self.op.attrs.backend_kind == LIBRARY:
             return LIBRARY
+        if isinstance(self.op.attrs, KernelAttrs):
+            return ROW_REDUCTION if self.op.attrs.is_reduction else LOOP
         kinds = [_reduction(op) for op in self.inner if op.kind == "reduce"]
         for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
             if kind in kinds:
@@ -278,8 +283,8 @@ def kind_of(op: Op) -> str:
             return product
     if isinstance(op.attrs, CustomCallAttrs):
         return f"custom call {op.attrs.target}"
-    if op.kind == "while":
-        return "loop"
+    if isinstance(op.attrs, KernelAttrs | WhileAttrs):
+        return op.attrs.label if isinstance(op.attrs, KernelAttrs) else "loop"
     moving = "data movement" if only_moves(op) else "elementwise"
     if op.kind != "fusion":
         return op.traits.kernel_name or moving
@@ -312,7 +317,7 @@ def runs_in_graphs(program: Program) -> bool:
     Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
     (xla/debug_options_flags.cc, Apache License 2.0).
     """
-    if not program.is_scheduled or program.is_of_libraries:
+    if not program.is_scheduled or program.is_of_libraries or program.is_recorded:
         return False
     if any(map(is_communication_op, all_ops(program))):
         return False

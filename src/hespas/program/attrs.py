@@ -255,6 +255,31 @@ class CaseAttrs(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[float, ...] | None
 
 
+class KernelAttrs(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels known by the bytes that they move: ``launches`` of them, one after another.
+
+    ``label`` is what reports call them. ``kernel`` names an author's kernel that has PTX, of which
+    ``grids`` has the blocks of each configuration; both are empty elsewhere. ``is_reduction`` says
+    that they reduce rows. ``is_known`` is False where the bytes are those of all tensors, for want
+    of a rule.
+    """
+
+    bytes_read: int
+    bytes_written: int
+    launches: int = 1
+    label: str = "elementwise"
+    kernel: str = ""
+    grids: tuple[tuple[int, int, int], ...] = ()
+    is_reduction: bool = False
+    is_known: bool = True
+
+
+class EventAttrs(msgspec.Struct, frozen=True, kw_only=True):
+    """``record_event`` and ``wait_event``: the number of the event."""
+
+    event: int
+
+
 Attrs = (
     NoAttrs
     | DotAttrs
@@ -276,6 +301,8 @@ Attrs = (
     | BitcastAttrs
     | WhileAttrs
     | CaseAttrs
+    | KernelAttrs
+    | EventAttrs
 )
 
 NO_ATTRS = NoAttrs()

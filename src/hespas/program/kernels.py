@@ -133,7 +133,8 @@ class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """A launch of a kernel by one instruction of the main function.
 
     ``instruction`` is the compiler's name for it (`Op.instruction`), ``kernel`` the entry point
-    in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads.
+    in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads. Launches of one
+    instruction with different ``configuration`` stand for each other: the fastest one is made.
     """
 
     instruction: str
@@ -141,6 +142,7 @@ class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
     grid: Extent
     block: Extent
     shared_memory_bytes: int
+    configuration: int = 0
 
 
 class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,17 @@ from typing import Literal
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.program.attrs import Attrs, CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.attrs import (
+    Attrs,
+    CallAttrs,
+    CaseAttrs,
+    CustomCallAttrs,
+    KernelAttrs,
+    WhileAttrs,
+)
 from hespas.program.groups import DeviceOrder
 from hespas.program.kernels import CompiledKernels
+from hespas.program.operations.launched import LAUNCHED
 from hespas.program.operations.table import TRAITS, UNKNOWN
 from hespas.program.operations.traits import Category, Traits
 from hespas.program.scopes import place_text
@@ -103,13 +111,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One operation; equal only to itself.
 
     ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
-    ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``.
+    ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``, or PyTorch's
+    name (``aten::add.Tensor``), without a ``dialect``.
     ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
     ``source_location`` is ``file:line:column``, or empty if the source has none. ``scope`` is the
     framework's name stack (``jit(step)/layers/attention/dot_general``), empty where there is none;
     like the location it is not printed, and decides nothing about what an operation computes.
     ``instruction`` is the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not
     printed. ``estimated_cycles`` is what a TPU's compiler expects it to take, None elsewhere.
+    ``stream`` is the device's stream that it runs on, 0 for the only one.
     """
 
     dialect: str
@@ -123,16 +133,20 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     scope: str = ""
     instruction: str = ""
     estimated_cycles: int | None = None
+    stream: int = 0
 
     @property
     def traits(self) -> Traits:
         """What is known of operations of its kind."""
-        return TRAITS.get(self.kind, UNKNOWN)
+        traits = TRAITS.get(self.kind)
+        if traits is None:
+            return LAUNCHED if isinstance(self.attrs, KernelAttrs) else UNKNOWN
+        return traits
 
     @property
     def name(self) -> str:
         """The full name, ``stablehlo.add``."""
-        return f"{self.dialect}.{self.kind}"
+        return f"{self.dialect}.{self.kind}" if self.dialect else self.kind
 
     @property
     def place(self) -> str:
@@ -169,7 +183,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
     argument: int
 
 
-Fidelity = Literal["compiled", "fused", "library", "exported"]
+Fidelity = Literal["compiled", "fused", "library", "exported", "recorded"]
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +193,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
     compiler put the operations in the order in which the device starts them, each of the main
     function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
-    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's.
+    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's;
+    ``is_recorded``: a framework launched the operations in that order, on several streams.
     ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
     hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
     of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
@@ -196,6 +211,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     is_scheduled: bool = False
     is_modelled: bool = False
     is_of_libraries: bool = False
+    is_recorded: bool = False
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
@@ -209,7 +225,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """What its operations stand for.
 
         ``compiled``: the kernels that a compiler made; ``fused``: those that a model of a compiler
-        made, ``library``: a model of libraries; ``exported``: operations one by one.
+        made, ``library``: a model of libraries; ``recorded``: those that a framework launched;
+        ``exported``: operations one by one.
 
         >>> program = Program(functions={}, replicas=None, partitions=None)
         >>> program.fidelity
@@ -219,6 +236,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.is_scheduled:
             return "exported"
+        if self.is_recorded:
+            return "recorded"
         if not self.is_modelled:
             return "compiled"
         return "library" if self.is_of_libraries else "fused"

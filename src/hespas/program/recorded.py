@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from hespas.program.kernels import Extent
 
 RECORDED_FORMAT = "hespas recorded step 1"
+_HEAD_BYTES = 80
+"""What tells a recorded step from other files stands in its first bytes."""
 
 Scalar = bool | int | float | str | None
 
@@ -153,7 +156,8 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     ``mesh`` has the axes of the device mesh with their sizes, major first, empty without one.
     ``tokens`` are those of a step over all ranks, None where the script doesn't say.
     ``is_compiled`` marks a step of which parts are compiled: others are launched one by one.
-    ``versions`` are those of torch, triton and others that decide kernels.
+    ``versions`` are those of torch, triton and others that decide kernels, ``settings`` are those
+    of torch that do: ``matmul_allow_tf32``, ``cudnn_allow_tf32``, ``expandable_segments``.
     """
 
     format: str = RECORDED_FORMAT
@@ -166,6 +170,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     storages: tuple[Storage, ...]
     kernels: tuple[RecordedKernel, ...] = ()
     versions: Mapping[str, str] = {}
+    settings: Mapping[str, Scalar] = {}
     is_compiled: bool = False
     tokens: int | None = None
     notes: tuple[str, ...] = ()
@@ -183,7 +188,15 @@ def is_recorded(content: bytes) -> bool:
     ...     name="step", target="sm_90a", world_size=1, calls=(), storages=())))
     True
     """
-    return content[:80].lstrip().startswith(b'{"format":"' + RECORDED_FORMAT.encode())
+    return content[:_HEAD_BYTES].lstrip().startswith(b'{"format":"' + RECORDED_FORMAT.encode())
+
+
+def is_recorded_file(path: Path) -> bool:
+    """Return whether a path is a file that holds a recorded step."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return is_recorded(file.read(_HEAD_BYTES))
 
 
 def decode_recorded(content: bytes) -> RecordedStep:

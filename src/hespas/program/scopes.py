@@ -51,6 +51,14 @@ class Phase(Enum):
     OTHER = "other"
 
 
+TORCH_PHASES = {
+    "torch.forward": Phase.FORWARD,
+    "torch.recompute": Phase.RECOMPUTATION,
+    "torch.backward": Phase.BACKWARD,
+    "torch.optimizer": Phase.OPTIMISER,
+    "torch.step": Phase.OTHER,
+}
+"""How the name stacks of recorded steps of PyTorch begin."""
 PHASE_RULES: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"(^|/)rematted_computation(/|$)"), Phase.RECOMPUTATION),
     (re.compile(r"(^|[/(])transpose\("), Phase.BACKWARD),
@@ -132,6 +140,8 @@ def read_scope(scope: str) -> Named:
         return NO_NAME
     # XLA names what it makes of several operations after all of them.
     parts = list(_split(scope.partition(";")[0]))
+    if parts[0] in TORCH_PHASES:
+        return Named(phase=TORCH_PHASES[parts[0]], path=tuple(parts[1:-1]), operation=parts[-1])
     joined = next((at for at, part in enumerate(parts) if _is_joined(part)), None)
     if joined is not None:
         before, after = parts[:joined], parts[joined + 1 :]

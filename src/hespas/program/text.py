@@ -145,7 +145,7 @@ class Printer:
         bodies = f" ({regions})" if regions else ""
         types = self._signature(op)
         attributes = attributes_text(op.attributes or _fields(op.attrs))
-        name = f'"{op.dialect}.{op.kind}"'
+        name = f'"{op.name}"'
         note = _note(op.attrs) if regions else ""
         if op.estimated_cycles is not None:
             note += f"  // {op.estimated_cycles} cycles, as its compiler expects"

@@ -95,6 +95,7 @@ _FIDELITIES = {
     "fused": "fused by a model of the compiler",
     "library": "by kernels of libraries",
     "exported": "as exported",
+    "recorded": "as PyTorch was recorded",
 }
 _PART_NAMES = {
     "compute": "arithmetic",

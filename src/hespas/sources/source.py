@@ -16,6 +16,7 @@ from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import Part
+from hespas.program.recorded import is_recorded_file
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep
 from hespas.sources.options import MODEL, NO_MODEL_OPTIONS, ModelOptions
 
@@ -165,6 +166,8 @@ def find_source(
 
 def _may_be_model(path: Path, text: str) -> bool:
     """Return whether a text can name a model, or a configuration of one."""
+    if is_recorded_file(path):
+        return False
     if path.is_dir() or path.suffix == ".json":
         from hespas.models.configuration import is_configuration  # noqa: PLC0415 - of few workloads
 

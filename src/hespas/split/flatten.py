@@ -12,6 +12,8 @@ otherwise one region can hold them whole.
   what a region waits for, and it has every operand ready in time. A model of a compiler leaves
   transfers to and from the host where they stand in the program. As compilers make them
   asynchronous, only what reads the result of one waits for it.
+  Operations of a recorded program name their streams: each waits for the one before it on its own
+  stream, and a stream waits for the events that the record says.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError, option
-from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, WhileAttrs
+from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, EventAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
     Block,
@@ -256,7 +258,8 @@ class _Schedule:
     """A walk along the schedule.
 
     ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
-    ``waits_for`` are the regions that the next operation on the compute stream waits for;
+    ``waits_for`` are the regions that the next operation on the present ``stream`` waits for,
+    ``others`` those of all other streams, ``events`` those of each event, and
     ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
     cache results for operations that recur in every iteration of a loop. Where loops have at most
     ``most_rounds``, ``counts`` says how often each region runs, and ``count`` how often the next.
@@ -271,6 +274,9 @@ class _Schedule:
     assumptions: list[str] = field(default_factory=list[str])
     rounds: list[LoopRound] = field(default_factory=list[LoopRound])
     waits_for: tuple[int, ...] = ()
+    stream: int = 0
+    others: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    events: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
     named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
@@ -278,12 +284,23 @@ class _Schedule:
 
     def block(self, block: Block) -> None:
         for op in block.operations:
-            if op.traits.runs_nothing:
+            if op.stream != self.stream:
+                self.others[self.stream] = self.waits_for
+                self.stream, self.waits_for = op.stream, self.others.get(op.stream, ())
+            if isinstance(op.attrs, EventAttrs):
+                self._event(op.kind, op.attrs.event)
+            elif op.traits.runs_nothing:
                 # Its results stand for operands that may still be moved.
                 if self.moved:
                     self.moved.update(dict.fromkeys(op.results, self._moving(op.operands)))
             elif not _only_allocates(op) and not (self.program.is_modelled and self._moves(op)):
                 self._op(op)
+
+    def _event(self, kind: str, event: int) -> None:
+        if kind == "record_event":
+            self.events[event] = self.waits_for
+        else:
+            self._wait_for(self.events.get(event, ()))
 
     def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
         numbers = {number for value in values for number in self.moved.get(value, ())}

@@ -77,11 +77,11 @@ class _Builder:
         return tuple(sorted({*depends_on, *self.latest}))
 
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what `after_latest` adds; nothing for scheduled programs.
+        """Return what `after_latest` adds; nothing for programs that a compiler scheduled.
 
-        A device that runs a scheduled program has one stream for all communication.
+        A device that runs one has one stream for all communication.
         """
-        if self.program.is_scheduled:
+        if self.program.is_scheduled and not self.program.is_recorded:
             return ()
         return tuple(sorted({*self.latest}.difference(depends_on)))
 

@@ -29,7 +29,7 @@ class Attention:
     a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is how many
     packed sequences a row holds at most, ``is_paged`` says that tables name the pages of keys and
     values, ``element_bytes`` is the size of one of their numbers. Values are the first numbers of
-    keys where ``shares_values``.
+    keys where ``shares_values``. ``kernel`` is the implementation where it is a certain one.
     """
 
     batch: int
@@ -49,6 +49,7 @@ class Attention:
     is_paged: bool = False
     element_bytes: float = 2.0
     shares_values: bool = False
+    kernel: str = ""
 
     @property
     def is_decoding(self) -> bool:
@@ -164,6 +165,7 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
         window=config.window,
         multiplied=multiplier_of(query.element, key.element).type_name,
         element_bytes=key.element.bits / 8,
+        kernel=config.kernel,
     )
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hespas.errors import CostError, ProgramError, option
-from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
+from hespas.program.attrs import CallAttrs, CaseAttrs, KernelAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Function, Op, nested_ops
 from hespas.program.work import CustomCallCost, Work, summed
@@ -182,7 +182,7 @@ class _Opening:
             if rule is None:
                 found.extend(self._structured(op))
             elif op.kind != "return":
-                found.append(Leaf(op=op, work=_counted(op, rule)))
+                found.append(Leaf(op=op, work=_counted(op, rule), assumption=_by_bytes(op)))
         if len(found) > _MOST_OPERATIONS:
             raise CostError(f"calls open into more than {_MOST_OPERATIONS} operations")
         return tuple(found)
@@ -232,6 +232,16 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
         return rule(op)
     except (LookupError, ValueError) as error:
         raise CostError(f"its types do not fit together: {error}", location=op.location) from error
+
+
+def _by_bytes(op: Op) -> str:
+    """Return what is assumed of kernels that no rule knows; nothing of any other operation."""
+    if not isinstance(op.attrs, KernelAttrs) or op.attrs.is_known:
+        return ""
+    return (
+        f"{op.name} has no rule: it is priced as one kernel that reads its inputs and writes its "
+        "outputs once"
+    )
 
 
 def _unknown(op: Op) -> CostError:

@@ -97,10 +97,14 @@ class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FlashConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a call of FlashAttention says: its mask, and the keys of its window, 0 for all."""
+    """What a call of FlashAttention says: its mask, and the keys of its window, 0 for all.
+
+    ``kernel`` is the implementation where it is a certain one, as ``flash_attention_2``.
+    """
 
     is_causal: bool
     window: int = 0
+    kernel: str = ""
 
 
 class _Tile(msgspec.Struct, frozen=True):

@@ -291,7 +291,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     system: Annotated[str | None, _of("null where none is needed or given")]
     method: Annotated[str, _of("how computation is priced")]
     fidelity: Annotated[
-        Fidelity, _of("what is priced: compiled, fused, library or exported kernels")
+        Fidelity, _of("what is priced: compiled, fused, library, exported or recorded kernels")
     ]
     devices: int
     step_time_s: Annotated[

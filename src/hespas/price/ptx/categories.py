@@ -27,7 +27,7 @@ from hespas.price.kernel import (
     sides_of,
 )
 from hespas.price.ptx.terms import LINE_BYTES, ROUNDS_APART, SECTOR_BYTES, KernelTerms
-from hespas.program.attrs import DimensionAttrs, GatherAttrs, WindowAttrs
+from hespas.program.attrs import DimensionAttrs, GatherAttrs, KernelAttrs, WindowAttrs
 from hespas.program.kernels import KernelLaunch
 from hespas.program.operations.reduction import only_replaces
 from hespas.program.program import Op, Value, shape_of, size_of
@@ -236,6 +236,8 @@ def _longest_reduction(kernel: Kernel) -> Op:
 def warps_of_rows(kernel: Kernel) -> int:
     """Return the warps that reduce rows; a norm's kernel has none."""
     op = kernel.op
+    if isinstance(op.attrs, KernelAttrs):
+        return 0
     ends = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
     written = set(ends)
     if any(each.kind == "reduce" and written.isdisjoint(each.results) for each in kernel.inner):

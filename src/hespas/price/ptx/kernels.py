@@ -217,11 +217,17 @@ class KernelPricer:
         return leaf.work.bytes_moved + indexed_by(kernel_of(leaf.op), self.gpu).memory_bytes
 
     def read(self, leaf: Leaf) -> Reading:
-        """Read the kernel of an operation, or all that it launches."""
+        """Read the kernel of an operation, or all that it launches.
+
+        Of several configurations the fastest counts: who launches them times them first.
+        """
         instruction, moved = leaf.op.instruction, self.bytes_moved(leaf)
         launches = self._launches.get(instruction, ()) if instruction else ()
         if len(launches) <= 1:
             return self._read(leaf, moved, launches[0] if launches else None)
+        if len({each.configuration for each in launches}) == len(launches):
+            readings = [self._read(leaf, moved, launch) for launch in launches]
+            return min(readings, key=self.time_s)
         times = Counter((each.kernel, each.grid, each.block) for each in launches)
         first = {(each.kernel, each.grid, each.block): each for each in launches}
         return _together([(self._read(leaf, moved, first[key]), times[key]) for key in times])

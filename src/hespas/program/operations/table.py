@@ -8,6 +8,7 @@ from types import MappingProxyType
 from hespas.program.operations import (
     contraction,
     elementwise,
+    launched,
     libraries,
     movement,
     reduction,
@@ -31,6 +32,7 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
         (
             contraction.TRAITS,
             elementwise.TRAITS,
+            launched.TRAITS,
             libraries.TRAITS,
             libraries.RANDOM_TRAITS,
             libraries.SORTING_TRAITS,

@@ -67,6 +67,8 @@ class Category(Enum):
     """One kernel of many operations."""
     CUSTOM_CALL = "custom call"
     """Calls a kernel by its name."""
+    KERNEL = "kernel"
+    """Launches kernels that are known by the bytes that they move."""
     UNKNOWN = "unknown"
 
 

@@ -1,0 +1,345 @@
+"""Calls of libraries: products by cuBLAS, attention by FlashAttention and cuDNN, convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from hespas.errors import UnsupportedError
+from hespas.program.attrs import (
+    CONVOLUTION_BACKWARD_FILTER,
+    CONVOLUTION_BACKWARD_INPUT,
+    CONVOLUTION_FORWARD,
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    Attrs,
+    ConvolutionAttrs,
+    CustomCallAttrs,
+    DotAttrs,
+)
+from hespas.program.recorded import Operation, RecordedTensor
+
+_EXACT = ("HIGHEST", "HIGHEST")
+Tensors = tuple[RecordedTensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is launched, as a `Program` has it: ``kind`` and ``dialect`` are an operation's."""
+
+    kind: str
+    attrs: Attrs
+    operands: Tensors
+    results: Tensors
+    dialect: str = "stablehlo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What torch lets products of f32 be: those of tf32 where it may."""
+
+    has_tf32_products: bool = False
+    has_tf32_convolutions: bool = True
+
+
+def calls_of(operation: Operation, settings: Settings) -> tuple[Launch, ...]:
+    """Return the library's calls that an operation is; empty for one of torch's own kernels.
+
+    Raises `UnsupportedError` for tensors that don't fit the operation.
+    """
+    rule = _RULES.get(operation.name.partition(".")[0])
+    if rule is None:
+        return ()
+    try:
+        return tuple(rule(operation, settings))
+    except (IndexError, ValueError) as error:
+        raise UnsupportedError(
+            f"{operation.name} has other tensors than its schema",
+            location=operation.place,
+            hint="record it with the version of hespas that reads it",
+        ) from error
+
+
+def _custom(target: str, config: Mapping[str, object]) -> CustomCallAttrs:
+    text = msgspec.json.encode(config).decode() if config else ""
+    return CustomCallAttrs(target=target, backend_config=text, called_functions=())
+
+
+def _is_exact(tensor: RecordedTensor, settings: Settings) -> bool:
+    return tensor.dtype == "float32" and not settings.has_tf32_products
+
+
+def _gemm(
+    operation: Operation,
+    factors: Tensors,
+    settings: Settings,
+    *,
+    batch: int = 0,
+    addend: Tensors = (),
+    is_small: bool = False,
+) -> Iterator[Launch]:
+    """Yield a product whose last two dimensions are rows and columns."""
+    left, right = factors
+    numbers: dict[str, object] = {
+        "lhs_contracting_dimensions": [batch + 1],
+        "rhs_contracting_dimensions": [batch],
+        "lhs_batch_dimensions": list(range(batch)),
+        "rhs_batch_dimensions": list(range(batch)),
+    }
+    is_bias = any(len(each.shape) == 1 for each in addend)
+    config: dict[str, object] = {
+        "dot_dimension_numbers": numbers,
+        "epilogue": "BIAS" if is_bias else "DEFAULT",
+        "beta": float(bool(addend) and not is_bias),
+    }
+    if _is_exact(left, settings):
+        config["precision_config"] = {"operand_precision": _EXACT}
+    target = "__cublas$lt$matmul$f8" if is_small else "__cublas$gemm"
+    target = "__cublas$lt$matmul" if is_bias and not is_small else target
+    yield Launch(
+        kind="custom_call",
+        attrs=_custom(target, {"gemm_backend_config": config}),
+        operands=(left, right, *addend),
+        results=operation.outputs[:1],
+    )
+
+
+def _product(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """``mm`` and ``bmm``; an output among the inputs comes last."""
+    left, right = operation.inputs[:2]
+    return _gemm(operation, (left, right), settings, batch=len(left.shape) - 2)
+
+
+def _added_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """``addmm`` and ``baddbmm``: the addend comes first."""
+    addend, left, right = operation.inputs[:3]
+    batch = len(left.shape) - 2
+    return _gemm(operation, (left, right), settings, batch=batch, addend=(addend,))
+
+
+def _scaled_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """``_scaled_mm``: scales, of a tensor, rows or blocks, follow the factors."""
+    left, right, *scales = operation.inputs
+    bias = tuple(each for each in scales if each.shape == right.shape[1:])[:1]
+    is_bias = bool(bias) and bias[0].dtype in {"bfloat16", "float16"}
+    addend = bias if is_bias else ()
+    return _gemm(operation, (left, right), settings, addend=addend, is_small=True)
+
+
+_TWO, _THREE = 2, 3
+
+
+def _grouped_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """``_grouped_mm``: offsets divide rows, columns, or what is summed over, among groups."""
+    left, right, *others = operation.inputs
+    offsets = next(each for each in others if each.dtype == "int32")
+    precision = _EXACT if _is_exact(left, settings) else ()
+    match len(left.shape), len(right.shape):
+        case (2, 3):
+            operands = (left, right, offsets)
+            attrs = _grouped(lhs_contracting=1, rhs_contracting=1, ragged=0, precision=precision)
+        case (2, 2):
+            operands = (left, right, offsets)
+            attrs = _grouped(
+                lhs_contracting=1,
+                rhs_contracting=0,
+                ragged=1,
+                precision=precision,
+                is_divided=True,
+            )
+        case (3, 2):
+            operands = (right, left, offsets)
+            attrs = _grouped(lhs_contracting=0, rhs_contracting=2, ragged=1, precision=precision)
+        case _:
+            yield from _gemm(operation, (left, right), settings, batch=1)
+            return
+    yield Launch(kind="ragged_dot", attrs=attrs, operands=operands, results=operation.outputs[:1])
+
+
+def _grouped(
+    *,
+    lhs_contracting: int,
+    rhs_contracting: int,
+    ragged: int,
+    precision: tuple[str, ...],
+    is_divided: bool = False,
+) -> DotAttrs:
+    return DotAttrs(
+        lhs_batching=(),
+        rhs_batching=(),
+        lhs_contracting=(lhs_contracting,),
+        rhs_contracting=(rhs_contracting,),
+        precision=precision,
+        ragged=ragged,
+        is_divided=is_divided,
+    )
+
+
+def _by_length(tensor: RecordedTensor) -> RecordedTensor:
+    """Return a tensor of (batch, heads, length, size) as one of (batch, length, heads, size)."""
+    batch, heads, length, size = tensor.shape
+    outer, middle, inner, fastest = tensor.strides
+    return msgspec.structs.replace(
+        tensor, shape=(batch, length, heads, size), strides=(outer, inner, middle, fastest)
+    )
+
+
+def _is_causal(operation: Operation) -> bool:
+    mask = operation.arguments.get("custom_mask_type")
+    return bool(operation.arguments.get("is_causal")) or mask in (1, 2)
+
+
+def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], Iterator[Launch]]:
+    """Return the rule of FlashAttention or of a kernel with its arguments, by its ``version``.
+
+    ``by_heads`` says that arrays are (batch, heads, length, size).
+    """
+
+    def call(operation: Operation, _settings: Settings) -> Iterator[Launch]:
+        is_backward = "backward" in operation.name
+        arrays = operation.inputs[is_backward:]
+        if any(len(each.shape) != 4 for each in arrays[:3]):
+            raise UnsupportedError(
+                f"{operation.name} of packed sequences has no model",
+                location=operation.place,
+                hint="give sequences of equal length, as tensors of four dimensions",
+            )
+        query, key, value = map(_by_length, arrays[:3]) if by_heads else arrays[:3]
+        if is_backward:
+            operands = (query, key, value, *operation.inputs[4:6], operation.inputs[0])
+            results = operation.outputs[:3]
+        else:
+            operands, results = (query, key, value), operation.outputs[:2]
+        config: dict[str, object] = {"is_causal": _is_causal(operation), "kernel": version}
+        window = operation.arguments.get("window_size_left")
+        if isinstance(window, int) and window > 0:
+            config["window"] = window + 1
+        yield Launch(
+            kind="custom_call",
+            attrs=_custom(
+                FLASH_BACKWARD if is_backward else FLASH_FORWARD,
+                {"flash_attention_config": config},
+            ),
+            operands=operands,
+            results=results,
+        )
+
+    return call
+
+
+def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
+    """``_scaled_dot_product_cudnn_attention``: arrays are (batch, heads, length, size)."""
+    is_backward = "backward" in operation.name
+    query, key, value, *others = operation.inputs[is_backward:]
+    scores = (*query.shape[:3], key.shape[2])
+    bias = [each for each in others if each.shape == scores]
+    target = f"__cudnn$fmha{'ScaleBias' if bias else ''}Softmax{'Backward' * is_backward}"
+    config = {
+        "intermediate_tensor_shape": {"dimensions": scores},
+        "mask_type": "CAUSAL" if _is_causal(operation) else "NO_MASK",
+    }
+    operands = (query, key, value, *bias[:1])
+    if is_backward:
+        operands = (*operands, *others[:2], operation.inputs[0])
+    yield Launch(
+        kind="custom_call",
+        attrs=_custom(target, {"cudnn_fmha_backend_config": config}),
+        operands=operands,
+        results=operation.outputs[: 3 if is_backward else 2],
+    )
+
+
+def _integers(operation: Operation, name: str, rank: int, default: int) -> tuple[int, ...]:
+    listed = operation.arguments.get(name, (default,))
+    numbers = listed if isinstance(listed, tuple) else (listed,)
+    found = tuple([each for each in numbers if isinstance(each, int)]) or (default,)
+    return found * rank if len(found) == 1 else found
+
+
+def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bool) -> Attrs:
+    """Return the forward convolution of arrays (batch, features, places) by (out, in, window)."""
+    rank = len(image.shape) - 2
+    spatial = tuple(range(2, 2 + rank))
+    groups = operation.arguments.get("groups", 1)
+    if operation.arguments.get("transposed"):
+        raise UnsupportedError(
+            "a transposed convolution has no model",
+            location=operation.place,
+            hint="upsample before a convolution",
+        )
+    return ConvolutionAttrs(
+        input_batch=0,
+        input_feature=1,
+        input_spatial=spatial,
+        kernel_input_feature=1,
+        kernel_output_feature=0,
+        kernel_spatial=spatial,
+        output_batch=0,
+        output_feature=1,
+        output_spatial=spatial,
+        strides=_integers(operation, "stride", rank, 1),
+        padding=tuple([(pad, pad) for pad in _integers(operation, "padding", rank, 0)]),
+        lhs_dilation=(1,) * rank,
+        rhs_dilation=_integers(operation, "dilation", rank, 1),
+        feature_group_count=groups if isinstance(groups, int) else 1,
+        batch_group_count=1,
+        precision=_EXACT if exact else (),
+    )
+
+
+def _convolved(target: str, attrs: Attrs, operands: Tensors, made: RecordedTensor) -> Launch:
+    window = attrs if isinstance(attrs, ConvolutionAttrs) else None
+    call = CustomCallAttrs(
+        target=target,
+        backend_config="",
+        called_functions=(),
+        convolution=window,
+        precision=() if window is None else window.precision,
+    )
+    return Launch(kind="custom_call", attrs=call, operands=operands, results=(made,))
+
+
+def _convolution(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    image, kernel = operation.inputs[:2]
+    exact = image.dtype == "float32" and not settings.has_tf32_convolutions
+    attrs = _convolution_attrs(operation, image, exact=exact)
+    yield _convolved(CONVOLUTION_FORWARD, attrs, (image, kernel), operation.outputs[0])
+
+
+def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """Yield a call for the image's gradient and one for the kernel's, where they are made."""
+    gradient, image, kernel = operation.inputs[:3]
+    exact = image.dtype == "float32" and not settings.has_tf32_convolutions
+    attrs = _convolution_attrs(operation, image, exact=exact)
+    for made in operation.outputs:
+        if made.shape == image.shape:
+            yield _convolved(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), made)
+        elif made.shape == kernel.shape:
+            yield _convolved(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), made)
+
+
+_FLASH_2, _EFFICIENT = "flash_attention_2", "memory_efficient"
+_RULES: Mapping[str, Callable[[Operation, Settings], Iterator[Launch]]] = {
+    "aten::mm": _product,
+    "aten::bmm": _product,
+    "aten::addmm": _added_product,
+    "aten::baddbmm": _added_product,
+    "aten::_scaled_mm": _scaled_product,
+    "aten::_grouped_mm": _grouped_product,
+    "aten::_scaled_grouped_mm": _grouped_product,
+    "aten::_scaled_dot_product_flash_attention": _flash(_FLASH_2, by_heads=True),
+    "aten::_scaled_dot_product_flash_attention_backward": _flash(_FLASH_2, by_heads=True),
+    "aten::_flash_attention_forward": _flash(_FLASH_2, by_heads=False),
+    "aten::_flash_attention_backward": _flash(_FLASH_2, by_heads=False),
+    "aten::_scaled_dot_product_efficient_attention": _flash(_EFFICIENT, by_heads=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": _flash(_EFFICIENT, by_heads=True),
+    "aten::_efficient_attention_forward": _flash(_EFFICIENT, by_heads=False),
+    "aten::_efficient_attention_backward": _flash(_EFFICIENT, by_heads=False),
+    "aten::_scaled_dot_product_cudnn_attention": _cudnn,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn,
+    "aten::convolution": _convolution,
+    "aten::cudnn_convolution": _convolution,
+    "aten::convolution_backward": _convolution_gradients,
+}

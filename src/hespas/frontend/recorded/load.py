@@ -1,0 +1,302 @@
+"""Read a recorded step as the program of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec
+
+from hespas.errors import HespasError, ProgramError, UnsupportedError
+from hespas.frontend.overrides import Loaded, UsedOverrides
+from hespas.frontend.recorded.groups import groups_of_all
+from hespas.frontend.recorded.libraries import Launch, Settings, Tensors, calls_of
+from hespas.frontend.recorded.tensors import sizes_of, type_of
+from hespas.frontend.recorded.traffic import kernels_of
+from hespas.program.attrs import NO_ATTRS, Attrs, CollectiveAttrs, EventAttrs, KernelAttrs
+from hespas.program.groups import GroupMode
+from hespas.program.kernels import CompiledKernels, KernelLaunch
+from hespas.program.program import Block, Function, Op, Program, Value, Whole
+from hespas.program.recorded import (
+    RECORDED_FORMAT,
+    Call,
+    CollectiveCall,
+    HostWait,
+    KernelCall,
+    Operation,
+    RecordedKernel,
+    RecordedStep,
+    RecordedTensor,
+    RecordEvent,
+    WaitEvent,
+    decode_recorded,
+)
+
+_COLLECTIVES = {
+    "all_gather": "all_gather",
+    "all_reduce": "all_reduce",
+    "all_to_all": "all_to_all",
+    "broadcast": "collective_broadcast",
+    "reduce_scatter": "reduce_scatter",
+}
+
+
+def read_recorded(source: bytes, *, name: str) -> Loaded:
+    """Return the program of a recorded step; ``name`` stands in messages.
+
+    Raises `ProgramError` for a file that is no such step, and `UnsupportedError`, naming the call,
+    for what has no model.
+    """
+    try:
+        step = decode_recorded(source)
+    except msgspec.DecodeError as error:
+        raise ProgramError(
+            f"is no {RECORDED_FORMAT}: {error}",
+            location=name,
+            hint="record it with the version of hespas that reads it",
+        ) from error
+    if step.world_size < 1 or not 0 <= step.rank < step.world_size:
+        raise ProgramError(f"rank {step.rank} of {step.world_size} is none", location=name)
+    return Loaded(program=_program(step, name), used=UsedOverrides())
+
+
+def _program(step: RecordedStep, name: str) -> Program:
+    reader = _Reader(step=step)
+    for call in step.calls:
+        try:
+            reader.add(call)
+        except HespasError as error:
+            error.location = error.location or _place(call)
+            raise
+    end = Op(dialect="func", kind="return", operands=(), results=(), attrs=NO_ATTRS)
+    body = Block(arguments=tuple(reader.arguments), operations=(*reader.operations, end))
+    mesh = step.mesh or ((("rank", step.world_size),) if step.world_size > 1 else ())
+    return Program(
+        functions={"main": Function(name="main", body=body)},
+        replicas=1,
+        partitions=step.world_size,
+        source=name,
+        module_name=step.name,
+        assumptions=step.notes,
+        is_scheduled=True,
+        is_recorded=True,
+        kernels=reader.kernels(),
+        compiled_for=step.target,
+        compiler_versions=step.versions,
+        whole=Whole(mesh=mesh, tokens=step.tokens),
+    )
+
+
+def _place(call: Call) -> str:
+    return "" if isinstance(call, RecordEvent | WaitEvent) else call.place
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """The operations of the calls so far.
+
+    ``values`` has what was written last of each tensor; what nobody wrote is an argument.
+    """
+
+    step: RecordedStep
+    operations: list[Op] = field(default_factory=list[Op])
+    arguments: list[Value] = field(default_factory=list[Value])
+    values: dict[RecordedTensor, Value] = field(default_factory=dict[RecordedTensor, Value])
+    launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
+    _named: dict[str, RecordedKernel] = field(default_factory=dict[str, RecordedKernel])
+    settings: Settings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._named = {kernel.name: kernel for kernel in self.step.kernels}
+        chosen = self.step.settings
+        self.settings = Settings(
+            has_tf32_products=bool(chosen.get("matmul_allow_tf32", False)),
+            has_tf32_convolutions=bool(chosen.get("cudnn_allow_tf32", True)),
+        )
+
+    def add(self, call: Call) -> None:
+        """Append what a call launches."""
+        match call:
+            case Operation():
+                self._operation(call)
+            case KernelCall():
+                self._kernel(call)
+            case CollectiveCall():
+                self._collective(call)
+            case RecordEvent():
+                self._event("record_event", call.stream, call.event)
+            case WaitEvent():
+                self._event("wait_event", call.stream, call.event)
+            case HostWait():
+                pass
+            case _:
+                assert_never(call)
+
+    def kernels(self) -> CompiledKernels | None:
+        """Return the PTX of the kernels that are launched; None without any."""
+        if not self.launches:
+            return None
+        ptx = {
+            _configuration(kernel.name, number): each.ptx
+            for kernel in self.step.kernels
+            for number, each in enumerate(kernel.configurations)
+        }
+        return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
+
+    def _operation(self, call: Operation) -> None:
+        calls = calls_of(call, self.settings)
+        for each in calls:
+            self._append(call, each)
+        attrs = None if calls else kernels_of(call)
+        if attrs is not None:
+            name = call.name.removesuffix(".default")
+            self._append(call, _own(name, attrs, call.inputs, call.outputs))
+
+    def _kernel(self, call: KernelCall) -> None:
+        kernel = self._named.get(call.kernel)
+        if kernel is None or len(kernel.configurations) != len(call.grids):
+            has = "is not among its kernels" if kernel is None else "has other configurations"
+            raise ProgramError(f"the record launches {call.kernel}, which {has}")
+        attrs = KernelAttrs(
+            bytes_read=sizes_of(call.reads),
+            bytes_written=sizes_of(call.writes),
+            label=_triton_label(call.kernel),
+            kernel=call.kernel,
+            grids=call.grids,
+            is_reduction=call.kernel.startswith(_REDUCTIONS),
+        )
+        launch = _own(f"triton::{call.kernel}", attrs, call.reads, call.writes)
+        op = self._append(call, launch)
+        for number, (each, grid) in enumerate(zip(kernel.configurations, call.grids, strict=True)):
+            self.launches.append(
+                KernelLaunch(
+                    instruction=op.instruction,
+                    kernel=_configuration(kernel.name, number),
+                    grid=grid,
+                    block=(each.threads, 1, 1),
+                    shared_memory_bytes=each.shared_memory_bytes,
+                    configuration=number,
+                )
+            )
+
+    def _collective(self, call: CollectiveCall) -> None:
+        if call.kind == "barrier":
+            return
+        kind = _COLLECTIVES.get(call.kind)
+        if kind is None:
+            raise UnsupportedError(
+                f"a {call.kind} to or from another stage has no model in the record of one rank",
+                hint="record a step without pipeline stages",
+            )
+        groups = groups_of_all(call.ranks, world_size=self.step.world_size)
+        attrs = CollectiveAttrs(
+            groups=groups,
+            mode=GroupMode.CROSS_PARTITION,
+            channel=None,
+            dimension=0,
+            imbalance=_imbalance(call),
+        )
+        kind = "ragged_all_to_all" if call.splits and kind == "all_to_all" else kind
+        self._append(
+            call, Launch(kind=kind, attrs=attrs, operands=call.inputs, results=call.outputs)
+        )
+
+    def _event(self, kind: str, stream: int, event: int) -> None:
+        self.operations.append(
+            Op(
+                dialect="",
+                kind=kind,
+                operands=(),
+                results=(),
+                attrs=EventAttrs(event=event),
+                stream=stream,
+            )
+        )
+
+    def _append(self, call: Operation | KernelCall | CollectiveCall, launch: Launch) -> Op:
+        name = call.kind if isinstance(call, CollectiveCall) else _short(call)
+        op = Op(
+            dialect=launch.dialect,
+            kind=launch.kind,
+            operands=tuple(map(self._read, launch.operands)),
+            results=tuple(map(self._written, launch.results)),
+            attrs=launch.attrs,
+            source_location=call.place,
+            scope=_scope(call.phase, call.scope, name),
+            instruction=f"{name}.{len(self.operations)}",
+            stream=call.stream,
+        )
+        self.operations.append(op)
+        return op
+
+    def _read(self, tensor: RecordedTensor) -> Value:
+        value = self.values.get(tensor)
+        if value is None:
+            value = self._written(tensor)
+            self.arguments.append(value)
+        return value
+
+    def _written(self, tensor: RecordedTensor) -> Value:
+        self.values[tensor] = value = Value(type=type_of(tensor))
+        return value
+
+
+def _own(kind: str, attrs: Attrs, operands: Tensors, results: Tensors) -> Launch:
+    return Launch(kind=kind, attrs=attrs, operands=operands, results=results, dialect="")
+
+
+def _short(call: Operation | KernelCall) -> str:
+    """Return the name of an operation without its library and overload."""
+    if isinstance(call, KernelCall):
+        return call.kernel
+    return call.name.rpartition("::")[2].partition(".")[0]
+
+
+def _configuration(kernel: str, number: int) -> str:
+    return f"{kernel}.{number}"
+
+
+_REDUCTIONS = ("triton_red_", "triton_per_")
+_LABELS = {
+    "triton_poi_": "Triton, pointwise",
+    "triton_red_": "Triton, reduction",
+    "triton_per_": "Triton, reduction",
+    "triton_for_": "Triton, foreach",
+    "triton_tem_": "Triton, template",
+}
+
+
+def _triton_label(kernel: str) -> str:
+    named = (label for start, label in _LABELS.items() if kernel.startswith(start))
+    return next(named, "Triton")
+
+
+def _imbalance(call: CollectiveCall) -> float:
+    """Return what goes to the rank that gets most of an uneven all-to-all, over an even share."""
+    if not call.splits or not sum(call.splits):
+        return 1.0
+    return max(call.splits) * len(call.splits) / sum(call.splits)
+
+
+def _scope(phase: str, scope: str, name: str) -> str:
+    """Return a name stack of the phase, the modules, and the operation.
+
+    >>> _scope("backward", "layers.3.attention.wq", "mm")
+    'torch.backward/layers.3/attention/wq/mm'
+    """
+    return "/".join([f"torch.{phase or 'step'}", *_modules(scope), name])
+
+
+def _modules(scope: str) -> Iterator[str]:
+    """Yield the modules of a path; a number belongs to the list before it."""
+    name = ""
+    for part in filter(None, scope.split(".")):
+        if part.isdecimal() and name:
+            name = f"{name}.{part}"
+            continue
+        if name:
+            yield name
+        name = part
+    if name:
+        yield name

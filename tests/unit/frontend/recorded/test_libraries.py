@@ -1,0 +1,171 @@
+"""Products, attention and convolutions of recorded steps are calls of libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+
+from hespas.errors import UnsupportedError
+from hespas.frontend.load import load_per_device
+from hespas.program.program import Op
+from hespas.program.recorded import (
+    Operation,
+    RecordedStep,
+    RecordedTensor,
+    Scalar,
+    encode_recorded,
+)
+from hespas.work.attention import attentions
+from hespas.work.convolution import Direction, convolutions
+from hespas.work.gemm import gemms, grouped_gemms
+from recorded_steps import Recorder, rows
+
+CAUSAL = {"is_causal": True}
+
+
+def tensor(storage: int, *shape: int, dtype: str = "bfloat16") -> RecordedTensor:
+    """Return a dense tensor of a storage."""
+    return RecordedTensor(storage=storage, shape=shape, strides=rows(shape), dtype=dtype)
+
+
+def operations(
+    name: str,
+    inputs: tuple[RecordedTensor, ...],
+    *outputs: RecordedTensor,
+    settings: Mapping[str, Scalar] = MappingProxyType({}),
+    arguments: Mapping[str, Scalar | tuple[Scalar, ...]] = MappingProxyType({}),
+) -> tuple[Op, ...]:
+    """Return the operations of a call of one."""
+    call = Operation(
+        name=name, inputs=inputs, outputs=outputs, arguments=dict(arguments), place="a.py:3"
+    )
+    step = RecordedStep(
+        name="step",
+        target="sm_90a",
+        world_size=1,
+        calls=(call,),
+        storages=(),
+        settings=dict(settings),
+    )
+    program = load_per_device(encode_recorded(step), name="step.json").program
+    return program.main.body.operations[:-1]
+
+
+def test_products_have_their_sizes_and_addends() -> None:
+    left, right, made = tensor(0, 64, 32), tensor(1, 32, 48), tensor(2, 64, 48)
+    (op,) = operations("aten::mm.default", (left, right), made)
+    (product,) = gemms(op)
+    assert (product.m, product.k, product.n, product.multiplied) == (64, 32, 48, "bf16")
+    (op,) = operations("aten::addmm.default", (tensor(3, 48), left, right), made)
+    assert gemms(op)[0].epilogue == "BIAS"
+    (op,) = operations("aten::addmm.default", (made, left, right), made)
+    assert gemms(op)[0].has_addend
+    batched = (tensor(0, 5, 64, 32), tensor(1, 5, 32, 48))
+    (op,) = operations("aten::bmm.default", batched, tensor(2, 5, 64, 48))
+    assert gemms(op)[0].batch == 5
+
+
+def test_products_of_f32_are_exact_unless_torch_may_use_tf32() -> None:
+    both = (tensor(0, 64, 32, dtype="float32"), tensor(1, 32, 48, dtype="float32"))
+    made = tensor(2, 64, 48, dtype="float32")
+    (op,) = operations("aten::mm.default", both, made)
+    assert gemms(op)[0].multiplied == "f32_highest"
+    (op,) = operations("aten::mm.default", both, made, settings={"matmul_allow_tf32": True})
+    assert gemms(op)[0].multiplied == "tf32"
+
+
+def test_scaled_products_multiply_8_bits() -> None:
+    left = tensor(0, 64, 32, dtype="float8_e4m3fn")
+    right = RecordedTensor(storage=1, shape=(32, 48), strides=(1, 32), dtype="float8_e4m3fn")
+    scale = tensor(2, dtype="float32")
+    (op,) = operations("aten::_scaled_mm.default", (left, right, scale, scale), tensor(3, 64, 48))
+    assert gemms(op)[0].multiplied == "f8E4M3FN"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "made", "expected"),
+    [
+        ((640, 32), (4, 32, 48), (640, 48), (48, 32, False)),
+        ((32, 640), (640, 48), (4, 32, 48), (48, 32, True)),
+        ((4, 48, 32), (32, 640), (48, 640), (48, 32, False)),
+    ],
+)
+def test_grouped_products(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    made: tuple[int, ...],
+    expected: tuple[int, int, bool],
+) -> None:
+    inputs = (tensor(0, *left), tensor(1, *right), tensor(2, 4, dtype="int32"))
+    (op,) = operations("aten::_grouped_mm.default", inputs, tensor(3, *made))
+    (grouped,) = grouped_gemms(op)
+    assert (grouped.n, grouped.k, grouped.is_divided) == expected
+    assert sum(grouped.group_rows) == 640
+    assert grouped.groups == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"),
+    [
+        ("flash_attention", "flash_attention_2"),
+        ("efficient_attention", "memory_efficient"),
+        ("cudnn_attention", ""),
+    ],
+)
+def test_attention_forward_and_backward(kind: str, kernel: str) -> None:
+    query, key = tensor(0, 2, 32, 8192, 128), tensor(1, 2, 8, 8192, 128)
+    statistics = tensor(4, 2, 32, 8192, dtype="float32")
+    name = f"aten::_scaled_dot_product_{kind}"
+    (op,) = operations(f"{name}.default", (query, key, key), query, statistics, arguments=CAUSAL)
+    (forward,) = attentions(op)
+    assert (forward.batch, forward.heads, forward.key_heads) == (2, 32, 8)
+    assert (forward.query_length, forward.key_length, forward.head_size) == (8192, 8192, 128)
+    assert forward.is_causal
+    assert not forward.is_backward
+    assert forward.kernel == kernel
+    inputs = (query, query, key, key, query, statistics)
+    (op,) = operations(f"{name}_backward.default", inputs, query, key, key, arguments=CAUSAL)
+    (backward,) = attentions(op)
+    assert backward.is_backward
+    assert backward.flops == pytest.approx(2.5 * forward.flops)
+
+
+def test_packed_sequences_are_refused_by_name() -> None:
+    packed = tensor(0, 16384, 32, 128)
+    with pytest.raises(UnsupportedError, match="packed sequences") as error:
+        operations("aten::_flash_attention_forward.default", (packed, packed, packed), packed)
+    assert error.value.location == "a.py:3"
+
+
+def test_convolutions_of_all_directions_do_the_same_products() -> None:
+    image, kernel = tensor(0, 8, 64, 56, 56), tensor(1, 128, 64, 3, 3)
+    made = tensor(2, 8, 128, 28, 28)
+    window: dict[str, Scalar | tuple[Scalar, ...]] = {"stride": (2, 2), "padding": (1, 1)}
+    (op,) = operations("aten::convolution.default", (image, kernel), made, arguments=window)
+    (forward,) = convolutions(op)
+    both = operations(
+        "aten::convolution_backward.default", (made, image, kernel), image, kernel, arguments=window
+    )
+    found = [convolutions(each)[0] for each in both]
+    assert [each.direction for each in found] == [
+        Direction.BACKWARD_INPUT,
+        Direction.BACKWARD_FILTER,
+    ]
+    assert {each.products for each in found} == {forward.products}
+
+
+def test_a_transposed_convolution_is_refused() -> None:
+    image, kernel = tensor(0, 8, 64, 28, 28), tensor(1, 64, 128, 2, 2)
+    arguments = {"transposed": True}
+    made = tensor(2, 8, 128, 56, 56)
+    with pytest.raises(UnsupportedError, match="transposed"):
+        operations("aten::convolution.default", (image, kernel), made, arguments=arguments)
+
+
+def test_tensors_that_do_not_fit_their_operation_are_an_error() -> None:
+    step = Recorder()
+    step.operation("aten::mm.default", (step.tensor(8, 8),))
+    with pytest.raises(UnsupportedError, match="other tensors than its schema"):
+        load_per_device(encode_recorded(step.step()), name="step.json")

@@ -1,0 +1,150 @@
+"""A recorded step becomes a program, and a prediction."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from hespas import predict
+from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.load import load_per_device
+from hespas.prediction.result import Prediction
+from hespas.program.attrs import KernelAttrs
+from hespas.program.program import Program
+from hespas.program.recorded import RecordedStep, encode_recorded
+from hespas.program.scopes import Phase, read_scope
+from hespas.split.flatten import split_scheduled
+from hespas.split.regions import Collective
+from hespas.work.gemm import gemms
+from recorded_steps import COMPUTE, Recorder, sharded_layers
+
+
+def loaded(step: RecordedStep) -> Program:
+    """Return the program of a step."""
+    return load_per_device(encode_recorded(step), name="step.json").program
+
+
+def predicted(step: RecordedStep, cluster: str = "8xH100_80GB") -> Prediction:
+    """Predict a step on a cluster."""
+    return predict(loaded(step), cluster=cluster, model="hespas")
+
+
+def test_a_step_is_a_scheduled_program_with_phases_and_modules() -> None:
+    program = loaded(sharded_layers(layers=2))
+    assert program.fidelity == "recorded"
+    assert program.declared_devices == 8
+    products = [gemms(op)[0] for op in program.main.body.operations if gemms(op)]
+    assert {(each.m, each.n, each.k) for each in products} == {
+        (8192, 4096, 4096),
+        (4096, 4096, 8192),
+    }
+    named = [read_scope(op.scope) for op in program.main.body.operations if gemms(op)]
+    assert {each.phase for each in named} == {Phase.FORWARD, Phase.BACKWARD}
+    assert named[0].path == ("layers.0", "wq")
+    assert program.main.body.operations[2].source_location == ""
+
+
+def test_streams_wait_for_events_alone() -> None:
+    step = Recorder()
+    given = step.tensor(1024, 1024)
+    step.product(given, given)
+    whole = step.tensor(8192, 1024)
+    done = step.collective("all_gather", given, whole)
+    step.product(given, given)
+    step.wait(done)
+    step.product(given, given)
+    graph = split_scheduled(loaded(step.step()))
+    first, gather, beside, after = graph.regions
+    assert isinstance(gather, Collective)
+    assert graph.producers == ((), (first.id,), (first.id,), (gather.id, beside.id))
+    assert after.id == 3
+
+
+def test_a_collective_hides_behind_computation_that_does_not_wait_for_it() -> None:
+    def step(*, waits_at_once: bool) -> RecordedStep:
+        recorder = Recorder()
+        given = recorder.tensor(8192, 8192)
+        whole = recorder.tensor(8192, 8192)
+        done = recorder.collective("all_gather", recorder.tensor(1024, 8192), whole)
+        if waits_at_once:
+            recorder.wait(done)
+        recorder.product(given, given)
+        recorder.wait(done)
+        recorder.product(given, whole)
+        return recorder.step()
+
+    hidden, exposed = predicted(step(waits_at_once=False)), predicted(step(waits_at_once=True))
+    assert hidden.exposed_communication_s < 1e-9 < exposed.exposed_communication_s
+    assert exposed.step_time_s == pytest.approx(
+        hidden.step_time_s + exposed.exposed_communication_s, rel=1e-6
+    )
+
+
+def test_an_operation_that_no_rule_knows_is_assumed_to_move_its_tensors_once() -> None:
+    step = Recorder()
+    given, made = step.tensor(4096, 4096), step.tensor(4096, 4096)
+    step.operation("mylib::strange.default", (given,), made)
+    prediction = predicted(step.step())
+    assert any("mylib::strange" in each for each in prediction.assumptions)
+    (op,) = [op for op in loaded(step.step()).main.body.operations if op.kind.startswith("mylib")]
+    assert isinstance(op.attrs, KernelAttrs)
+    assert op.attrs.bytes_read == op.attrs.bytes_written == 2 * 4096 * 4096
+
+
+def test_kernels_of_another_stream_take_the_device_one_at_a_time() -> None:
+    step = Recorder()
+    given = step.tensor(4096, 4096)
+    made = step.product(given, given)
+    step.operation("aten::relu.default", (given,), step.tensor(4096, 4096), stream=3)
+    step.operation("aten::relu.default", (made,), step.tensor(4096, 4096), stream=COMPUTE)
+    prediction = predicted(step.step())
+    assert prediction.step_time_s == pytest.approx(prediction.compute_s)
+
+
+def test_an_irregular_group_names_its_call() -> None:
+    step = Recorder()
+    shard, whole = step.tensor(8), step.tensor(24)
+    step.collective("all_gather", shard, whole, ranks=(0, 1, 3))
+    with pytest.raises(UnsupportedError, match=r"ranks \[0, 1, 3\]"):
+        loaded(step.step())
+
+
+def test_a_pipeline_stage_is_refused() -> None:
+    step = Recorder()
+    step.collective("send", step.tensor(8), step.tensor(8), ranks=(0, 1))
+    with pytest.raises(UnsupportedError, match="pipeline stages"):
+        loaded(step.step())
+
+
+def test_a_damaged_record_is_an_error_with_its_place() -> None:
+    content = encode_recorded(sharded_layers())
+    with pytest.raises(ProgramError, match="is no hespas recorded step") as error:
+        load_per_device(content[:-5], name="step.json")
+    assert error.value.location == "step.json"
+
+
+def test_equal_records_give_equal_figures() -> None:
+    step = sharded_layers()
+    again = msgspec.structs.replace(step)
+    assert encode_recorded(step) == encode_recorded(again)
+    assert predicted(step).step_time_s == predicted(again).step_time_s
+
+
+def test_no_step_is_faster_than_its_products_at_peak_and_its_bytes_at_bandwidth() -> None:
+    prediction = predicted(sharded_layers())
+    device = prediction.device
+    assert device is not None
+    total = prediction.estimates.total.total
+    floor_s = max(
+        total.flops / device.rate("bf16"), total.bytes_moved / device.memory_bandwidth_bytes_per_s
+    )
+    assert prediction.step_time_s > floor_s
+
+
+def test_collectives_of_one_stream_keep_their_order() -> None:
+    graph = split_scheduled(loaded(sharded_layers()))
+    collectives = [each.id for each in graph.regions if isinstance(each, Collective)]
+    for before, after in pairwise(collectives):
+        assert before in graph.producers[after]
