@@ -63,7 +63,7 @@ def predict(
     from hespas.prediction import composition
     from hespas.program.program import Program
     from hespas.report.answers import answer_of
-    from hespas.sources.options import MODEL
+    from hespas.sources.options import MODEL, TORCH
 
     check_kind(workload, (Program, str, Path), "a program or its file", "give one of these")
     program = workload if isinstance(workload, Program) else None
@@ -76,7 +76,9 @@ def predict(
         long_run=long_run,
         overrides=overrides,
     )
-    refuse_unused(chosen.program.model, {MODEL: program is not None and "a program"})
+    absent = program is not None and "a program"
+    refuse_unused(chosen.program.model, {MODEL: absent})
+    refuse_unused(chosen.program.torch, {TORCH: absent})
     if chosen.is_pipeline:
         raise ConfigError(
             f"the mesh {overrides.get('mesh')} divides the model into stages",

@@ -64,6 +64,7 @@ class Group(Enum):
     MODEL = "Options of models"
     PIPELINE = "Pipelines"
     MAXTEXT = "Options of MaxText"
+    TORCH = "Options of PyTorch"
     COMPILATION = "Compilation"
     DIVISION = "Dividing the program"
     ESTIMATION = "Estimation"

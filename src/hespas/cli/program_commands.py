@@ -29,12 +29,14 @@ from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.frontend.load import load_source, read_source
 from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
 from hespas.hardware.sized import find_system
+from hespas.hardware.system import System
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
 from hespas.sources.exported import partitioned
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep, check_slices
-from hespas.sources.options import MAXTEXT, MODEL, MaxTextOptions, ModelOptions
+from hespas.sources.options import MAXTEXT, MODEL, TORCH, MaxTextOptions, ModelOptions, TorchOptions
 from hespas.sources.source import DumpSource, FunctionSource, ModelSource, Source, find_source
+from hespas.sources.torch_step import PREFIX, TorchStep
 from hespas.sources.workload import export_cache, export_source, read_workload
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.hlo.module import stablehlo_of_hlo
@@ -54,6 +56,7 @@ _MAXTEXT = "maxtext"
 )
 @flags.plain("--module", metavar="NAME", help="Part of a module's name, for a dump of several.")
 @flags.derived(MaxTextOptions)
+@flags.derived(TorchOptions)
 @flags.plain("--unpartitioned", is_flag=True, help="Keep the annotations, and do not partition.")
 def export(
     *,
@@ -70,7 +73,8 @@ def export(
 
     SOURCE is a model of the zoo (--list), package.module:function, a file that jax.export
     serialised, or a directory that XLA dumped into. Or it is maxtext, with MaxText's own
-    configuration and settings: for --target and --devices, or for --cluster.
+    configuration and settings: for --target and --devices, or for --cluster. A step of PyTorch,
+    torch:FILE.py:function, is written as it is recorded for such a cluster.
     """
     if list_models:
         return Answer(text=_models_text)
@@ -81,7 +85,10 @@ def export(
     found = _of_its_kind(found, devices=devices, module=module)
     made = export_source(found)
     text = made.text
-    if not unpartitioned and not isinstance(found, MaxTextStep):
+    if isinstance(found, TorchStep):
+        if unpartitioned:
+            raise ConfigError("--unpartitioned has no effect on a step of PyTorch", hint="drop it")
+    elif not unpartitioned and not isinstance(found, MaxTextStep):
         made = partitioned(made)
         text = _with_whole(made.text, text, source)
     write_file(target, text)
@@ -109,6 +116,13 @@ def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
 def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
     maxtext = flags.built(MaxTextOptions, given)
     model = flags.built(ModelOptions, given)
+    torch = flags.built(TorchOptions, given)
+    if source.startswith(PREFIX):
+        others = replace(maxtext, cluster=None, target=None)
+        refuse_unused(others, {MAXTEXT: "a step of PyTorch"})
+        target, devices = _machine(maxtext, given["devices"], what="a step of PyTorch")[:2]
+        return find_source(source, model, torch, devices=devices, target=target)
+    refuse_unused(torch, {TORCH: source})
     if source == _MAXTEXT:
         return _maxtext(settings, maxtext, model, devices=given["devices"])
     if settings:
@@ -122,9 +136,10 @@ def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Sou
 
 def _of_its_kind(found: Source, *, devices: int | None, module: str | None) -> Source:
     """Return a source with the options of its kind; `ConfigError` for those of others."""
-    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep):
+    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep | TorchStep):
         raise ConfigError(
-            "--devices is for a function, package.module:function, and for MaxText", hint="drop it"
+            "--devices is for a function, package.module:function, MaxText and PyTorch",
+            hint="drop it",
         )
     if module is not None and not isinstance(found, DumpSource):
         raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
@@ -147,6 +162,24 @@ def _maxtext(
     remedy = "write MaxText's own settings, as in ici_fsdp_parallelism=8"
     refuse_unused(model, {MODEL: "a step of MaxText"}, remedy=remedy)
     config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
+    target, count, system = _machine(options, devices, what="a step of MaxText")
+    step = MaxTextStep(
+        config=config,
+        settings=tuple(rest),
+        target=find_target(target),
+        devices=count,
+        topology=options.topology,
+        python=options.python,
+    )
+    if system is not None:
+        check_slices(step, system)
+    return step
+
+
+def _machine(
+    options: MaxTextOptions, devices: int | None, *, what: str
+) -> tuple[str, int, System | None]:
+    """Return the part and the count that a step is made for, and the system where one is given."""
     system = None if options.cluster is None else find_system(options.cluster)
     if system is not None:
         if system.part is None or devices not in (None, system.device_count):
@@ -154,26 +187,14 @@ def _maxtext(
                 f"{option('cluster')} {options.cluster} has {system.device_count} devices",
                 hint=f"give {option('target')} and {option('devices')}, or the cluster alone",
             )
-        target, devices = system.part, system.device_count
-    elif options.target is None or devices is None:
+        return system.part, system.device_count, system
+    if options.target is None or devices is None:
         raise ConfigError(
-            "a step of MaxText is made for a cluster",
+            f"{what} is made for a cluster",
             hint=f"give {option('cluster')}, as in 32xH100_80GB, or {option('target')} and "
             f"{option('devices')}",
         )
-    else:
-        target = options.target
-    step = MaxTextStep(
-        config=config,
-        settings=tuple(rest),
-        target=find_target(target),
-        devices=devices,
-        topology=options.topology,
-        python=options.python,
-    )
-    if system is not None:
-        check_slices(step, system)
-    return step
+    return options.target, devices, None
 
 
 def _models_text() -> str:

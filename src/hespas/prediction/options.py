@@ -47,7 +47,7 @@ from hespas.price.methods import (
 from hespas.program.experts import ExpertOptions
 from hespas.program.work import CustomCallCost, parse_custom_calls
 from hespas.simulate.options import CHOICES, ContentionModel, Model, parse_choice
-from hespas.sources.options import MODEL, ModelOptions
+from hespas.sources.options import MODEL, ModelOptions, TorchOptions
 from hespas.split.options import SplitOptions
 from hespas.tasks.pipelining.options import PipelineOptions
 
@@ -125,6 +125,7 @@ class ProgramOptions:
         applies_to=(KERNELS, COMPILED, NOT_COMPILED_AGAIN),
     )
     model: ModelOptions = field(default_factory=ModelOptions)
+    torch: TorchOptions = field(default_factory=TorchOptions)
 
 
 class Fidelity(Enum):

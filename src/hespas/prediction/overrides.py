@@ -60,6 +60,7 @@ class Overrides(ModelOverrides, _AnyPrediction, total=False):
     """What decides a prediction, but for the workload, the node and the system."""
 
     devices: int | None
+    eager: bool
     trip_counts: Mapping[str, int] | None
     branch_weights: Mapping[str, tuple[float, ...]] | None
     kernels: str | Path | None

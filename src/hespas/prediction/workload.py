@@ -44,7 +44,12 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
     devices = options.program.devices if system is None else system.device_count
     target = target_of(options, system)
     source = find_source(
-        str(file), options.program.model, devices=devices, target=target, loops=True
+        str(file),
+        options.program.model,
+        options.program.torch,
+        devices=devices,
+        target=target,
+        loops=True,
     )
     if isinstance(source, MaxTextStep) and system is not None:
         check_slices(source, system)

@@ -6,4 +6,5 @@ sharded as the function says; `zoo` settles what a model of the zoo leaves open;
 `exported.partitioned` makes it the program of one device. `function` exports models of the zoo, JAX
 functions by name or by value, and what ``jax.export`` wrote; `dump` a directory of XLA's dumps;
 `torch_module` a PyTorch module, `maxtext` steps of MaxText, by an interpreter that has it.
+`torch_step` records steps of PyTorch programs.
 """

@@ -15,6 +15,7 @@ from hespas.models.part import Part
 
 MAXTEXT = Use(" on {}", "drop it: only steps of MaxText have it")
 MODEL = Use(" on {}", "drop it: only models of the zoo have it")
+TORCH = Use(" on {}", "drop it: only steps of PyTorch have it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,9 @@ class MaxTextOptions:
     APPLIES_TO: ClassVar[tuple[Use, ...]] = (MAXTEXT,)
 
     cluster: str | None = declare(
-        help="The cluster, as in 256xH200_141GB.", one_of="target", metavar="COUNTxPART"
+        help="The cluster, as in 256xH200_141GB, of a step of MaxText or PyTorch.",
+        one_of="target",
+        metavar="COUNTxPART",
     )
     target: str | None = declare(help="The GPU or TPU, as in H100_SXM or TPUv6e.", one_of="target")
     topology: str | None = declare(
@@ -138,3 +141,16 @@ class MaxTextOptions:
         help="The interpreter that has MaxText.",
         default_text="what HESPAS_MAXTEXT_PYTHON names, or hespas' own",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """How a step of PyTorch is recorded."""
+
+    GROUP: ClassVar[Group] = Group.TORCH
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (TORCH,)
+
+    eager: bool = declare(help="Let torch.compile change nothing.", default=False)
+
+
+NO_TORCH_OPTIONS = TorchOptions()

@@ -18,7 +18,15 @@ from hespas.models.model import MeshAxes, Model
 from hespas.models.part import Part
 from hespas.program.recorded import is_recorded_file
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep
-from hespas.sources.options import MODEL, NO_MODEL_OPTIONS, ModelOptions
+from hespas.sources.options import (
+    MODEL,
+    NO_MODEL_OPTIONS,
+    NO_TORCH_OPTIONS,
+    TORCH,
+    ModelOptions,
+    TorchOptions,
+)
+from hespas.sources.torch_step import PREFIX, TorchStep, torch_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +117,14 @@ class DumpSource:
         return str(self.path)
 
 
-Source = ModelSource | FunctionSource | FileSource | DumpSource | MaxTextStep
+Source = ModelSource | FunctionSource | FileSource | DumpSource | MaxTextStep | TorchStep
 _MAXTEXT = "maxtext:"
 
 
 def find_source(
     text: str,
     options: ModelOptions = NO_MODEL_OPTIONS,
+    torch: TorchOptions = NO_TORCH_OPTIONS,
     *,
     devices: int | None = None,
     target: str | None = None,
@@ -124,7 +133,8 @@ def find_source(
     """Return what ``text`` names; a file or directory goes before a model of the same name.
 
     ``maxtext:CONFIG`` is a step of MaxText, for the accelerator ``target``: its settings are those
-    of ``--set``.
+    of ``--set``. ``torch:FILE.py:function`` is one's own step of PyTorch, with the function's
+    arguments in their place.
 
     ``devices`` is how many there are, if that is known: a model's mesh follows from it, where the
     options name none. With ``loops`` a model's layers are a loop unless the options say otherwise.
@@ -137,6 +147,9 @@ def find_source(
     FunctionSource(name='mypackage.steps:train', devices=None, platform='cpu')
     """
     path = Path(text)
+    if text.startswith(PREFIX) and not path.exists():
+        return _torch(text.removeprefix(PREFIX), options, torch, devices=devices, target=target)
+    refuse_unused(torch, {TORCH: text})
     if _may_be_model(path, text):
         # Programs in files need none of it.
         from hespas.models.catalogue import find_model  # noqa: PLC0415
@@ -200,6 +213,25 @@ def platform_of(target: str | None) -> str:
     except HespasError:
         return "cpu"
     return "cuda" if isinstance(found, GpuTarget) else "tpu"
+
+
+def _torch(
+    text: str,
+    options: ModelOptions,
+    torch: TorchOptions,
+    *,
+    devices: int | None,
+    target: str | None,
+) -> TorchStep:
+    remedy = f"give arguments of the function with {option('set')}, as in batch=8"
+    refuse_unused(replace(options, settings={}), {MODEL: "a step of PyTorch"}, remedy=remedy)
+    return torch_step(
+        text,
+        options.settings,
+        torch,
+        devices=devices,
+        target=None if target is None else find_target(target),
+    )
 
 
 def _maxtext(

@@ -33,6 +33,7 @@ from hespas.sources.exported import (
 )
 from hespas.sources.maxtext import MaxTextStep, export_maxtext, step_key
 from hespas.sources.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
+from hespas.sources.torch_step import TorchStep, kept_step
 from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import is_jax_export
@@ -96,12 +97,17 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
             return replace(made, content=text, notes=(*source.notes, *made.notes))
         case MaxTextStep():
             return _kept(kept, step_key(source), exported)
+        case TorchStep():
+            with stage(Stage.EXPORT, source.name, kind="torch", size=1):
+                return Workload(name=source.name, content=kept_step(source, kept))
         case _:
             assert_never(source)
 
 
 def export_source(source: Source) -> Exported:
     """Return the program of a workload, with JAX in a process of its own.
+
+    That of a step of PyTorch is a recorded step (`hespas.program.recorded`), of one device.
 
     An interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
     Raises as `read_workload` does, and `ProgramError` for a file that jax.export did not write.
@@ -135,6 +141,14 @@ def export_source(source: Source) -> Exported:
         case MaxTextStep():
             with stage(Stage.EXPORT, source.name, kind="maxtext", size=1):
                 return export_maxtext(source)
+        case TorchStep():
+            workload = read_workload(source, kept=None)
+            return Exported(
+                text=workload.content,
+                name=source.name,
+                devices=source.devices,
+                is_partitioned=True,
+            )
         case _:
             assert_never(source)
 

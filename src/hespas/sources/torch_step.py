@@ -1,0 +1,207 @@
+"""A step of one's own PyTorch program, recorded for GPUs that are not attached.
+
+``torch:FILE.py:function`` or ``torch:package.module:function`` names a function that returns its
+step: a function without arguments. A process of its own records it (`hespas.torch.worker`), with
+fake devices and a fake process group of the cluster's size.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from hespas.base.cache import ContentCache, code_digest
+from hespas.base.process import Limits, scratch_directory
+from hespas.base.question import ask
+from hespas.base.version import __version__, installed_version
+from hespas.compile.targets import GpuTarget, Target
+from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, option
+from hespas.sources.options import TorchOptions
+from hespas.torch.messages import STEP_FILE, GpuDescription, StepAnswer, StepRequest
+
+PREFIX = "torch:"
+EXTRA = "torch"
+_LIMITS = Limits(time_s=1800)
+_FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
+_PACKAGES = ("torch", "triton")
+_DECIDING = (*_PACKAGES, "numpy", "torchao", "transformers")
+"""Packages whose versions decide what is recorded, where they are installed."""
+_MAKERS = ("torch", "sources", "program")
+"""The folders whose code decides what is recorded."""
+_CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStep:
+    """A function that returns a step, its arguments as text, and what it is recorded for."""
+
+    module: str
+    function: str
+    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    target: GpuTarget
+    devices: int
+    options: TorchOptions = field(default_factory=TorchOptions)
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"{PREFIX}{self.module}:{self.function}"
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded step, and the digests of the files that it came from."""
+
+    step: bytes
+    sources: dict[str, str]
+
+
+def torch_step(
+    text: str,
+    arguments: Mapping[str, str],
+    options: TorchOptions,
+    *,
+    devices: int | None,
+    target: Target | None,
+) -> TorchStep:
+    """Return the step that a text behind `PREFIX` names.
+
+    Raises `ConfigError` for a text without a function, and where no NVIDIA GPU is named.
+    """
+    module, _, function = text.rpartition(":")
+    if not module or not function.isidentifier():
+        raise ConfigError(
+            "a step of PyTorch needs a file and a function", location=PREFIX + text, hint=_FORM
+        )
+    if devices is None or target is None:
+        raise ConfigError(
+            "a step of PyTorch is recorded for a cluster, and none is given",
+            location=PREFIX + text,
+            hint=f"give {option('cluster')}, as in 8xH100_80GB",
+        )
+    if not isinstance(target, GpuTarget) or _CAPABILITY.search(target.description) is None:
+        raise ConfigError(
+            f"steps of PyTorch are recorded for NVIDIA's GPUs, and {target.name} is none",
+            location=PREFIX + text,
+            hint=f"give another {option('cluster')}, as in 8xH100_80GB",
+        )
+    if devices < 1:
+        raise DeviceCountError(f"{devices} devices are asked for", hint="give 1 or more")
+    return TorchStep(
+        module=module,
+        function=function,
+        arguments=dict(arguments),
+        target=target,
+        devices=devices,
+        options=options,
+    )
+
+
+def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
+    """Record a step: what `hespas.program.recorded` writes, and the user's files that it read.
+
+    Raises `ExtraMissingError` without torch and Triton, and what the user's program does wrong as
+    `ProgramError`, with its own file and line.
+    """
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            raise ExtraMissingError("a step of PyTorch", extra=EXTRA)
+    with scratch_directory("torch") as home:
+        answer = ask(
+            "hespas.torch.worker",
+            _request(step),
+            StepAnswer,
+            name="the recording of a step of PyTorch",
+            directory=home,
+            limits=_LIMITS,
+        )
+        return (home / STEP_FILE).read_bytes(), tuple(answer.sources)
+
+
+def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
+    """Return a recorded step, from a cache where its files are those of then."""
+    if kept is None:
+        return record_torch(step)[0]
+    key = _step_key(step)
+    content = kept.read(key)
+    if content is not None:
+        known = msgspec.msgpack.decode(content, type=_Kept)
+        if known.sources == _digests(known.sources):
+            return known.step
+    recorded, sources = record_torch(step)
+    made = _Kept(step=recorded, sources=_digests(sources))
+    kept.write(key, msgspec.msgpack.encode(made))
+    return recorded
+
+
+def _step_key(step: TorchStep) -> str:
+    """Return the key of a step: all that decides it but the contents of files."""
+    versions = tuple(installed_version(name) for name in _DECIDING if find_spec(name) is not None)
+    request = msgspec.json.encode(_request(step))
+    parts = (request, __version__, sys.version, versions, code_digest(*_MAKERS))
+    return sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+def _digests(files: Mapping[str, str] | tuple[str, ...]) -> dict[str, str]:
+    """Return the digests of files; empty ones for files that are gone."""
+    return {
+        file: sha256(Path(file).read_bytes()).hexdigest() if Path(file).is_file() else ""
+        for file in files
+    }
+
+
+def _request(step: TorchStep) -> StepRequest:
+    return StepRequest(
+        name=step.name,
+        module=step.module,
+        function=step.function,
+        arguments=dict(step.arguments),
+        gpu=gpu_description(step.target),
+        world_size=step.devices,
+        devices_per_host=step.target.devices_per_host,
+        is_eager=step.options.eager,
+        directory=str(Path.cwd()),
+        path=[str(Path.cwd()), *sys.path],
+    )
+
+
+def gpu_description(target: GpuTarget) -> GpuDescription:
+    """Return a GPU as its driver describes it, from XLA's description of it.
+
+    >>> from hespas.compile.targets import find_target
+    >>> gpu = gpu_description(find_target("H100_80GB"))
+    >>> gpu.architecture, gpu.multiprocessors, gpu.shared_memory_per_block_bytes
+    ('sm_90a', 132, 232448)
+    """
+    text = target.description
+    capability = _CAPABILITY.search(text)
+    named = re.search(r'^  name: "([^"]*)"', text, re.MULTILINE)
+    assert capability is not None  # noqa: S101 - `torch_step` has looked
+    return GpuDescription(
+        name=named[1] if named else target.name,
+        major=int(capability[1]),
+        minor=int(capability[2] or 0),
+        multiprocessors=int(_figure(target, "core_count")),
+        memory_bytes=int(_figure(target, "device_memory_size")),
+        l2_cache_bytes=int(_figure(target, "l2_cache_size")),
+        shared_memory_per_block_bytes=int(_figure(target, "shared_memory_per_block_optin")),
+        shared_memory_per_multiprocessor_bytes=int(_figure(target, "shared_memory_per_core")),
+        registers_per_multiprocessor=int(_figure(target, "registers_per_core_limit")),
+        threads_per_multiprocessor=int(_figure(target, "threads_per_core_limit")),
+        clock_hz=1e9 * _figure(target, "clock_rate_ghz"),
+    )
+
+
+def _figure(target: GpuTarget, name: str) -> float:
+    value = re.search(rf"^  {name}: ([\d.]+)$", target.description, re.MULTILINE)
+    if value is None:
+        raise ConfigError(
+            f"the description of {target.name} has no {name}", hint="give another cluster"
+        )
+    return float(value[1])

@@ -1,0 +1,189 @@
+"""Fake NVIDIA GPUs: what ``torch.cuda`` and Triton's driver say about the device."""
+
+# torch is not installed where types are checked, and what is replaced is private.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import optimizer as _optimizer
+from torch.utils import _foreach_utils
+from torch.utils.weak import WeakIdKeyDictionary
+
+from hespas.torch.guard import install_fake_guard
+from hespas.torch.messages import GpuDescription
+from hespas.torch.streams import Streams, stream_functions
+
+_CUDA_VERSION = "13.0"
+"""Of the CUDA wheels of the pinned torch, where a CPU build has none."""
+
+
+def fake_mode() -> FakeTensorMode:
+    """Return torch's mode in which tensors have no data; real ones of the host may enter."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> None:
+    """Let torch see ``count`` GPUs in this process, from now on."""
+    install_fake_guard()
+    of_streams = stream_functions(streams)
+    properties = _properties(gpu)
+    functions = {
+        **_device_functions(gpu, properties, count),
+        **_memory_functions(streams, properties),
+        **of_streams,
+    }
+    for name, function in functions.items():
+        setattr(torch.cuda, name, function)
+    torch.Event = of_streams["Event"]
+    torch.Tensor.record_stream = lambda self, stream: None
+    torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
+    torch.version.cuda = torch.version.cuda or _CUDA_VERSION
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
+    torch._C._cuda_isCurrentStreamCapturing = lambda: False
+    torch._C._cuda_cudaCachingAllocator_is_enabled = lambda: True
+    # Torch would ask the driver whether it may be initialised.
+    FakeTensorMode.avoid_device_init = property(lambda self: True)
+    torch.autograd.set_multithreading_enabled(False)
+    torch.nn.Module._apply = _apply_to_fake
+    # Else optimisers update one parameter after the other.
+    for module in (_foreach_utils, _optimizer):
+        module._foreach_supported_types.append(FakeTensor)
+    _see_resizes(streams)
+
+
+def _properties(gpu: GpuDescription) -> SimpleNamespace:
+    """Return what ``torch.cuda.get_device_properties`` does."""
+    return SimpleNamespace(
+        name=gpu.name,
+        major=gpu.major,
+        minor=gpu.minor,
+        multi_processor_count=gpu.multiprocessors,
+        total_memory=gpu.memory_bytes,
+        L2_cache_size=gpu.l2_cache_bytes,
+        regs_per_multiprocessor=gpu.registers_per_multiprocessor,
+        max_threads_per_multi_processor=gpu.threads_per_multiprocessor,
+        max_threads_per_block=1024,
+        warp_size=32,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=gpu.shared_memory_per_block_bytes,
+        shared_memory_per_multiprocessor=gpu.shared_memory_per_multiprocessor_bytes,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        clock_rate=round(gpu.clock_hz / 1000),
+        uuid="0",
+    )
+
+
+def _device_functions(
+    gpu: GpuDescription, properties: SimpleNamespace, count: int
+) -> Mapping[str, Callable[..., Any]]:
+    return {
+        "is_available": lambda: True,
+        "_is_compiled": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "device_count": lambda: count,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: (gpu.major, gpu.minor),
+        "get_device_name": lambda device=None: gpu.name,
+        "get_arch_list": lambda: [f"sm_{gpu.major}{gpu.minor}"],
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_tf32_supported": lambda: True,
+        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
+        "set_rng_state": lambda state, device=None: None,
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+def _memory_functions(
+    streams: Streams, properties: SimpleNamespace
+) -> Mapping[str, Callable[..., Any]]:
+    def free_and_total(device: Any = None) -> tuple[int, int]:
+        del device
+        return properties.total_memory - streams.tape.live_bytes(), properties.total_memory
+
+    def live_bytes(device: Any = None) -> int:
+        del device
+        return streams.tape.live_bytes()
+
+    counts = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    return {
+        **dict.fromkeys(counts, live_bytes),
+        "mem_get_info": free_and_total,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "memory_stats": lambda device=None: {},
+    }
+
+
+class _Generator(torch.Generator):
+    """Stands for a device's generator of random numbers."""
+
+    def __new__(cls) -> Any:
+        return torch.Generator.__new__(cls)
+
+    def clone_state(self) -> Any:
+        return _Generator()
+
+    def graphsafe_get_state(self) -> Any:
+        return self
+
+    def graphsafe_set_state(self, state: Any) -> None:
+        del state
+
+
+_moved = WeakIdKeyDictionary()
+"""Parameters by those that they were before `Module.to`: tied ones stay tied."""
+
+
+def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = True) -> Any:
+    """Convert a module's tensors (``torch.nn.Module._apply``).
+
+    torch would swap tensors, which weak references of the fake mode forbid: parameters are new.
+    """
+    if recurse:
+        for child in module.children():
+            child._apply(function)
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        with torch.no_grad():
+            converted = function(parameter)
+        if converted is parameter:
+            continue
+        kept = _moved.get(parameter)
+        if kept is None or kept.device != converted.device or kept.dtype != converted.dtype:
+            kept = torch.nn.Parameter(converted, parameter.requires_grad)
+            _moved[parameter] = kept
+        module._parameters[name] = kept
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
+    return module
+
+
+def _see_resizes(streams: Streams) -> None:
+    """Tell the tape where storages are freed and allocated anew, as FSDP does."""
+    original = torch.UntypedStorage.resize_
+
+    def resize(storage: Any, size: int) -> Any:
+        result = original(storage, size)
+        streams.tape.resize(storage, size)
+        return result
+
+    torch.UntypedStorage.resize_ = resize

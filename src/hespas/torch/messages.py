@@ -1,0 +1,64 @@
+"""What the worker is asked, and what it answers: read without torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+STEP_FILE = "step.json"
+"""The recorded step, in the worker's directory."""
+
+
+class GpuDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as the CUDA driver describes it to torch and Triton."""
+
+    name: str
+    major: int
+    minor: int
+    multiprocessors: int
+    memory_bytes: int
+    l2_cache_bytes: int
+    shared_memory_per_block_bytes: int
+    shared_memory_per_multiprocessor_bytes: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    clock_hz: float
+
+    @property
+    def architecture(self) -> str:
+        """The architecture that kernels are compiled for.
+
+        >>> GpuDescription(name="", major=9, minor=0, multiprocessors=1, memory_bytes=1,
+        ...     l2_cache_bytes=1, shared_memory_per_block_bytes=1, clock_hz=1.0,
+        ...     shared_memory_per_multiprocessor_bytes=1, registers_per_multiprocessor=1,
+        ...     threads_per_multiprocessor=1).architecture
+        'sm_90a'
+        """
+        # Instructions of an architecture alone ("a") begin with Hopper.
+        return f"sm_{self.major}{self.minor}{'a' if self.major >= 9 else ''}"
+
+
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which function to call, with which arguments, and on what.
+
+    ``module`` is a file or a module's dotted name, imported from ``path``, in ``directory``.
+    ``arguments`` are text, read by the types of the function's parameters. With ``is_eager``,
+    ``torch.compile`` changes nothing.
+    """
+
+    name: str
+    module: str
+    function: str
+    arguments: dict[str, str] = {}
+    gpu: GpuDescription
+    world_size: int = 1
+    devices_per_host: int = 8
+    rank: int = 0
+    is_eager: bool = False
+    directory: str = "."
+    path: list[str] = []
+
+
+class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The step is recorded; ``sources`` are the user's files that it came from."""
+
+    sources: list[str] = []

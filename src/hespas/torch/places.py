@@ -1,0 +1,195 @@
+"""Where a program is while it runs: module, phase, and the user's line."""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from inspect import currentframe
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = "forward", "recompute", "backward", "optimizer"
+_NO_TASK = -1
+_MOST_NODES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call is made: the module's path, the phase, and file and line of the user."""
+
+    scope: str = ""
+    phase: str = ""
+    line: str = ""
+
+
+@dataclass(slots=True)
+class Places:
+    """Follows modules, autograd and optimisers while a step runs.
+
+    Operations of the backward pass get module and line of the operation whose gradient they are:
+    autograd numbers its nodes as the forward pass makes them.
+    """
+
+    root: Path
+    modules: WeakSet[Any] = field(default_factory=WeakSet[Any])
+    optimizers: WeakSet[Any] = field(default_factory=WeakSet[Any])
+    _running: list[Any] = field(default_factory=list[Any])
+    _in_optimizer: int = 0
+    _of_nodes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    _names: dict[int, str] = field(default_factory=dict[int, str])
+
+    def now(self) -> Place:
+        """Return where the program is."""
+        phase = self._phase()
+        if phase == BACKWARD:
+            scope, line = self._of_nodes.get(_node_number(), ("", ""))
+            return Place(scope=scope, phase=phase, line=line or self.line())
+        return Place(scope=self._scope(), phase=phase, line=self.line())
+
+    def note_node(self) -> None:
+        """Note where the last node of autograd was made, with its first operation."""
+        if torch._C._current_graph_task_id() != _NO_TASK and not torch.is_grad_enabled():
+            return
+        number = torch._C._autograd._get_sequence_nr() - 1
+        if number not in self._of_nodes:
+            if len(self._of_nodes) > _MOST_NODES:
+                self._of_nodes.clear()
+            self._of_nodes[number] = (self._scope(), self.line())
+
+    def name_modules(self) -> None:
+        """Name all modules by their paths from the outermost ones."""
+        self._of_nodes.clear()
+        self._names = {id(module): name for _, name, module in self.named_modules() if name}
+
+    def named_modules(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield the outermost modules, and the names of the modules in them."""
+        modules = list(self.modules)
+        inner = {
+            id(child) for module in modules for child in module.modules() if child is not module
+        }
+        for root in modules:
+            if id(root) not in inner:
+                for name, module in root.named_modules():
+                    yield root, clean_name(name), module
+
+    @contextmanager
+    def module(self, module: Any) -> Generator[None]:
+        """Run a module's forward pass."""
+        self.modules.add(module)
+        self._running.append(module)
+        try:
+            yield
+        finally:
+            self._running.pop()
+
+    def begin_optimizer(self, optimizer: Any) -> None:
+        """Note that an optimiser's step begins."""
+        self.optimizers.add(optimizer)
+        self._in_optimizer += 1
+
+    def end_optimizer(self) -> None:
+        """Note that an optimiser's step ends."""
+        self._in_optimizer -= 1
+
+    def line(self) -> str:
+        """Return file and line of the innermost frame that is the user's; empty without one."""
+        frame = user_frame(currentframe())
+        if frame is None:
+            return ""
+        return f"{shown_path(frame.f_code.co_filename, self.root)}:{frame.f_lineno}"
+
+    def _phase(self) -> str:
+        if torch._C._current_graph_task_id() != _NO_TASK:
+            is_forward = torch.is_grad_enabled() or bool(self._running)
+            return RECOMPUTE if is_forward else BACKWARD
+        if self._in_optimizer:
+            return OPTIMIZER
+        return FORWARD if self._running or torch.is_grad_enabled() else ""
+
+    def _scope(self) -> str:
+        for module in reversed(self._running):
+            name = self._names.get(id(module))
+            if name is not None:
+                return name
+        return ""
+
+
+def _node_number() -> int:
+    node = torch._C._current_autograd_node()
+    return _NO_TASK if node is None else node._sequence_nr()
+
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "module.")
+
+
+def clean_name(name: str) -> str:
+    """Return a module's path without the names that wrappers add."""
+    text = f"{name}."
+    for wrapper in _WRAPPERS[:-1]:
+        text = text.replace(wrapper, "")
+    return text.removeprefix(_WRAPPERS[-1]).removesuffix(".")
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Return the directories whose files are no user's: Python's, torch's, Triton's and ours."""
+    own = str(Path(__file__).parent.parent)
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    known = [f"{path}/{name}/" for path in packages for name in ("torch", "triton", "torchgen")]
+    return (f"{own}/", f"{Path(str(torch.__file__)).parent}/", *known)
+
+
+@cache
+def _is_users(file: str) -> bool:
+    if file.startswith(("<", *_libraries())):
+        return False
+    standard = sysconfig.get_path("stdlib")
+    return "site-packages" in file or not file.startswith(f"{standard}/")
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame, from this one outwards, of a file of the user."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_line(error: BaseException, root: Path) -> str:
+    """Return file and line of the user's innermost call on the way to an error; empty without."""
+    lines = [
+        f"{shown_path(entry.tb_frame.f_code.co_filename, root)}:{entry.tb_lineno}"
+        for entry in _entries(error)
+        if _is_users(entry.tb_frame.f_code.co_filename)
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown_path(error.filename, root)}:{error.lineno}"
+    return lines[-1] if lines else ""
+
+
+def _entries(error: BaseException) -> Iterable[Any]:
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
+@cache
+def shown_path(file: str, root: Path) -> str:
+    """Return a path as messages show it: relative to the user's directory, or to packages."""
+    _, found, package = file.rpartition("site-packages/")
+    if found:
+        return package
+    path = Path(file)
+    return str(path.relative_to(root)) if path.is_relative_to(root) else file

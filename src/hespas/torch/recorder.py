@@ -1,0 +1,189 @@
+"""Record the operations that torch calls: a mode over all others, in the order of the program."""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import currentframe
+from typing import Any
+
+import torch
+from torch._guards import CompileContext, TracingContext
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hespas.errors import UnsupportedError
+from hespas.program.recorded import HostWait, Operation
+from hespas.torch.places import Places
+from hespas.torch.tape import Tape
+
+_aten = torch.ops.aten
+_NO_KERNEL = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::_unsafe_view",
+        "aten::detach",
+        "aten::lift_fresh",
+        "aten::alias",
+        "aten::_reinterpret_tensor",
+        "aten::resize_",
+        "aten::set_",
+        "aten::record_stream",
+    }
+)
+"""Operations that launch nothing, besides views."""
+_NOT_OF_DEVICE = ("prim", "profiler", "prims")
+
+
+class Recorder(TorchDispatchMode):
+    """Records into a tape whatever launches kernels; the step runs inside of it."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, tape: Tape, places: Places) -> None:
+        super().__init__()
+        self._tape = tape
+        self._places = places
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let Dynamo compile inside of the mode."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operation, and record it."""
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return func(*args, **kwargs)
+        if any(not issubclass(kind, FakeTensor) for kind in types):
+            # A DTensor, or another tensor made of tensors, calls operations on those.
+            return NotImplemented
+        if is_compiling():
+            return func(*args, **kwargs)
+        self._places.note_node()
+        if func is _aten._local_scalar_dense.default:
+            return self._value(args[0])
+        try:
+            result = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
+        self._record(func, args, kwargs, result)
+        return result
+
+    def _record(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        outputs = list(_tensors(result))
+        for output in outputs:
+            self._tape.held(output)
+        name = operation_name(func)
+        if func.is_view or func.namespace in _NOT_OF_DEVICE or name.split(".")[0] in _NO_KERNEL:
+            return
+        inputs = list(_tensors((args, kwargs)))
+        if not any(tensor.device.type == "cuda" for tensor in (*inputs, *outputs)):
+            return
+        place = self._places.now()
+        self._tape.add(
+            Operation(
+                name=name,
+                inputs=self._tape.tensors(inputs),
+                outputs=self._tape.tensors(outputs),
+                arguments=dict(_arguments(func, args, kwargs)),
+                stream=self._tape.stream,
+                scope=place.scope,
+                phase=place.phase,
+                place=place.line,
+            )
+        )
+        if _is_blocking_copy(func, inputs, outputs, kwargs):
+            stream = self._tape.stream
+            self._tape.add(HostWait(stream=stream, reason="copy to the host", place=place.line))
+
+    def _value(self, tensor: torch.Tensor) -> Any:
+        """Return a tensor's value where it is known; raise `UnsupportedError` elsewhere."""
+        if tensor.device.type == "cpu":
+            try:
+                return _aten._local_scalar_dense.default(tensor)
+            except DataDependentOutputException:
+                if _is_in_optimizer():
+                    # The count of steps, which torch keeps on the host.
+                    return 1.0
+        raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
+
+    def _without_data(self, message: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{message}, and tensors have no data here",
+            location=self._places.line(),
+            hint="leave it out of the step that hespas runs: shapes must not depend on data",
+        )
+
+
+def is_compiling() -> bool:
+    """Return whether torch traces or compiles now, and runs nothing."""
+    return TracingContext.try_get() is not None or CompileContext.try_get() is not None
+
+
+def operation_name(func: Any) -> str:
+    """Return an operation's name, as in ``aten::mm.default``."""
+    return str(func).replace(".", "::", 1)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments that are no tensors, by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        if value is None or any(True for _ in _tensors(value)):
+            continue
+        yield name, _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.maybe_as_int() if isinstance(value, torch.SymInt) else str(value)
+    if isinstance(value, list | tuple):
+        return tuple(_scalar(member) for member in value)
+    return str(value).removeprefix("torch.")
+
+
+def _is_blocking_copy(
+    func: Any,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Return whether the host waits for a copy from the device."""
+    if func not in {_aten._to_copy.default, _aten.copy_.default} or kwargs.get("non_blocking"):
+        return False
+    is_from_device = any(tensor.device.type == "cuda" for tensor in inputs)
+    return is_from_device and all(tensor.device.type == "cpu" for tensor in outputs)
+
+
+def _is_in_optimizer() -> bool:
+    frame = currentframe()
+    while frame is not None:
+        if "/torch/optim/" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,111 @@
+"""Record the second step of a user's function."""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from hespas.base.version import installed_version
+from hespas.program.recorded import RecordedStep, encode_recorded
+from hespas.torch.device import fake_mode, install_fake_gpus
+from hespas.torch.messages import StepRequest
+from hespas.torch.places import Places, user_line
+from hespas.torch.recorder import Recorder
+from hespas.torch.roles import mark_gradients, mark_lasting
+from hespas.torch.script import in_words, load_function, make_step, read_arguments
+from hespas.torch.streams import Streams
+from hespas.torch.tape import Tape, recorded_storages
+
+
+def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
+    """Return the second step as it is written, and the files that the user's program read.
+
+    Raises `HespasError` with the user's file and line for whatever goes wrong in the function.
+    """
+    root = Path(request.directory)
+    places, tape = Places(root=root), Tape()
+    tape.place = places.now
+    install_fake_gpus(request.gpu, Streams(tape), count=request.devices_per_host)
+    _follow_modules(places)
+    _follow_optimizers(places, tape)
+    try:
+        tokens = _run(request, places, tape)
+    except Exception as error:
+        raise in_words(error, user_line(error, root), location=request.module) from error
+    step = RecordedStep(
+        name=request.name,
+        target=request.gpu.architecture,
+        world_size=request.world_size,
+        rank=request.rank,
+        calls=tuple(tape.calls),
+        storages=recorded_storages(tape.storages),
+        versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
+        tokens=tokens,
+    )
+    return encode_recorded(step), _user_files()
+
+
+def _run(request: StepRequest, places: Places, tape: Tape) -> int | None:
+    with fake_mode(), Recorder(tape, places):
+        function = load_function(request.module, request.function)
+        location = f"{request.module}:{request.function}"
+        arguments = read_arguments(function, request.arguments, location=location)
+        step = make_step(function, arguments, location=location)
+        step()
+        places.name_modules()
+        tape.start()
+        step()
+        mark_lasting(tape, places)
+        tape.stop()
+    return getattr(step, "tokens", None)
+
+
+def _follow_modules(places: Places) -> None:
+    """Note which module's forward pass runs."""
+    original: Callable[..., Any] = torch.nn.Module.__call__
+
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(module, *args, **kwargs)
+        with places.module(module):
+            return original(module, *args, **kwargs)
+
+    torch.nn.Module.__call__ = call
+
+
+def _follow_optimizers(places: Places, tape: Tape) -> None:
+    """Note when an optimiser's step runs, and which gradients it reads."""
+
+    def before(optimizer: Any, *_arguments: Any) -> None:
+        mark_gradients(tape, places, optimizer)
+        places.begin_optimizer(optimizer)
+
+    def after(optimizer: Any, *_arguments: Any) -> None:
+        del optimizer
+        places.end_optimizer()
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+def _user_files() -> list[str]:
+    """Return the files of modules that are no installed packages."""
+    files = {
+        file
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None)) and "site-packages" not in file
+    }
+    return sorted(file for file in files if not file.startswith(sys.base_prefix))

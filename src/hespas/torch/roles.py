@@ -1,0 +1,60 @@
+"""What storages are for: parameters, gradients, states of optimisers, buffers, inputs."""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hespas.torch.places import Places, clean_name
+from hespas.torch.tape import Tape
+
+PARAMETER, GRADIENT, OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
+BUFFER, INPUT = "buffer", "input"
+
+
+def mark_gradients(tape: Tape, places: Places, optimizer: Any) -> None:
+    """Mark the gradients that an optimiser is about to read."""
+    names = _parameter_names(places)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _mark(tape, parameter.grad, GRADIENT, names.get(id(parameter), ""))
+
+
+def mark_lasting(tape: Tape, places: Places) -> None:
+    """Mark what is held at the end of a step, and what was there before it."""
+    names = _parameter_names(places)
+    for _, path, module in places.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            _mark(tape, parameter, PARAMETER, clean_name(f"{path}.{name}".removeprefix(".")))
+            _mark(tape, parameter.grad, GRADIENT, names.get(id(parameter), ""))
+        for name, buffer in module.named_buffers(recurse=False):
+            _mark(tape, buffer, BUFFER, clean_name(f"{path}.{name}".removeprefix(".")))
+    for optimizer in list(places.optimizers):
+        for parameter, state in optimizer.state.items():
+            for value in state.values():
+                _mark(tape, value, OPTIMIZER_STATE, names.get(id(parameter), ""))
+    for record in tape.storages:
+        if record.allocated is None and not record.role:
+            record.role = INPUT
+
+
+def _parameter_names(places: Places) -> dict[int, str]:
+    return {
+        id(parameter): clean_name(f"{path}.{name}".removeprefix("."))
+        for _, path, module in places.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _mark(tape: Tape, value: Any, role: str, name: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        return
+    record = tape.held(value)
+    if record is not None and not record.role:
+        record.role, record.name = role, name

@@ -1,0 +1,162 @@
+"""The user's function: found, given its arguments, and called for its step."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, HespasError, ProgramError, option
+
+_FORM = "let it return a function without arguments that runs one step"
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+def load_function(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a file or of a module; `ProgramError` where there is none."""
+    loaded = _file_module(module) if module.endswith(".py") else import_module(module)
+    function = getattr(loaded, name, None)
+    if callable(function):
+        return function
+    known = [
+        key
+        for key, value in vars(loaded).items()
+        if inspect.isfunction(value) and value.__module__ == loaded.__name__
+    ]
+    raise ProgramError(
+        f"there is no function {name!r}",
+        location=module,
+        hint=suggestion(name, known) if known else _FORM,
+    )
+
+
+def _file_module(file: str) -> types.ModuleType:
+    path = Path(file)
+    spec = spec_from_file_location(path.stem, path.resolve())
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ProgramError("no such file", location=file, hint="check the path")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_arguments(
+    function: Callable[..., Any], texts: Mapping[str, str], *, location: str
+) -> dict[str, Any]:
+    """Return a function's arguments from text, by the types of its parameters.
+
+    Raises `ConfigError` for a name that it lacks, a value of another type, and one that is missing.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in texts:
+        if name not in parameters:
+            hint = suggestion(name, list(parameters)) if parameters else "it takes none"
+            raise ConfigError(
+                f"the function has no argument {name!r}", location=location, hint=hint
+            )
+    for name, parameter in parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind not in {
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        }
+        if is_needed and name not in texts:
+            raise ConfigError(
+                f"the function's argument {name!r} has no value",
+                location=location,
+                hint=f"give {option('set')} {name}=VALUE",
+            )
+    hints = _hints(function)
+    return {
+        name: _read(text, _kind(hints.get(name), parameters[name].default), name, location)
+        for name, text in texts.items()
+    }
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):
+        # Types that are imported for type checkers alone.
+        return {}
+
+
+def _kind(annotation: Any, default: Any) -> Any:
+    """Return a parameter's type: as it is annotated, or else that of its default."""
+    if annotation is not None:
+        return annotation
+    has_type = default is not inspect.Parameter.empty and default is not None
+    return cast("type", type(default)) if has_type else str
+
+
+def _read(text: str, kind: Any, name: str, location: str) -> Any:
+    members = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
+    if types.NoneType in members and text.lower() == "none":
+        return None
+    for member in members:
+        value = _value(text, member)
+        if value is not None:
+            return value
+    shown = " or ".join(getattr(member, "__name__", str(member)) for member in members)
+    raise ConfigError(
+        f"{name} is {text!r}, and the function takes {shown}",
+        location=location,
+        hint=f"give {option('set')} {name}=VALUE of that type",
+    )
+
+
+def _value(text: str, kind: Any) -> Any:
+    """Return a text as a value of a type; None where it is none."""
+    if get_origin(kind) is Literal:
+        return next((choice for choice in get_args(kind) if str(choice) == text), None)
+    if kind is bool:
+        return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
+    if kind is str:
+        return text
+    if kind not in {int, float}:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def make_step(
+    function: Callable[..., Any], arguments: Mapping[str, Any], *, location: str
+) -> Callable[[], Any]:
+    """Call the user's function, and return the step that it returns."""
+    step = function(**arguments)
+    if not callable(step):
+        raise ProgramError(
+            f"the function returned {_described(step)}, and no step",
+            location=location,
+            hint=_FORM,
+        )
+    return step
+
+
+def _described(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
+
+
+def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
+    """Return an error of the user's program as one of ours, with the user's own line."""
+    where = line or location
+    if isinstance(error, HespasError):
+        error.location = error.location or where
+        return error
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return ProgramError(
+            f"the module {error.name} is not installed",
+            location=where,
+            hint=f"install it beside hespas: {sys.executable} -m pip install ..",
+        )
+    text = " ".join(str(error).split()) or "no message"
+    return ProgramError(f"{type(error).__name__}: {text[:400]}", location=where)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.base.cache import ContentCache
+from hespas.errors import ConfigError
+from hespas.program.recorded import decode_recorded
+from hespas.sources import torch_step as module
+from hespas.sources.options import ModelOptions, TorchOptions
+from hespas.sources.source import find_source
+from hespas.sources.torch_step import TorchStep, kept_step
+from hespas.sources.workload import export_cache, read_workload
+from torch_steps import TRAIN, needs_torch
+
+
+def find(text: str, target: str = "H100_80GB", **options: object) -> TorchStep:
+    found = find_source(text, ModelOptions(**options), devices=8, target=target)  # pyright: ignore[reportArgumentType]
+    assert isinstance(found, TorchStep)
+    return found
+
+
+def test_a_text_names_a_file_and_a_function() -> None:
+    step = find("torch:dir/train.py:make_step", settings={"layers": "4"})
+    assert (step.module, step.function) == ("dir/train.py", "make_step")
+    assert step.arguments == {"layers": "4"}
+    assert step.devices == 8
+    assert step.name == "torch:dir/train.py:make_step"
+    assert find("torch:package.module:step").module == "package.module"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("torch:train.py", "needs a file and a function"),
+        ("torch:", "needs a file and a function"),
+        ("torch:train.py:not a name", "needs a file and a function"),
+    ],
+)
+def test_a_text_without_a_function_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find(text)
+
+
+def test_a_cluster_of_nvidias_gpus_is_needed() -> None:
+    with pytest.raises(ConfigError, match="recorded for a cluster, and none is given"):
+        find_source("torch:train.py:step")
+    with pytest.raises(ConfigError, match="for NVIDIA's GPUs, and TPUv5e is none"):
+        find("torch:train.py:step", target="TPUv5e")
+
+
+def test_options_of_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match="batch has no effect on a step of PyTorch; give argum"):
+        find("torch:train.py:step", batch=4)
+
+
+def test_options_of_pytorch_are_refused_elsewhere() -> None:
+    with pytest.raises(ConfigError, match="eager has no effect on llama3-100m"):
+        find_source("llama3-100m", torch=TorchOptions(eager=True))
+
+
+def test_a_recorded_step_is_kept_until_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("one")
+    recorded: list[bytes] = []
+
+    def record(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
+        del step
+        recorded.append(script.read_bytes())
+        return recorded[-1], (str(script),)
+
+    monkeypatch.setattr(module, "record_torch", record)
+    kept: ContentCache = export_cache(tmp_path / "cache")
+    step = find(f"torch:{script}:step")
+    assert [kept_step(step, kept) for _ in range(2)] == [b"one"] * 2
+    assert len(recorded) == 1
+    script.write_text("two")
+    assert kept_step(step, kept) == b"two"
+    assert kept_step(find(f"torch:{script}:step", settings={"layers": "2"}), kept) == b"two"
+    assert len(recorded) == 3
+
+
+@needs_torch
+def test_the_workload_is_the_recorded_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    workload = read_workload(find("torch:train.py:train"), kept=None)
+    step = decode_recorded(workload.content)
+    assert (step.name, step.target, step.world_size) == ("torch:train.py:train", "sm_90a", 8)

@@ -1,0 +1,178 @@
+"""Whole steps of PyTorch, recorded for GPUs that are not there, against what is known of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hespas.errors import ProgramError, UnsupportedError
+from hespas.program.recorded import Operation
+from torch_steps import NET, TRAIN, bytes_after, needs_torch, operations, peak_bytes, record
+
+pytestmark = needs_torch
+
+_WIDTH, _LAYERS, _VOCABULARY = 256, 2, 1000
+_PARAMETERS = 2 * _VOCABULARY * _WIDTH + _LAYERS * (8 * _WIDTH**2 + 2 * _WIDTH)
+_TENSORS = 2 + 4 * _LAYERS
+
+
+def test_parameters_and_the_states_of_adam_alone_are_held_after_a_step() -> None:
+    # bf16 parameters, two moments of their type, and a count of steps in f32 for each.
+    held = bytes_after(record(TRAIN))
+    assert held == {
+        "parameter": 2 * _PARAMETERS,
+        "optimizer_state": 2 * 2 * _PARAMETERS + 4 * _TENSORS,
+    }
+
+
+def test_a_linear_layer_is_three_products() -> None:
+    step = record(TRAIN)
+    products = operations(step, "aten::mm.default")
+    assert len(products) == 3 * (2 * _LAYERS + 1)
+    assert [product.phase for product in products].count("forward") == 2 * _LAYERS + 1
+
+
+def test_gradients_are_as_large_as_the_parameters() -> None:
+    step = record(TRAIN)
+    gradients = [storage for storage in step.storages if storage.role == "gradient"]
+    assert sum(storage.size_bytes for storage in gradients) == 2 * _PARAMETERS
+    assert {storage.name for storage in gradients} == {
+        storage.name for storage in step.storages if storage.role == "parameter"
+    }
+
+
+_TRACKED = (
+    NET
+    + """
+from torch.distributed._tools.mem_tracker import MemTracker
+from hespas.torch.messages import GpuDescription
+from hespas.torch.device import fake_mode, install_fake_gpus
+from hespas.torch.streams import Streams
+from hespas.torch.tape import Tape
+gpu = GpuDescription(name="GPU", major=9, minor=0, multiprocessors=132, memory_bytes=85 << 30,
+    l2_cache_bytes=50 << 20, shared_memory_per_block_bytes=232448, clock_hz=1.98e9,
+    shared_memory_per_multiprocessor_bytes=233472, registers_per_multiprocessor=65536,
+    threads_per_multiprocessor=2048)
+install_fake_gpus(gpu, Streams(Tape()), count=1)
+with fake_mode():
+    net = Net(256, 2).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    tracker = MemTracker()
+    tracker.track_external(net, optimizer)
+    for turn in range(2):
+        with tracker:
+            ids = torch.randint(0, 1000, (4, 128), device="cuda")
+            loss_of(net, ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del ids
+        snapshot = tracker.get_tracker_snapshot("peak")
+        tracker.reset_mod_stats()
+import json
+print(json.dumps({str(kind): size for kind, size in snapshot[torch.device("cuda:0")].items()}))
+"""
+)
+
+
+def test_the_peak_is_that_of_torchs_own_tracker() -> None:
+    run = [sys.executable, "-c", _TRACKED]
+    printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
+    tracked = json.loads(printed.splitlines()[-1])
+    assert peak_bytes(record(TRAIN)) == tracked["Total"]
+
+
+def test_an_operation_has_module_phase_and_line() -> None:
+    lines = dict(enumerate(TRAIN.splitlines(), 1))
+
+    def shown(call: Operation) -> tuple[str, str, str]:
+        file, _, number = call.place.partition(":")
+        assert file == "train.py"
+        return call.scope, call.phase, lines[int(number)].strip()
+
+    step = record(TRAIN)
+    block = "return x + self.down(F.gelu(self.up(self.norm(x))))"
+    assert [shown(call) for call in operations(step, "aten::gelu")] == [
+        ("layers.0", "forward", block),
+        ("layers.1", "forward", block),
+        ("layers.1", "backward", block),
+        ("layers.0", "backward", block),
+    ]
+    [adam] = operations(step, "aten::_fused_adamw_")
+    assert shown(adam) == ("", "optimizer", "optimizer.step()")
+    down = [call for call in operations(step, "aten::mm") if call.scope == "layers.0.down"]
+    assert [call.phase for call in down] == ["forward", "backward", "backward"]
+
+
+def test_an_update_shares_the_storages_of_what_it_updates() -> None:
+    [adam] = operations(record(TRAIN), "aten::_fused_adamw_")
+    roles = [record(TRAIN).storages[tensor.storage].role for tensor in adam.inputs]
+    assert roles == (
+        ["parameter"] * _TENSORS + ["gradient"] * _TENSORS + ["optimizer_state"] * 3 * _TENSORS
+    )
+
+
+def test_a_foreach_optimizer_counts_its_steps_on_the_host() -> None:
+    step = record(TRAIN, fused=None)
+    assert operations(step, "aten::_foreach_")
+    assert bytes_after(step)["optimizer_state"] == 4 * _PARAMETERS
+
+
+def test_arguments_are_by_their_names() -> None:
+    [embedding] = operations(record(TRAIN), "aten::embedding_dense_backward")
+    assert embedding.arguments["num_weights"] == 1000
+
+
+def test_the_function_gets_its_arguments() -> None:
+    step = record(TRAIN, layers=1)
+    assert len(operations(step, "aten::mm.default")) == 9
+
+
+def _step(body: str) -> str:
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    return (
+        f"{NET}\ndef train():\n    net = Net(64, 1).cuda()\n    def step():\n{lines}    return step"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nprint(loss_of(net, ids).item())",
+        "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nif loss_of(net, ids) > 3: pass",
+        "pass\nfloat(torch.ones((), device='cuda'))",
+        "pass\ntorch.ones(3, device='cuda').nonzero()",
+        "pass\ntorch.ones(3, device='cuda').tolist()",
+    ],
+)
+def test_a_value_that_the_step_asks_for_is_an_error_with_its_line(body: str) -> None:
+    script = _step(body)
+    line = next(n for n, text in enumerate(script.splitlines(), 1) if body.splitlines()[1] in text)
+    with pytest.raises(UnsupportedError, match="value") as error:
+        record(script)
+    assert error.value.location == f"train.py:{line}"
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "line"),
+    [
+        ("import missing_module\n", "missing_module is not installed", "train.py:1"),
+        ("def train():\n    return 3\n", "returned a value of type int", "train.py:train"),
+        ("def train():\n    pass\n", "returned nothing", "train.py:train"),
+        ("def other():\n    pass\n", "no function 'train'", "train.py"),
+        ("def train(:\n", "SyntaxError", "train.py:1"),
+        (
+            f"{NET}\na = torch.ones(2, 3, device='cuda')\ndef train():\n    return lambda: a @ a\n",
+            "RuntimeError: a and b must have same reduction dim",
+            f"train.py:{NET.count(chr(10)) + 4}",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_said_with_its_line(
+    script: str, message: str, line: str
+) -> None:
+    with pytest.raises(ProgramError, match=message) as error:
+        record(script)
+    assert error.value.location == line
