@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hespas.program.attrs import DotAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Op, Value, shape_of, tensor_of, values_read
+from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.types import TensorType, element_type, size_bytes
 from hespas.program.uses import Uses, in_order
@@ -165,6 +165,73 @@ def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
 
 
 ROUNDED_OPERANDS = Pattern(kinds=("dot_general",), change=_rounded)
+
+
+_VIEWS = ("reshape", "transpose")
+
+
+def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return a product that reads operands of few bits and their scales, not what widens them.
+
+    Kernels of serving frameworks widen them as they load them: Marlin, Triton's ``matmul_ogs``,
+    CUTLASS; tensor cores that multiply both types widen nothing.
+    """
+    if not isinstance(op.attrs, DotAttrs):
+        return None
+    build, operands, scales = Builder(op), list(op.operands), list[Value]()
+    for at, operand in enumerate(op.operands[:2]):
+        parts = _narrow(operand, uses)
+        if parts is not None:
+            narrow, scale, views = parts
+            for view in reversed(views):
+                kind = replace(tensor_of(view.results[0]), element=tensor_of(narrow).element)
+                narrow = build.add(view.kind, (narrow,), kind, view.attrs)
+            operands[at] = narrow
+            scales.append(scale)
+    if not scales:
+        return None
+    kind = op.kind if op.kind == "ragged_dot" else "scaled_dot"
+    return (*build.operations, replace(op, kind=kind, operands=(*operands, *scales)))
+
+
+def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value, list[Op]] | None:
+    """Return what an operand is widened from, its scales, and the views behind their product."""
+    maker, views = _behind_views(operand, uses)
+    if maker is None or maker.kind != "multiply":
+        return None
+    for wide, spread in (maker.operands, maker.operands[::-1]):
+        scale, (convert, inner) = _before_spread(spread, uses), _behind_views(wide, uses)
+        if convert is None or convert.kind != "convert" or scale is None:
+            continue
+        narrow = convert.operands[0]
+        if tensor_of(narrow).element.bits < tensor_of(wide).element.bits:
+            return narrow, scale, [*views, *inner]
+    return None
+
+
+def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
+    """Return what makes a value but for views, and these, the last first."""
+    views: list[Op] = []
+    maker = uses.producer(value)
+    while maker is not None and maker.kind in _VIEWS:
+        views.append(maker)
+        maker = uses.producer(maker.operands[0])
+    return maker, views
+
+
+def _before_spread(value: Value, uses: Uses) -> Value | None:
+    """Return the scales that a value repeats for each of their group; None for other values."""
+    whole, maker = size_of(value), uses.producer(value)
+    while maker is not None and (maker.kind in _SPREADING or size_of(value) < whole):
+        value = maker.operands[0]
+        if maker.kind == "convert" and size_of(value) < whole:
+            return value
+        maker = uses.producer(value)
+    return value if size_of(value) < whole else None
+
+
+_SPREADING = (*_VIEWS, "broadcast_in_dim", "convert", "slice")
+SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_scaled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

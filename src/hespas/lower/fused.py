@@ -69,6 +69,7 @@ _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
 RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, dots.OPENED_VECTORS),
+    (Writer.LIBRARY, dots.SCALED_PRODUCTS),
     (_ALL, reductions.SCANS),
     (_ALL, reductions.BEFORE_RESHAPES),
     (_ALL, collectives.JOINED_SUMS),

@@ -15,6 +15,8 @@ from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
 from hespas.models.language import LanguageModel, Prefill
 from hespas.models.model import MeshAxes
+from hespas.models.precision import UNQUANTISED, Precision
+from hespas.models.quantization import read_precision
 from hespas.models.weights import parameters
 
 FILE = "config.json"
@@ -27,17 +29,15 @@ _MOST_PARAMETERS, _MOST_LAYERS = 1e14, 2000
 class Configuration:
     """A decoder as its configuration describes it: ``model`` with the steps' own defaults.
 
-    ``longest`` are the tokens of the longest context; bits are those that each weight of products
-    is published in, and those of experts. ``notes`` name what the model leaves out of the
-    file.
+    ``longest`` are the tokens of the longest context; ``precision`` is that of the published
+    weights. ``notes`` name what the model leaves out of the file.
     """
 
     name: str
     family: str
     model: LanguageModel
     longest: int
-    weight_bits: float = 16.0
-    expert_bits: float = 16.0
+    precision: Precision = UNQUANTISED
     source: str = ""
     date: str = ""
     notes: tuple[str, ...] = ()
@@ -98,11 +98,9 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     if fields.flag("is_encoder_decoder"):
         raise ConfigError("models with an encoder are not known", location=location)
     description = reader(fields)
-    quantization = outer.part("quantization_config")
-    weight_bits, expert_bits = _bits(quantization)
-    if expert_bits < _FEWEST_BITS:
-        method = quantization.text("quant_method")
-        notes.append(f"weights are published in {method}, and predicted in 16 bits")
+    layers = description.sizes.layers
+    precision, published = read_precision(outer.part("quantization_config"), layers=layers)
+    notes += published
     fields.check_read()
     model = _model(description)
     _check(model, fields)
@@ -112,31 +110,11 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
         family=family,
         model=model,
         longest=longest,
-        weight_bits=weight_bits,
-        expert_bits=expert_bits,
+        precision=precision,
         source=outer.text("source"),
         date=outer.text("date"),
         notes=tuple(notes),
     )
-
-
-_FEWEST_BITS = 8
-"""Of weights that steps of inference have."""
-_BITS = {"fp8": (8.0, 8.0), "mxfp4": (16.0, 4.25), "nvfp4": (4.5, 4.5), "modelopt": (4.5, 4.5)}
-"""Of weights of products and of experts, scales with them, by the method of quantisation."""
-
-
-def _bits(quantization: Fields) -> tuple[float, float]:
-    method = quantization.text("quant_method")
-    if not quantization.values:
-        return 16.0, 16.0
-    if method not in _BITS:
-        raise ConfigError(
-            f"weights quantised by {method!r} are not known",
-            location=quantization.location,
-            hint=f"known: {', '.join(_BITS)}; without quantization_config they are of 16 bits",
-        )
-    return _BITS[method]
 
 
 def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> ConfigError:

@@ -22,7 +22,7 @@ from hespas.models.configuration import (
 )
 from hespas.models.language import Decode, Prefill, Training
 from hespas.models.model import MeshAxes, Model
-from hespas.models.weights import active_parameters, parameters
+from hespas.models.weights import active_parameters, parameters, weight_bytes
 
 STEPS = ("training", "prefill", "decode")
 """What follows a colon behind the name of a model."""
@@ -31,8 +31,8 @@ _SUMMARIES = {
     "prefill": "on prompts, whose keys and values fill a cache",
     "decode": "making a token for each sequence of a cache",
 }
-_TRAINED_BYTES, _SERVED_BYTES = 18, 2
-"""For each parameter: 16 of states, copies and gradients, and 2 of room; weights in bf16."""
+_TRAINED_BYTES = 18
+"""For each parameter: 16 of states, copies and gradients, and 2 of room."""
 _DEVICE_BYTES = 70e9
 _EXPERT_DEVICES = 8
 """Those that experts are divided over: a node of GPUs, as Megatron-Bridge's recipes have it."""
@@ -129,14 +129,22 @@ def _run(configuration: Configuration, step: str) -> Training | Prefill | Decode
             axes = (("fsdp", devices // _EXPERT_DEVICES), ("expert", _EXPERT_DEVICES))
         return Training(mesh=MeshAxes(axes=axes), sequence=sequence)
     heads = model.kv_heads if model.latent is None else model.sizes_of_layers.heads
-    devices = _devices(count * _SERVED_BYTES, least=1)
+    devices = _devices(weight_bytes(model, configuration.precision), least=1)
     while model.sizes_of_layers.heads % devices or (devices > heads and devices % heads):
         devices //= 2
     mesh = MeshAxes(axes=(("tp", devices),))
-    dtype = "f8" if configuration.weight_bits == 8 else "bf16"
-    if step == "decode":
-        return Decode(mesh=mesh, weight_dtype=dtype)
-    return Prefill(mesh=mesh, sequence=min(sequence, 2048), weight_dtype=dtype)
+    run = Decode(mesh=mesh)
+    if step == "prefill":
+        run = Prefill(mesh=mesh, sequence=min(sequence, 2048))
+    precision = configuration.precision
+    dense, experts = precision.dense, precision.experts
+    return replace(
+        run,
+        weight_dtype=dense,
+        attention_dtype="same" if precision.attention == dense else precision.attention,
+        expert_dtype="same" if model.routing is None or experts == dense else experts,
+        cache_dtype=precision.cache,
+    )
 
 
 def _devices(needed: float, *, least: int) -> int:

@@ -11,11 +11,13 @@ from hespas.models.configuration import Configuration
 from hespas.models.flops import attention_flops, layer_flops
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.model import MeshAxes
+from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.weights import (
     active_parameters,
-    expert_parameters,
     parameters,
+    parameters_by_part,
     state_elements,
+    weight_bytes_by_part,
 )
 
 PARTS = ("A100_SXM_80GB", "H100_80GB", "H200_141GB", "B200_180GB", "TPUv5p", "TPUv6e")
@@ -26,7 +28,15 @@ USABLE = 0.9
 """The share of a device's memory that weights, states and a cache may take."""
 TRAINED_TOKENS = 4096
 """In the sequence that each device trains on at a time."""
-_CACHE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFigures:
+    """The weights of a part of a model: how many, in which format, of which bytes."""
+
+    parameters: int
+    format: str
+    weight_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +45,8 @@ class ModelFigures:
 
     ``flops_per_token`` are those of products with weights, ``attention_flops_per_token`` those of
     attention for each token that a token is among, summed over its layers. A token's keys and
-    values are cached in bf16. Clusters are the smallest, of 1, 2, 4.. devices, that hold the states
+    values are cached in ``cache_format``, weights of ``parts`` in the formats that they are
+    published in. Clusters are the smallest, of 1, 2, 4.. devices, that hold the states
     of training divided evenly beside what one sequence needs whose layers are computed again, and
     the published weights with the cache of one sequence of ``longest`` tokens. One is empty where a
     device holds no sequence.
@@ -51,6 +62,8 @@ class ModelFigures:
     state_bytes_per_sequence: int
     longest: int
     weight_bytes: float
+    parts: Mapping[str, PartFigures]
+    cache_format: str
     smallest_cluster: Mapping[str, Mapping[str, str]]
     notes: tuple[str, ...] = ()
     source: str = ""
@@ -68,11 +81,10 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     '2xH100_80GB'
     """
     model = configuration.model
-    count, experts = parameters(model), expert_parameters(model)
-    weights = (
-        (count - experts) * configuration.weight_bits + experts * configuration.expert_bits
-    ) / 8
-    cached = kv_bytes_per_token(model)
+    count, precision = parameters(model), configuration.precision
+    parts = weight_bytes_by_part(model, precision)
+    weights = sum(parts.values())
+    cached = kv_bytes_per_token(model, precision)
     trained = _working_bytes(model)
     held = weights + cached * configuration.longest + state_bytes(model)
     return ModelFigures(
@@ -88,6 +100,14 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
         state_bytes_per_sequence=state_bytes(model),
         longest=configuration.longest,
         weight_bytes=weights,
+        parts={
+            part: PartFigures(
+                parameters=numbers, format=getattr(precision, part), weight_bytes=parts[part]
+            )
+            for part, numbers in parameters_by_part(model).items()
+            if numbers
+        },
+        cache_format=precision.cache,
         smallest_cluster={
             "training": _clusters(count * TRAINED_BYTES, trained),
             "inference": _clusters(held, 0),
@@ -119,13 +139,13 @@ def flops_per_token(model: LanguageModel) -> int:
     return layers + 2 * sizes.embedding * (sizes.vocabulary + inputs)
 
 
-def kv_bytes_per_token(model: LanguageModel) -> int:
-    """Return the bytes of keys and values of a token in all layers, in bf16."""
+def kv_bytes_per_token(model: LanguageModel, precision: Precision = UNQUANTISED) -> int:
+    """Return the bytes of keys and values of a token in all layers."""
     counted = Counter(
         kind for kind in model.kinds if kind.mixer == "attention" and kind.keys != "shared"
     )
     elements = sum(count * _cached_elements(model, kind) for kind, count in counted.items())
-    return elements * _CACHE_BYTES
+    return elements * precision.of("cache").bits // 8
 
 
 def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:

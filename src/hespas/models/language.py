@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division, check_heads, check_tokens
+from hespas.models.precision import PARTS, SCALED, Precision
 
 _LARGEST_HEAD = 256
 """Of the fused kernels for GPUs. Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention"."""
@@ -305,7 +306,10 @@ class Prefill:
     """A step that takes in prompts of ``sequence`` tokens, fills the cache and makes one token.
 
     ``batch`` counts prompts for one data-parallel part of the mesh. The cache is in pages of
-    ``page_size`` tokens, or contiguous where that is 0.
+    ``page_size`` tokens, or contiguous where that is 0. Weights of products are of
+    ``weight_dtype``, those of mixers and of experts of types of their own unless these are
+    ``same``. Rows are rounded to 4 bits where they meet weights in NVFP4, on parts that multiply
+    such numbers (``activation_dtype`` auto), always (nvfp4) or never (same).
     """
 
     mesh: MeshAxes
@@ -316,6 +320,9 @@ class Prefill:
     page_size: int = 0
     dtype: str = "bf16"
     weight_dtype: str = "bf16"
+    attention_dtype: str = "same"
+    expert_dtype: str = "same"
+    activation_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +330,7 @@ class Decode:
     """A step that makes ``new_tokens`` for each sequence, whose cache has ``context`` with them.
 
     ``batch`` counts sequences for one data-parallel part of the mesh. More than one new token are
-    computed at once, as when guessed ones are verified.
+    computed at once, as when guessed ones are verified. Types are as for `Prefill`.
     """
 
     mesh: MeshAxes
@@ -335,6 +342,9 @@ class Decode:
     page_size: int = 0
     dtype: str = "bf16"
     weight_dtype: str = "bf16"
+    attention_dtype: str = "same"
+    expert_dtype: str = "same"
+    activation_dtype: str = "auto"
 
 
 Run = Training | Prefill | Decode
@@ -440,6 +450,21 @@ class LanguageModel:
         """The type of the weights that a step holds, and in training of both moments."""
         run = self.run
         return run.state_dtype if isinstance(run, Training) else run.weight_dtype
+
+    @property
+    def precision(self) -> Precision:
+        """The formats of the weights of each part."""
+        run = self.run
+        if isinstance(run, Training):
+            return Precision(**dict.fromkeys(PARTS, run.state_dtype))
+        dense = run.weight_dtype
+        return Precision(
+            attention=dense if run.attention_dtype == "same" else run.attention_dtype,
+            dense=dense,
+            experts=dense if run.expert_dtype == "same" else run.expert_dtype,
+            other=run.dtype if dense in SCALED else dense,
+            cache=run.cache_dtype,
+        )
 
     @property
     def attention(self) -> str:
@@ -678,6 +703,8 @@ class LanguageModel:
         why = self.why_not(run.attention) if run.attention in FUSED else ""
         if why:
             raise ConfigError(why, hint="give attention unfused")
+        if not isinstance(run, Training):
+            self._check_types(run)
         match run:
             case Training():
                 self._check_training(run)
@@ -723,6 +750,20 @@ class LanguageModel:
                     "one device",
                     hint=f"give a multiple of {chunk}, and a mesh without context",
                 )
+
+    def _check_types(self, run: Prefill | Decode) -> None:
+        """Raise `ConfigError` for types of parts that it does not have."""
+        if run.expert_dtype != "same" and self.routing is None:
+            raise ConfigError(
+                f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
+                hint="drop it",
+            )
+        used = {self.precision.attention, self.precision.dense, self.precision.experts}
+        if run.activation_dtype == "nvfp4" and "nvfp4" not in used:
+            raise ConfigError(
+                "activation_dtype = nvfp4 has no effect: no weights are in nvfp4",
+                hint="drop it, or give weight_dtype nvfp4",
+            )
 
     def why_not(self, kernels: str) -> str:
         """Return why kernels of `FUSED` cannot compute its attention, or nothing."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
+from hespas.models.precision import FORMATS
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -138,7 +139,10 @@ CHOICES = {
     "dtype": ("bf16", "f16", "f32"),
     "product_dtype": ("same", "f8"),
     "state_dtype": ("bf16", "f16", "f32"),
-    "weight_dtype": ("bf16", "f16", "f32", "f8"),
+    "weight_dtype": tuple(FORMATS),
+    "attention_dtype": ("same", *FORMATS),
+    "expert_dtype": ("same", *FORMATS),
+    "activation_dtype": ("auto", "same", "nvfp4"),
     "remat": ("minimal_with_context", "offload", "full", "none"),
     "exchange_dtype": ("same", "f8"),
     "gate": ("softmax", "sigmoid"),

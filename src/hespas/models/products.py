@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,12 +15,40 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hespas.models.precision import FORMATS
 from hespas.models.weights import is_product
 
 SMALL = jnp.float8_e4m3fn
 """The 8-bit type of weights, and of activations where they meet such weights."""
 ACTIVATION_SCALE = 0.05
 """What activations are divided by before they are rounded: a scale of earlier steps."""
+
+
+_STORED: Mapping[str, tuple[Any, Any]] = {
+    "mxfp4": (jnp.float4_e2m1fn, jnp.float8_e8m0fnu),
+    "nvfp4": (jnp.float4_e2m1fn, jnp.float8_e4m3fn),
+    "int4": (jnp.int4, jnp.bfloat16),
+}
+"""The types of weights in 4 bits and of their scales, by the name of the format."""
+_LARGEST_OF_4_BITS = 6.0
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("values", "scales"),
+    meta_fields=("name", "rounds_rows"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """A weight in 4 bits, in `stored_order`, with a scale for each group along the last dimension.
+
+    ``name`` is its format. Where it ``rounds_rows``, so are the rows that it is multiplied with.
+    """
+
+    values: Any
+    scales: Any
+    name: str
+    rounds_rows: bool = False
 
 
 class Rounded(NamedTuple):
@@ -53,30 +82,28 @@ def is_multiplied(name: str) -> bool:
     return is_product(name) and not any(other in name for other in ("router", "experts"))
 
 
-def is_stored_small(name: str) -> bool:
-    """Return whether weights that are never trained are stored in 8 bits: experts' are, too."""
-    return is_product(name) and "router" not in name
-
-
 def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     """Return the product of activations and a weight, as ``jnp.einsum`` of both.
 
     A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
     products of training have operands of 8 bits: this one, and those of both gradients. One in 8
     bits is a pair with its scale, its dimensions in `stored_order`; activations are then rounded to
-    8 bits with a scale that was measured before, as it is when models are served.
+    8 bits with a scale that was measured before, as it is when models are served. One in 4 bits is
+    widened by its scales.
     """
     if isinstance(weight, Rounded):
         trained, stored = weight
         stored = in_8_bits(trained.astype(x.dtype)) if stored is None else stored
         return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
-    if not isinstance(weight, tuple):
+    if not is_stored(weight):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
-    stored, scale = weight
     given, made = equation.split("->")
     left, right = given.split(",")
     order = sorted(right, key=lambda dimension: dimension not in made)
     stored_equation = f"{left},{''.join(order)}->{made}"
+    if isinstance(weight, Grouped):
+        return jnp.einsum(stored_equation, _rounded_rows(x, weight), widened(weight, x.dtype))
+    stored, scale = weight
     out = jnp.einsum(stored_equation, in_8_bits(x), stored, preferred_element_type=x.dtype)
     return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
 
@@ -86,18 +113,56 @@ def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
 
     Weights are as `product` takes them.
     """
-    if not isinstance(weight, tuple):
+    if not is_stored(weight):
         return lax.ragged_dot(x, weight, counts)
-    stored, scale = weight
     dimensions = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (2,)), ((), ())),
         lhs_ragged_dimensions=[0],
         rhs_group_dimensions=[0],
     )
+    if isinstance(weight, Grouped):
+        wide = widened(weight, x.dtype)
+        return lax.ragged_dot_general(_rounded_rows(x, weight), wide, counts, dimensions)
+    stored, scale = weight
     out = lax.ragged_dot_general(
         in_8_bits(x), stored, counts, dimensions, preferred_element_type=x.dtype
     )
     return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
+
+
+def is_stored(weight: Any) -> bool:
+    """Return whether a weight is in 8 or 4 bits, with what scales it."""
+    return isinstance(weight, tuple | Grouped)
+
+
+def stored_types(name: str) -> tuple[Any, Any]:
+    """Return the types of a weight in 4 bits and of its scales."""
+    return _STORED[name]
+
+
+def widened(weight: Grouped, dtype: Any) -> jax.Array:
+    """Return a weight in 4 bits as a wider type has it, the last group of a row cut off."""
+    *rows, groups = weight.scales.shape
+    group, summed = FORMATS[weight.name].group, weight.values.shape[-1]
+    scales = jnp.broadcast_to(weight.scales.astype(dtype)[..., None], (*rows, groups, group))
+    spread = scales.reshape(*rows, groups * group)[..., :summed]
+    return weight.values.astype(dtype) * spread
+
+
+def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
+    """Return rows as they are multiplied with a weight: rounded to 4 bits where it asks for it.
+
+    Each group is divided by its largest number, as NVIDIA's recipe for NVFP4 has it.
+    """
+    if not weight.rounds_rows:
+        return x
+    values, scales = _STORED[weight.name]
+    group = FORMATS[weight.name].group
+    groups = x.reshape(*x.shape[:-1], -1, group)
+    largest = jnp.max(jnp.abs(groups), -1)
+    scale = jnp.maximum(largest / _LARGEST_OF_4_BITS, 2.0**-9).astype(scales)
+    small = (groups / scale.astype(x.dtype)[..., None]).astype(values).reshape(x.shape)
+    return widened(Grouped(values=small, scales=scale, name=weight.name), x.dtype)
 
 
 def stored_order(name: str, rank: int) -> tuple[int, ...]:

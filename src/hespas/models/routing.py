@@ -28,8 +28,10 @@ from hespas.models.language import LanguageModel, Routing, Style
 from hespas.models.part import EXPERT
 from hespas.models.products import (
     ACTIVATION_SCALE,
+    Grouped,
     grouped_product,
     in_8_bits,
+    is_stored,
     product,
     stored_order,
 )
@@ -56,7 +58,7 @@ def through_experts(
     # Weights are cast where they lie, and gathered in the narrower type.
     own = {
         name: each
-        if isinstance(each := weights[name], tuple)
+        if is_stored(each := weights[name])
         else divided.constrain(each.astype(x.dtype), *dimensions)
         for name, dimensions in routing_weights(model.style, routing).items()
     }
@@ -90,10 +92,13 @@ def through_experts(
 
 
 def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
-    """Return how a weight is divided; one in 8 bits is stored in another order, with a scale."""
-    if not isinstance(weight, tuple):
+    """Return how a weight is divided; one of few bits is stored in another order, with scales."""
+    if not is_stored(weight):
         return spec
-    return PartitionSpec(*(spec[at] for at in stored_order(name, len(spec)))), PartitionSpec()
+    stored = PartitionSpec(*(spec[at] for at in stored_order(name, len(spec))))
+    if isinstance(weight, Grouped):
+        return replace(weight, values=stored, scales=stored)
+    return stored, PartitionSpec()
 
 
 def _routed(  # noqa: PLR0917 - the pieces of one layer

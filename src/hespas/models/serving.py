@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from hespas.errors import ConfigError
 from hespas.models.cache import F8, Cache, cache_shapes
 from hespas.models.language import Decode, LanguageModel, Prefill, Training
 from hespas.models.model import Step
-from hespas.models.products import ABSORBED, SMALL, is_stored_small, stored_order
+from hespas.models.precision import FORMATS, SCALED
+from hespas.models.products import ABSORBED, SMALL, Grouped, stored_order, stored_types
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
+from hespas.models.weights import part_of
 
 _MATRIX = 2
 """Weights of as many dimensions are products' own; others are norms' and biases'."""
@@ -30,7 +33,7 @@ def build(settings: LanguageModel) -> Step:
     assert not isinstance(run, Training)  # noqa: S101 - for the type checker
     decoder = Transformer(model=settings, divided=_divided(settings))
     divided = decoder.divided
-    weights = _weights(decoder, run.weight_dtype)
+    weights = _weights(decoder)
     arguments: dict[str, Any] = {
         "tokens": divided.array("batch", "sequence", dtype=jnp.int32),
         "position": divided.array(dtype=jnp.int32),
@@ -65,28 +68,54 @@ def _divided(settings: LanguageModel) -> Divided:
     return Divided(mesh=run.mesh, sizes=sizes, axes=axes)
 
 
-def _weights(decoder: Transformer, name: str) -> Any:
-    """Return the abstract weights; in 8 bits those of products of layers, each with a scale."""
-    if name != F8:
-        return decoder.weights(dtype_named(name))
-    weights = decoder.weights(decoder.dtype)
-    scale = decoder.divided.array(dtype=jnp.float32)
+def _weights(decoder: Transformer) -> Any:
+    """Return the abstract weights, those of products of layers in the formats of their parts."""
+    precision = decoder.model.precision
+    weights = decoder.weights(dtype_named(precision.other))
 
-    def small(name: str, leaf: Any) -> Any:
-        if len(leaf.shape) < _MATRIX:
-            return leaf
-        is_absorbed = name == "key_up" and isinstance(decoder.model.run, Decode)
-        order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
-        sharding = leaf.sharding
-        spec = PartitionSpec(*(sharding.spec[at] for at in order))
-        shape = tuple(leaf.shape[at] for at in order)
-        return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding.update(spec=spec)), scale
+    def stored(name: str, leaf: Any) -> Any:
+        part = part_of(name)
+        return leaf if part == "other" else _stored(decoder, name, leaf, getattr(precision, part))
 
     layers = [
-        {each: small(each, leaf) if is_stored_small(each) else leaf for each, leaf in layer.items()}
+        {name: stored(name, leaf) for name, leaf in layer.items()}
         for layer in weights["layers_first"]
     ]
     return weights | {"layers_first": layers}
+
+
+def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
+    """Return an abstract weight in a format, with its scales; a vector as it is."""
+    if dtype not in SCALED:
+        return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)
+    if len(leaf.shape) < _MATRIX:
+        return leaf
+    run = decoder.model.run
+    is_absorbed = name == "key_up" and isinstance(run, Decode)
+    order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
+    spec = PartitionSpec(*(leaf.sharding.spec[at] for at in order))
+    sharding = leaf.sharding.update(spec=spec)
+    shape = tuple(leaf.shape[at] for at in order)
+    if dtype == F8:
+        scale = decoder.divided.array(dtype=jnp.float32)
+        return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding), scale
+    values, scales = stored_types(dtype)
+    group, own = FORMATS[dtype].group, sharding.shard_shape(shape)[-1]
+    if own % group and part_of(name) != "experts":
+        raise ConfigError(
+            f"{dtype} has groups of {group} numbers, and a device has {own} of those that {name} "
+            "is summed over",
+            hint="give a mesh with a smaller tp, or another weight_dtype",
+        )
+    # A device's experts have groups of their own, the last of a row shorter.
+    groups = shape[-1] // own * -(-own // group)
+    rounds = dtype == "nvfp4" and not isinstance(run, Training) and run.activation_dtype == dtype
+    return Grouped(
+        values=jax.ShapeDtypeStruct(shape, values, sharding=sharding),
+        scales=jax.ShapeDtypeStruct((*shape[:-1], groups), scales, sharding=sharding),
+        name=dtype,
+        rounds_rows=rounds and own % group == 0,
+    )
 
 
 def _step(

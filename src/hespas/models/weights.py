@@ -19,6 +19,7 @@ from hespas.models.language import (
     Training,
 )
 from hespas.models.model import TYPE_BYTES
+from hespas.models.precision import PARTS, ModelPart, Precision
 
 Shapes = dict[str, tuple[str, ...]]
 Arrays = tuple[tuple[str, ...], ...]
@@ -337,6 +338,46 @@ def layer_products(model: LanguageModel, kind: LayerKind) -> int:
 def is_product(name: str) -> bool:
     """Return whether the weights of a name are those of a product of rows."""
     return not any(other in name for other in ("norm", "bias", "filter", "decay", "scale"))
+
+
+_FED = ("up", "down", "gate", "gate_up")
+_DENSE = {*_FED, *(f"{SHARED}{name}" for name in _FED), "latent_in", "latent_out"}
+
+
+def part_of(name: str) -> ModelPart:
+    """Return the part of a model that weights of a layer are of, by their name.
+
+    >>> [part_of(name) for name in ("query", "shared_up", "experts_down", "router", "mlp_norm")]
+    ['attention', 'dense', 'experts', 'other', 'other']
+    """
+    if not is_product(name) or "router" in name:
+        return "other"
+    if name.startswith("experts_"):
+        return "experts"
+    return "dense" if name in _DENSE else "attention"
+
+
+def parameters_by_part(model: LanguageModel) -> dict[ModelPart, int]:
+    """Return how many weights each part of a model has."""
+    outer = sum(_elements(model.sizes, shape) for shape in outer_weights(model).values())
+    counts: dict[ModelPart, int] = dict.fromkeys(PARTS, 0)
+    counts["other"] = outer
+    for kind, layers in Counter(model.kinds).items():
+        sizes = {**model.sizes, **model.sizes_of(kind)}
+        for name, shape in layer_weights(model, kind).items():
+            counts[part_of(name)] += layers * _elements(sizes, shape)
+    return counts
+
+
+def weight_bytes(model: LanguageModel, precision: Precision) -> float:
+    """Return the bytes of a model's weights, with their scales."""
+    return sum(weight_bytes_by_part(model, precision).values())
+
+
+def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[ModelPart, float]:
+    """Return the bytes of the weights of each part, with their scales."""
+    counts = parameters_by_part(model).items()
+    return {part: count * precision.of(part).bits_of_weight / 8 for part, count in counts}
 
 
 def local_weights(model: LanguageModel, axes: Mapping[str, tuple[str, ...]]) -> int:

@@ -325,6 +325,48 @@ def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> T
     return timed * part + Timing(time_s=0.0, notes=(CONVOLUTIONS,))
 
 
+NARROW = (
+    "products that read operands in fewer bits than they multiply reach the part of their roofline "
+    "that products without such operands were measured to reach of theirs, beside the shortest time"
+)
+
+
+def narrow_time(gemm: GemmModel, product: Product, operand_bits: tuple[float, float]) -> Timing:
+    """Return how long a product takes whose two operands lie in memory in so many bits.
+
+    What it is multiplied as is wider where no unit multiplies them: kernels widen them as they load
+    them, as Marlin does. Operands as wide as that, or wider, take the table's time.
+
+    >>> from hespas.hardware.presets import load_device
+    >>> gemm = gemm_model(load_device("H100_80GB"))
+    >>> product = Product(type_name="bf16", m=16, n=8192, k=8192)
+    >>> bf16, mixed = gemm.price(product), narrow_time(gemm, product, (16, 4))
+    >>> 3 < bf16.time_s / mixed.time_s < 4
+    True
+    """
+    timed, device = gemm.price(product), gemm.device
+    multiplied = replace(product, type_name=device.multiplied_as(product.type_name))
+    bits = PRODUCT_TYPES[multiplied.type_name].bits
+    sides = (product.batch * product.m * product.k, product.batch * product.k * product.n)
+    spared = sum(
+        side * max(0, bits - own) / 8 for side, own in zip(sides, operand_bits, strict=True)
+    )
+    if not spared:
+        return timed
+    moved = multiplied.elements * bits / 8
+    part = _roofline_s(device, multiplied, moved - spared) / _roofline_s(device, multiplied, moved)
+    if part == 1:
+        return timed
+    launch_s = timed.bound.launch_s
+    at_launch = Timing(time_s=launch_s, bound=Bound(launch_s=launch_s), notes=(NARROW,))
+    busy = replace(timed, time_s=timed.time_s - launch_s, bound=_without_launch(timed.bound))
+    return busy * part + at_launch
+
+
+def _without_launch(bound: Bound) -> Bound:
+    return replace(bound, launch_s=0.0)
+
+
 def _roofline_s(device: Device, product: Product, bytes_moved: float) -> float:
     rate = device.rate(product.type_name)
     return max(product.flops / rate, bytes_moved / device.memory_bandwidth_bytes_per_s)

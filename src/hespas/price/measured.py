@@ -12,7 +12,14 @@ from hespas.hardware.device import Device, table_of
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
-from hespas.price.gemm import GemmModel, Product, as_product, convolution_time, gemm_model
+from hespas.price.gemm import (
+    GemmModel,
+    Product,
+    as_product,
+    convolution_time,
+    gemm_model,
+    narrow_time,
+)
 from hespas.price.graph import no_power
 from hespas.price.kernel import Kernel, Writer, kernel_of
 from hespas.price.methods import EstimatorSpec
@@ -263,7 +270,8 @@ class Measured:
 
     def _gemm(self, gemm: Gemm) -> Timing:
         product = Product(type_name=gemm.multiplied, m=gemm.m, n=gemm.n, k=gemm.k, batch=gemm.batch)
-        return self.gemm.price(product) * (gemm.flops_per_product / 2)
+        bits = gemm.lhs.element.bits, gemm.rhs.element.bits + gemm.scale_bits
+        return narrow_time(self.gemm, product, bits) * (gemm.flops_per_product / 2)
 
     def _grouped(self, grouped: GroupedGemm) -> Timing:
         """Return the time of products of groups: that of one of all their rows, or of all alike."""
@@ -276,7 +284,8 @@ class Measured:
             k=-(-sum(grouped.group_rows) // groups) if divided else grouped.k,
             batch=grouped.batch * (groups if divided else 1),
         )
-        timing = self.gemm.price(product) * (grouped.flops_per_product / 2)
+        timing = narrow_time(self.gemm, product, grouped.operand_bits)
+        timing *= grouped.flops_per_product / 2
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
     def _library(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:

@@ -18,6 +18,7 @@ from hespas.models.figures import (
     TRAINED_TOKENS,
     USABLE,
     ModelFigures,
+    PartFigures,
     model_figures,
     zoo_figures,
 )
@@ -105,13 +106,14 @@ def _details(name: str) -> str:
         "active": f"{figures.active_parameters:,}",
         "FLOPs a token": f"{format_quantity(figures.flops_per_token, 'FLOP')} forward, and "
         f"{format_quantity(figures.attention_flops_per_token, 'FLOP')} for each token before it",
-        "KV cache a token": f"{figures.kv_bytes_per_token:,} bytes in bf16",
+        "KV cache a token": f"{figures.kv_bytes_per_token:,} bytes in {figures.cache_format}",
         "longest context": f"{figures.longest:,} tokens",
         "weights": format_bytes_binary(figures.weight_bytes),
     }
     if figures.state_bytes_per_sequence:
         rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
     lines = [figures.name, *(f"  {what:<20} {value}" for what, value in rows.items())]
+    lines += ["", "Weights, as published", *map(_part, figures.parts.items())]
     kinds = Counter(model.kinds)
     lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
     rule = (
@@ -127,6 +129,12 @@ def _details(name: str) -> str:
     if figures.source:
         lines += ["", f"Source: {figures.source}, {figures.date}"]
     return "\n".join(lines)
+
+
+def _part(named: tuple[str, PartFigures]) -> str:
+    part, figures = named
+    size = format_bytes_binary(figures.weight_bytes)
+    return f"  {part:<20} {figures.parameters:>18,} in {figures.format:<6} {size:>10}"
 
 
 def _kind(kind: LayerKind) -> str:

@@ -11,7 +11,7 @@ with Pallas". FlashMLA is for Hopper and Blackwell. Source: deepseek-ai/FlashMLA
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,9 @@ def model_source(
         texts["scan"] = "true"
         notes.append(_loop_note())
     attention, attention_notes = settled_attention(model, texts, target)
-    texts |= attention
-    notes += attention_notes
+    rows, rows_notes = settled_rows(model, texts, target)
+    texts |= attention | rows
+    notes += [*attention_notes, *rows_notes]
     if options.part is None and options.mesh is not None:
         texts["mesh"] = str(_one_stage(options.mesh))
     source = ModelSource(model=model, texts=texts, part=options.part)
@@ -209,6 +210,7 @@ _WITHOUT_PALLAS = ("TPUv2", "TPUv3")
 
 
 _SETTING, _AUTO, _UNFUSED = "attention", "auto", "unfused"
+_ROWS = "activation_dtype"
 
 
 _SAID = {
@@ -216,6 +218,31 @@ _SAID = {
     "flashmla": "attention is that of FlashMLA, fused, over a cache of latent vectors",
     "splash": "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less",
 }
+
+
+def settled_rows(
+    model: Model, texts: Mapping[str, str], target: str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return whether rows are rounded to 4 bits where they meet weights in NVFP4, and a note.
+
+    Nothing where none are, or that is given. ``target`` is as for `settled_attention`.
+    """
+    own = model.options().get(_ROWS)
+    if own is None or texts.get(_ROWS, own) != _AUTO:
+        return {}, []
+    settings = model.with_options(texts)
+    is_language = isinstance(settings, LanguageModel)
+    if not is_language or "nvfp4" not in astuple(settings.precision):
+        return {}, []
+    capability = None if target is None else compute_capability(target)
+    if capability is None or capability < _BLACKWELL:
+        note = (
+            "weights in NVFP4 are widened where they are multiplied: products are of 16 bits "
+            f"(--set {_ROWS}=nvfp4 rounds rows too, as parts that multiply 4 bits do)"
+        )
+        return {_ROWS: "same"}, [note]
+    note = f"rows are rounded to 4 bits where they meet weights in NVFP4, which {target} multiplies"
+    return {_ROWS: "nvfp4"}, [note]
 
 
 def settled_attention(

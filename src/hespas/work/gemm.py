@@ -17,7 +17,7 @@ from hespas.program.operations.contraction import (
 )
 from hespas.program.operations.traits import operand, result
 from hespas.program.program import Op
-from hespas.program.types import TensorType
+from hespas.program.types import TensorType, size_bytes
 from hespas.work.fusion import operations_of
 from hespas.work.library_config import block_config, gemm_config
 
@@ -30,7 +30,8 @@ class GroupedGemm:
     """``batch`` products of ``group_rows`` rows in all, each group with its matrix.
 
     A group's product is rows x k by k x n; with ``is_divided`` the rows are what is summed over,
-    and a group's product is k x rows by rows x n. ``multiplied`` is a key of `Work.flops`.
+    and a group's product is k x rows by rows x n. ``multiplied`` is a key of `Work.flops`;
+    an element of an operand has ``operand_bits`` in memory, with its share of scales.
     """
 
     batch: int
@@ -40,6 +41,7 @@ class GroupedGemm:
     is_divided: bool
     multiplied: str
     flops_per_product: int
+    operand_bits: tuple[float, float]
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,7 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
             is_divided=attrs.is_divided,
             multiplied=multiplier.type_name,
             flops_per_product=multiplier.flops,
+            operand_bits=(lhs.element.bits, rhs.element.bits + _scale_bits(op, 3)),
         ),
     )
 
@@ -120,7 +123,8 @@ class Gemm:
     axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the type
     that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
     for complex numbers and for algorithms that multiply several times. ``epilogue`` is
-    cuBLASLt's name (``BIAS_GELU``), empty for none; what a fusion does besides the product is in
+    cuBLASLt's name (``BIAS_GELU``), empty for none. ``scale_bits`` are those of scales for each
+    element of ``rhs``. What a fusion does besides the product is in
     its own body. ``has_addend``: a matrix is added to the product. ``tile`` is the part of the
     result that one block computes, where a Triton fusion says it.
     """
@@ -141,6 +145,7 @@ class Gemm:
     epilogue: str = ""
     has_addend: bool = False
     tile: tuple[int, ...] = ()
+    scale_bits: float = 0.0
 
     @property
     def flops(self) -> int:
@@ -237,7 +242,14 @@ def _of_axes(
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
         writer=writer,
+        scale_bits=_scale_bits(op, 2) if op.kind == "scaled_dot" else 0.0,
     )
+
+
+def _scale_bits(op: Op, first: int) -> float:
+    """Return the bits of the scales of a product, operands from ``first`` on, for each weight."""
+    scales = sum(size_bytes(value.type) for value in op.operands[first:])
+    return 8 * scales / max(1, operand(op, 1).element_count)
 
 
 def _axes(

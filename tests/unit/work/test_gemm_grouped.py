@@ -31,6 +31,7 @@ def test_a_row_meets_the_one_matrix_of_its_group(text: str) -> None:
         is_divided=text == gradient_alone(),
         multiplied="bf16",
         flops_per_product=2,
+        operand_bits=(16, 16),
     )
     assert (grouped.rows, grouped.groups) == (4 * 128, 4)
 

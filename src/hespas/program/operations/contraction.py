@@ -67,7 +67,8 @@ def ragged_dot(op: Op) -> Work:
 
     Where groups divide the contracted dimension, each of them makes a matrix of the result from
     its own rows: the result's size counts once, not for every group. Where the rows of each group
-    are known, rows of none are neither multiplied nor moved. Matrices of empty groups are not read.
+    are known, rows of none are neither multiplied nor moved. Matrices of empty groups are not read,
+    nor are their scales, which are operands behind the counts.
     """
     whole = dot(op)
     attrs = op.attrs
@@ -80,8 +81,9 @@ def ragged_dot(op: Op) -> Work:
         filled = Fraction(sum(attrs.group_rows), max(1, rows))
         used = Fraction(sum(1 for each in attrs.group_rows if each), len(attrs.group_rows))
     share = filled / count if attrs.is_divided else filled
-    lhs_bytes, rhs_bytes, *others = [memory_bytes(value.type) for value in op.operands]
-    read = filled * lhs_bytes + (filled if attrs.is_divided else used) * rhs_bytes + sum(others)
+    lhs_bytes, rhs_bytes, counts, *scales = [memory_bytes(value.type) for value in op.operands]
+    of_matrices = (filled if attrs.is_divided else used) * (rhs_bytes + sum(scales))
+    read = filled * lhs_bytes + of_matrices + counts
     return Work(
         flops=tuple([(name, round(flops * share)) for name, flops in whole.flops]),
         bytes_read=round(read),

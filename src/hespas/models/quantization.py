@@ -1,0 +1,132 @@
+"""Read from a configuration which parts of a model are quantised, and how.
+
+``quantization_config`` has the method, and the modules that it leaves as they are: by name, with
+``*`` for any number, or as a regular expression behind ``re:``. Sources: transformers 5.24,
+``utils/quantization_config.py``; compressed-tensors and ModelOpt, as vLLM reads their files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hespas.errors import ConfigError
+from hespas.models.fields import Fields
+from hespas.models.precision import FORMATS, UNQUANTISED, Precision
+
+_METHODS = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors", "awq", "gptq")
+_OF_MODELOPT = {"FP8": "f8", "NVFP4": "nvfp4"}
+_OF_PACKING = {("float", 8): "f8", ("float", 4): "nvfp4", ("int", 4): "int4"}
+_LAYER = "layers.7"
+_MODULES = {
+    "attention": ("self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj"),
+    "dense": ("mlp.down_proj", "mlp.shared_experts.down_proj"),
+    "experts": ("mlp.experts.0.down_proj",),
+}
+"""Modules of a layer, by the part that they are of."""
+
+
+def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str, ...]]:
+    """Return the formats of a model's parts, and notes on what is published otherwise.
+
+    ``fields`` are those of ``quantization_config``, empty where nothing is quantised. Raises
+    `ConfigError` for a method, or sizes of groups, that are not known.
+    """
+    if not fields.values:
+        return UNQUANTISED, ()
+    name, left_out, cache = _format(fields)
+    parts: dict[str, str] = {}
+    notes: list[str] = []
+    for part, modules in _MODULES.items():
+        named = [pattern for pattern in left_out if _matches(pattern, modules)]
+        numbers = {match[1] for match in map(_NUMBER.search, named) if match}
+        is_whole = len(numbers) > layers / 2 or not all(map(_NUMBER.search, named))
+        parts[part] = "bf16" if is_whole else name
+        if named and not is_whole:
+            notes.append(
+                f"{part} of {len(numbers)} layers is published in 16 bits, and predicted in {name} "
+                "as in the others"
+            )
+    return Precision(**parts, cache=cache), tuple(notes)
+
+
+def _format(fields: Fields) -> tuple[str, list[str], str]:
+    """Return the format of what is quantised, the modules that are not, and the cache's type."""
+    method = fields.text("quant_method")
+    left_out = fields.texts("modules_to_not_convert", "ignore", "exclude_modules")
+    cache = UNQUANTISED.cache
+    match method:
+        case "fp8" | "fbgemm_fp8":
+            _check_blocks(fields)
+            name = "f8"
+        case "mxfp4":
+            name = "mxfp4"
+        case "modelopt":
+            fields.one_of("quant_algo", tuple(_OF_MODELOPT))
+            name = _OF_MODELOPT[fields.text("quant_algo", default="NVFP4")]
+            cache = "f8" if fields.text("kv_cache_quant_algo") == "FP8" else _cache(fields)
+        case "compressed-tensors":
+            name, cache = _packed(fields), _cache(fields)
+        case "awq" | "gptq":
+            fields.one_of("bits", (4,))
+            fields.one_of("group_size", (FORMATS["int4"].group,))
+            name = "int4"
+        case _:
+            raise ConfigError(
+                f"weights quantised by {method!r} are not known",
+                location=fields.location,
+                hint=f"known: {', '.join(_METHODS)}; without quantization_config they are of 16 "
+                "bits",
+            )
+    return name, left_out, cache
+
+
+_NUMBER = re.compile(r"\blayers\.(\d+)\b")
+
+
+def _matches(pattern: str, modules: Iterable[str]) -> bool:
+    """Return whether a pattern leaves out one of these modules in a layer that it names."""
+    if pattern.startswith("re:"):
+        expression = pattern.removeprefix("re:")
+    else:
+        plain = re.escape(_NUMBER.sub(_LAYER, pattern)).replace(r"\*", ".*")
+        expression = f".*{plain}"
+    try:
+        return any(re.match(expression, f"model.{_LAYER}.{module}") for module in modules)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+def _cache(fields: Fields) -> str:
+    return (
+        "f8"
+        if fields.part("kv_cache_scheme").size("num_bits", default=16) == 8
+        else UNQUANTISED.cache
+    )
+
+
+def _check_blocks(fields: Fields) -> None:
+    blocks = fields.numbers("weight_block_size")
+    if blocks and blocks != [128, 128]:
+        raise ConfigError(
+            f"weight_block_size is {blocks}", location=fields.location, hint="known: [128, 128]"
+        )
+
+
+def _packed(fields: Fields) -> str:
+    """Return the format of the one group of compressed tensors."""
+    groups = fields.part("config_groups")
+    names = list(groups.values)
+    weights = groups.part(names[0]).part("weights") if names else groups
+    kind, bits = weights.text("type"), weights.size("num_bits", default=0)
+    name = _OF_PACKING.get((kind, bits))
+    if name is None or len(names) != 1:
+        raise ConfigError(
+            f"weights of {kind or 'no type'} in {bits} bits, in {len(names)} groups of modules, "
+            "are not known",
+            location=fields.location,
+            hint="known: one group of modules, float in 8 or 4 bits, int in 4",
+        )
+    if name != "f8":
+        weights.one_of("group_size", (FORMATS[name].group,))
+    return name
