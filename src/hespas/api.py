@@ -137,6 +137,7 @@ def _chosen(
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
+    from hespas.prediction.megatron import with_arguments
     from hespas.prediction.options import PredictOptions
 
     cluster, method = overrides.get("cluster"), overrides.get("method")
@@ -159,7 +160,7 @@ def _chosen(
         }
     if "imperfect" in given and isinstance(given["imperfect"], Path):
         given["imperfect"] = str(given["imperfect"])
-    chosen = overridden(base, {**given, "file": workload, "system": system})
+    chosen = with_arguments(overridden(base, {**given, "file": workload, "system": system}))
     return replace(
         chosen,
         compile=chosen.compile if compiler is None else replace(chosen.compile, options=compiler),

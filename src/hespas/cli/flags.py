@@ -154,6 +154,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     program or, where no ``config_file`` is, a configuration. Raises `ConfigError` for options that
     contradict each other or have no effect in the command.
     """
+    from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few need it
     from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
 
     argument: Path | None = given.get("workload")
@@ -173,7 +174,8 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     configured = Layer(values={}) if config_file is None else read_configuration(config_file)
     _spell_as_keys(known, raw, configured)
     check_effects([raw, configured], [each for each in known if each.name in given])
-    return build(PredictOptions, joined([_values(PredictOptions, raw), configured], known))
+    values = joined([_values(PredictOptions, raw), configured], known)
+    return with_arguments(build(PredictOptions, values))
 
 
 def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,7 +30,8 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     """Predict how long one step of WORKLOAD takes, and why.
 
     WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
-    a directory of XLA's dumps), one's own package.module:function, or a configuration (.json).
+    a directory of XLA's dumps), one's own package.module:function, a configuration (.json), or
+    megatron:FILE, the arguments of Megatron-LM.
     Where the node's compiler is installed, the program is compiled first. With --output the traces
     and regions are written too.
     """

@@ -51,9 +51,27 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
     ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
     takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
     mesh axis ``sequence`` an all-to-all gives each device all tokens of some heads, and another
-    all heads of its tokens.
+    all heads of its tokens. With ``remat`` core_attention the backward pass computes it again.
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
+    run = model.run
+    if not isinstance(run, Training) or run.remat != "core_attention":
+        return _among_tokens(model, divided, kind, arrays, places, sinks)
+
+    def attended(arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
+        return _among_tokens(model, divided, kind, arrays, places, sinks)
+
+    return jax.checkpoint(attended, prevent_cse=not run.scan)(arrays, sinks)
+
+
+def _among_tokens(  # noqa: PLR0917 - the pieces of attention
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
+    sinks: jax.Array | None,
+) -> jax.Array:
     if model.mesh.size(_SEQUENCE) == 1:
         chunks = arrays[0].shape[1] // kind.chunk if kind.chunk else 1
         if chunks < 2:

@@ -24,6 +24,8 @@ from hespas.models.language import Decode, Prefill, Training
 from hespas.models.model import MeshAxes, Model
 from hespas.models.weights import active_parameters, parameters, weight_bytes
 
+PREFIX = "megatron:"
+"""What a file of Megatron-LM's arguments is named with."""
 STEPS = ("training", "prefill", "decode")
 """What follows a colon behind the name of a model."""
 _SUMMARIES = {
@@ -56,9 +58,26 @@ def configured_model(text: str) -> Model | None:
     >>> configured_model("Qwen/Qwen3-8B:decode").summary
     'Qwen3-8B making a token for each sequence of a cache, 8.191 B parameters'
     """
+    if text.startswith(PREFIX):
+        return _of_arguments(text)
     name, step = _name_and_step(text)
     found = configuration_of(name)
     return None if found is None else _step(found, name, step)
+
+
+def _of_arguments(text: str) -> Model:
+    """Return the training step that a file of Megatron-LM's arguments describes."""
+    from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few workloads have them
+
+    path = Path(text.removeprefix(PREFIX)).resolve()
+    arguments = read_arguments(path)
+    count = parameters(arguments.model)
+    return Model(
+        name=f"{PREFIX}{path}",
+        summary=f"{path.name} training step, {count / 1e9:.3f} B parameters",
+        settings=arguments.model,
+        notes=arguments.notes,
+    )
 
 
 def configuration_of(name: str) -> Configuration | None:

@@ -39,11 +39,12 @@ _MISSING = object()
 
 @dataclass(slots=True, kw_only=True)
 class Fields:
-    """The fields of a configuration, and which of them were read."""
+    """The fields of a configuration, which of them were read, and which change nothing."""
 
     values: Mapping[str, Any]
     location: str
     read: set[str] = field(default_factory=set)
+    ignored: re.Pattern[str] = IGNORED
 
     def given(self, *names: str) -> Any:
         """Return what the first of names that is given has; `ConfigError` where two disagree."""
@@ -143,7 +144,7 @@ class Fields:
         """Raise `ConfigError` for the first field that nothing has read and that may matter."""
         for name, value in self.values.items():
             is_plain = value is None or value is False or value in ([], {})
-            if name not in self.read and not is_plain and not IGNORED.fullmatch(name):
+            if name not in self.read and not is_plain and not self.ignored.fullmatch(name):
                 raise ConfigError(
                     f"{name} = {json.dumps(value)} may change what is computed, and is not known",
                     location=self.location,

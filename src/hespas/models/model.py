@@ -143,7 +143,10 @@ CHOICES = {
     "attention_dtype": ("same", *FORMATS),
     "expert_dtype": ("same", *FORMATS),
     "activation_dtype": ("auto", "same", "nvfp4"),
-    "remat": ("minimal_with_context", "offload", "full", "none"),
+    "remat": (
+        *("minimal_with_context", "offload", "full"),
+        *("alternate_products", "core_attention", "none"),
+    ),
     "exchange_dtype": ("same", "f8"),
     "gate": ("softmax", "sigmoid"),
     "divided": ("rows", "columns", "contracting", "scattered"),

@@ -54,6 +54,11 @@ _SAVED = (
     "mlp_up",
     "mlp_down",
 )
+_ALTERNATE = ("query_projection", "value_projection", "context", "mlp_gate", "mlp_down")
+"""What torchtitan's selective checkpointing keeps: attention and every second product, in order.
+
+Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``: the products of a layer are those of
+queries, keys, values, output, gate, up and down."""
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
@@ -341,6 +346,8 @@ class Transformer:
                 return checkpoint(policy=policy)
             case "full":
                 return checkpoint(policy=policies.nothing_saveable)
+            case "alternate_products":
+                return checkpoint(policy=policies.save_only_these_names(*_ALTERNATE))
             case _:
                 return layer
 

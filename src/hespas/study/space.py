@@ -27,6 +27,7 @@ from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
+from hespas.prediction.megatron import with_arguments
 from hespas.prediction.options import PredictOptions
 from hespas.study.goal import Goal, Value
 from hespas.study.keys import (
@@ -77,7 +78,7 @@ class Candidate:
             values[MESH] = MeshAxes(axes=axes)
         if self.settings:
             values[SETTINGS] = {name: scalar_text(each) for name, each in self.settings.items()}
-        return build(PredictOptions, values)
+        return with_arguments(build(PredictOptions, values))
 
     def fields(self) -> dict[str, Value]:
         """Return the fields of constraints that are known before anything is predicted."""

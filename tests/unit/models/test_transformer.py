@@ -68,7 +68,7 @@ def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) 
         ({"mesh": "fsdp=4,xp=2"}, "mesh axis xp divides nothing"),
         ({"mesh": "4"}, "is not AXIS=SIZE"),
         ({"mesh": "fsdp=2,fsdp=2"}, "names an axis twice"),
-        ({"remat": "all"}, "remat is 'all'; known: minimal_with_context, offload, full, none"),
+        ({"remat": "all"}, "remat is 'all'; known: minimal_with_context, offload, full, "),
         ({"dtype": "f7"}, "dtype is 'f7'; known: bf16, f16, f32"),
         ({"layers": "0"}, "layers is '0'; give a whole number"),
         ({"scan": "maybe"}, "scan is 'maybe'; give true or false"),

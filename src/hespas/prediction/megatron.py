@@ -1,0 +1,98 @@
+"""A run of Megatron-LM as options: mesh, batch, schedule, precision and overlap by its arguments.
+
+What the user gives beside the file stands; all else is what the file says. Importing it takes
+little, so that all commands ask it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hespas.base.fields import overridden
+from hespas.errors import ConfigError, DeviceCountError, option
+from hespas.models.configured import PREFIX
+from hespas.models.part import EXPERT, PIPE
+from hespas.prediction.options import Fidelity, PredictOptions
+
+if TYPE_CHECKING:
+    from hespas.models.megatron import Layout
+
+
+def with_arguments(options: PredictOptions) -> PredictOptions:
+    """Return options with what a file of Megatron-LM's arguments says, where one is named.
+
+    Raises `ConfigError` for a file that can't be read, and for a cluster that its layout does not
+    fit.
+    """
+    text = str(options.program.file or "")
+    if not text.startswith(PREFIX) or options.program.model.part is not None:
+        return options
+    from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few runs have one
+    from hespas.prediction.machines import system_of  # noqa: PLC0415 - the same
+
+    path = Path(text.removeprefix(PREFIX))
+    layout = read_arguments(path).layout
+    system = system_of(options.network)
+    if system is None:
+        raise ConfigError(
+            "a run of Megatron-LM is on a cluster, and none is given",
+            location=text,
+            hint=f"give {option('cluster')}, as in 64xH100_80GB",
+        )
+
+    model, pipeline = options.program.model, options.pipeline
+    settings: dict[str, str] = {}
+    if layout.sequence_parallel:
+        settings["sequence_parallel"] = "true"
+    if layout.product_dtype != "same":
+        settings["product_dtype"] = layout.product_dtype
+    changes: dict[str, Any] = {
+        "mesh": model.mesh or _mesh(layout, system.device_count, text),
+        "sequence": model.sequence or layout.sequence,
+        "remat": model.remat or layout.remat,
+        "dtype": model.dtype or layout.dtype,
+        "attention": model.attention or layout.attention,
+        "settings": {**settings, **model.settings},
+        "overlap": {**layout.overlap, **pipeline.overlap},
+        "stage_layers": pipeline.stage_layers or layout.stage_layers,
+    }
+    if model.batch is None and model.global_batch is None:
+        changes["global_batch"] = layout.global_batch
+    if model.micro_batch is None and model.micro_batches is None:
+        changes["micro_batch"] = layout.micro_batch
+    if pipeline.schedule is None and layout.chunks > 1:
+        changes["schedule"] = f"interleaved:{layout.chunks}"
+    if options.compile.asked is Fidelity.AUTO:
+        changes["fidelity"] = Fidelity.LIBRARY
+    return overridden(options, changes)
+
+
+def _mesh(layout: Layout, devices: int, text: str) -> str:
+    """Return the mesh: pipeline, data, experts, context and tensor parallelism."""
+    inner = layout.tensor * layout.stages * layout.context
+    parts, rest = divmod(devices, inner)
+    if rest or not parts:
+        raise DeviceCountError(
+            f"{devices} devices are not divided by tensor x pipeline x context = {inner}",
+            location=text,
+            hint=f"give {option('cluster')} a multiple of {inner} devices",
+        )
+    if parts % layout.experts:
+        raise ConfigError(
+            f"expert_model_parallel_size = {layout.experts} does not divide the {parts} "
+            "data-parallel devices: experts over tensor-parallel devices are not modelled",
+            location=text,
+            hint=f"give a divisor of {parts}",
+        )
+    axes = {
+        PIPE: layout.stages,
+        "fsdp" if layout.divides_states else "data": parts // layout.experts,
+        EXPERT: layout.experts,
+        "context": layout.context,
+        "tp": layout.tensor,
+    }
+    kept = {name: size for name, size in axes.items() if size > 1 or name == PIPE}
+    if set(kept) == {PIPE}:
+        kept["fsdp"] = 1
+    return ",".join(f"{name}={size}" for name, size in kept.items())

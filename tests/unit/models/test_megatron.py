@@ -1,0 +1,211 @@
+"""Arguments of Megatron-LM: what they mean, and typical mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.models.catalogue import model_named
+from hespas.models.language import Training
+from hespas.models.megatron import Arguments, read_arguments
+from hespas.models.weights import parameters
+
+LLAMA = """#!/bin/bash
+# Llama 3 8B
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+TP=${TP:-2}
+MODEL=(
+    --num-layers 32 --hidden-size 4096  # the width
+    --ffn-hidden-size 14336 --num-attention-heads 32
+    --group-query-attention --num-query-groups=8
+    --seq-length 8192 --swiglu --normalization RMSNorm
+    --position-embedding-type rope --rotary-base 500000
+    --untie-embeddings-and-output-weights --disable-bias-linear
+    --vocab-size 128256
+    --attention-dropout 0.0 --hidden-dropout 0.0
+)
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+    "${MODEL[@]}" \\
+    --tensor-model-parallel-size $TP --sequence-parallel \\
+    --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 \\
+    --micro-batch-size 1 --global-batch-size 64 --bf16 \\
+    --use-distributed-optimizer --overlap-grad-reduce \\
+    --save /checkpoints --log-interval 10 --lr 6e-5 --seed 1
+"""
+
+
+def read(directory: Path, text: str, name: str = "args.sh") -> Arguments:
+    path = directory / name
+    path.write_text(text)
+    return read_arguments(path)
+
+
+def llama(directory: Path, *more: str, without: str = "") -> Arguments:
+    text = LLAMA.replace(without, "") if without else LLAMA
+    return read(directory, text + " ".join(more), f"{abs(hash((more, without)))}.sh")
+
+
+def test_the_model_is_the_one_that_its_configuration_describes(tmp_path: Path) -> None:
+    found = llama(tmp_path).model
+    shipped = model_named("meta-llama/Meta-Llama-3-8B").settings
+    assert found.sizes_of_layers == shipped.sizes_of_layers
+    assert found.style == shipped.style
+    assert parameters(found) == parameters(shipped)
+
+
+def test_the_layout_has_what_the_arguments_say(tmp_path: Path) -> None:
+    layout = llama(tmp_path).layout
+    assert (layout.tensor, layout.stages, layout.chunks) == (2, 2, 4)
+    assert (layout.global_batch, layout.micro_batch, layout.sequence) == (64, 1, 8192)
+    assert layout.divides_states
+    assert layout.sequence_parallel
+    assert (layout.remat, layout.dtype, layout.product_dtype) == ("none", "bf16", "same")
+    assert layout.overlap["gradients"]
+    assert not layout.overlap["parameters"]
+    assert not layout.overlap["tp"]
+
+
+def test_fields_of_megatron_bridge_say_the_same(tmp_path: Path) -> None:
+    text = """
+model:
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  seq_length: 8192
+  gated_linear_unit: true
+  normalization: RMSNorm
+  position_embedding_type: rope
+  rotary_base: 500000
+  share_embeddings_and_output_weights: false
+  add_bias_linear: false
+  vocab_size: 128256
+  attention_dropout: 0.0
+  hidden_dropout: 0.0
+  tensor_model_parallel_size: 2
+  sequence_parallel: true
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 4
+train: {global_batch_size: 64, micro_batch_size: 1, train_iters: 10}
+ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true}
+mixed_precision: {bf16: true}
+checkpoint: {save: /checkpoints, anything: 1}
+"""
+    bridge, shell = read(tmp_path, text, "recipe.yaml"), llama(tmp_path)
+    assert bridge.model == shell.model
+    assert bridge.layout == shell.layout
+
+
+def test_experts_and_latent_vectors_are_read(tmp_path: Path) -> None:
+    found = llama(
+        tmp_path,
+        "--num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408",
+        "--moe-shared-expert-intermediate-size 2816 --moe-router-score-function sigmoid",
+        "--moe-layer-freq ([0]*1+[1]*31) --expert-model-parallel-size 4",
+        "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --v-head-dim 128",
+        "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-aux-loss-coeff 1e-3",
+    )
+    routing, latent = found.model.routing, found.model.latent
+    assert routing is not None
+    assert (routing.experts, routing.chosen, routing.gate) == (64, 6, "sigmoid")
+    assert [kind.is_routed for kind in found.model.kinds][:3] == [False, True, True]
+    assert latent is not None
+    assert (latent.kv_rank, latent.rope_size) == (512, 64)
+    assert found.layout.experts == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            "full",
+        ),
+        ("--recompute-granularity selective", "core_attention"),
+        ("--recompute-activations", "core_attention"),
+    ],
+)
+def test_recomputation_is_a_policy(tmp_path: Path, more: str, expected: str) -> None:
+    assert llama(tmp_path, more).layout.remat == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [("--fp8-format hybrid", "f8"), ("--fp8-format e4m3 --fp8-recipe mxfp8", "f8")],
+)
+def test_products_in_8_bits_are_read(tmp_path: Path, more: str, expected: str) -> None:
+    assert llama(tmp_path, more).layout.product_dtype == expected
+
+
+def test_a_stage_has_fewer_layers_beside_the_embedding(tmp_path: Path) -> None:
+    layout = llama(
+        tmp_path,
+        "--num-layers 30",
+        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+        without="--num-layers 32",
+    ).layout
+    assert layout.chunks == 4
+    assert layout.stage_layers == (3, 4, 4, 4, 4, 4, 4, 3)
+
+
+def test_what_is_not_modelled_of_it_is_said(tmp_path: Path) -> None:
+    notes = llama(tmp_path, "--no-rope-fusion", without="--hidden-dropout 0.0").notes
+    assert notes == (
+        "kernels are fused all the same, without regard to --no-rope-fusion",
+        "dropout is left out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "without", "parts"),
+    [
+        ("--tensor-parallel 2", "", ("not known", "--tensor-parallel", "take out")),
+        ("--tensor-model-parallel-siz 2", "", ("did you mean --tensor-model-parallel-size?",)),
+        ("--foo 1 --bar", "", ("2 arguments are not known", "--foo, --bar")),
+        ("--hidden-size 5120", "", ("--hidden-size is given twice, as 4096 and 5120",)),
+        ("--global-batch-size", "--global-batch-size 64", ("global_batch_size is true",)),
+        ("--seq-length $SEQ", "--seq-length 8192", ("--seq-length is $SEQ", "write SEQ=...")),
+        ("--fp4-format e2m1", "", ("--fp4-format: products in 4 bits",)),
+        ("--optimizer sgd", "", ("optimizer is 'sgd'", "changes what is computed")),
+        ("--recompute-granularity selective --recompute-modules mlp", "", ("recompute_modules",)),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+            "",
+            ("recompute_method block",),
+        ),
+        ("", "--vocab-size 128256", ("the vocabulary is not said", "--vocab-size")),
+        ("", "--num-layers 32", ("num_layers is missing",)),
+        ("--num-virtual-stages-per-pipeline-rank 4", "", ("as a number and by their layers",)),
+        (
+            "--num-layers-per-virtual-pipeline-stage 5",
+            "--num-layers-per-virtual-pipeline-stage 4",
+            ("num_layers = 32 is not divided into 2 stages of chunks of 5",),
+        ),
+        ("--num-experts 8 --moe-layer-freq [1]*4", "", ("names 4 layers, and num_layers is 32",)),
+        ("--position-embedding-type relative", "--position-embedding-type rope", ("relative",)),
+        ("--save '/a", "", ("no line of a shell",)),
+    ],
+)
+def test_typical_mistakes_are_named(
+    tmp_path: Path, more: str, without: str, parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        llama(tmp_path, more, without=without)
+    text = f"{refused.value.location} {refused.value}"
+    assert all(part in text for part in parts), text
+    assert ".sh" in text
+
+
+def test_a_file_without_arguments_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there are no arguments"):
+        read(tmp_path, "echo nothing\n")
+
+
+def test_a_model_by_its_arguments_is_a_training_step(tmp_path: Path) -> None:
+    path = llama(tmp_path).path
+    model = model_named(f"megatron:{path}")
+    assert isinstance(model.settings.run, Training)
+    assert "8.030 B parameters" in model.summary

@@ -1,0 +1,78 @@
+"""A run of Megatron-LM as options of a prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.errors import ConfigError, DeviceCountError
+from hespas.models.model import parse_mesh
+from hespas.prediction.megatron import with_arguments
+from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.prediction.staged import predict_pipeline
+from hespas.sources.options import ModelOptions
+
+ARGUMENTS = """
+--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000
+--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+--attention-dropout 0.0 --hidden-dropout 0.0 --bf16
+--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
+--num-layers-per-virtual-pipeline-stage 1 --micro-batch-size 1 --global-batch-size 8
+--use-distributed-optimizer --overlap-grad-reduce --tp-comm-overlap
+"""
+
+
+def options(directory: Path, cluster: str | None = "8xH100_80GB", *, more: str = "",
+            model: ModelOptions | None = None) -> PredictOptions:  # fmt: skip
+    path = directory / f"args{abs(hash(more))}.sh"
+    path.write_text(ARGUMENTS + more)
+    return PredictOptions(
+        program=ProgramOptions(file=Path(f"megatron:{path}"), model=model or ModelOptions()),
+        network=NetworkOptions(cluster=cluster),
+    )
+
+
+def test_the_arguments_become_options(tmp_path: Path) -> None:
+    made = with_arguments(options(tmp_path))
+    assert made.program.model.mesh == parse_mesh("pipe=2,fsdp=2,tp=2")
+    assert made.program.model.global_batch == 8
+    assert made.program.model.settings == {"sequence_parallel": "true"}
+    assert made.pipeline.schedule == "interleaved:2"
+    assert made.pipeline.overlap["tp"]
+    assert not made.pipeline.overlap["parameters"]
+    assert made.compile.asked is Fidelity.LIBRARY
+    assert made.is_pipeline
+
+
+def test_options_beside_the_file_stand(tmp_path: Path) -> None:
+    model = ModelOptions(mesh=parse_mesh("pipe=4,tp=2"), sequence=256)
+    made = with_arguments(options(tmp_path, model=model))
+    assert made.program.model.mesh == parse_mesh("pipe=4,tp=2")
+    assert made.program.model.sequence == 256
+
+
+def test_states_that_are_not_divided_lie_on_all_data_parallel_devices(tmp_path: Path) -> None:
+    text = ARGUMENTS.replace("--use-distributed-optimizer", "")
+    (tmp_path / "plain.sh").write_text(text)
+    given = options(tmp_path)
+    file = Path(f"megatron:{tmp_path / 'plain.sh'}")
+    made = with_arguments(PredictOptions(program=ProgramOptions(file=file), network=given.network))
+    assert made.program.model.mesh == parse_mesh("pipe=2,data=2,tp=2")
+
+
+def test_a_run_needs_a_cluster_that_its_layout_divides(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on a cluster"):
+        with_arguments(options(tmp_path, None))
+    with pytest.raises(DeviceCountError, match="tensor x pipeline x context = 4"):
+        with_arguments(options(tmp_path, "6xH100_80GB"))
+    experts = "--num-experts 8 --expert-model-parallel-size 4"
+    with pytest.raises(ConfigError, match="expert_model_parallel_size = 4 does not divide"):
+        with_arguments(options(tmp_path, more=experts))
+
+
+def test_a_run_is_predicted(tmp_path: Path) -> None:
+    predicted = predict_pipeline(with_arguments(options(tmp_path)))
+    assert predicted.fidelity == "library"
+    assert predicted.step_time_s > 0
+    assert predicted.cut.schedule.chunks == 2
