@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs, FusionAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
@@ -22,7 +22,7 @@ THROUGHOUT = -1
 """The moment before the first operation."""
 
 
-class Role(Enum):
+class Role(StrEnum):
     """What a buffer is for.
 
     Arguments and outputs are allocated throughout: the caller owns them. A temporary is live from
@@ -36,11 +36,15 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBuffer:
-    """A buffer that is live at the peak: its size, its type, and the operation that wrote it."""
+    """A buffer that is live at the peak: its size, its type, and the operation that wrote it.
+
+    ``role`` is a `Role`, or what a framework calls it: then ``type`` is its name, where it has one,
+    and ``location`` the module that holds it.
+    """
 
     size_bytes: int
     type: str
-    role: Role
+    role: str
     location: str
 
 

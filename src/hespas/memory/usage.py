@@ -8,6 +8,7 @@ from itertools import accumulate, chain
 
 from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
 from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
+from hespas.memory.caching import allocator_use, live_levels, rounded
 from hespas.memory.liveness import (
     NOTHING,
     BlockLiveness,
@@ -16,7 +17,16 @@ from hespas.memory.liveness import (
     levels_of,
     peak_of,
 )
-from hespas.program.program import Block, Function, Op, Program, Value, all_ops, values_read
+from hespas.program.program import (
+    Block,
+    Function,
+    Op,
+    Program,
+    Recorded,
+    Value,
+    all_ops,
+    values_read,
+)
 from hespas.program.rewrite import with_calls_opened
 from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
@@ -29,7 +39,8 @@ class MemoryUse:
     ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is what
     temporaries take, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the
     operation that runs when they take most, empty without temporaries. ``held`` are the buffers
-    that are live at that moment, the largest first. ``host`` is the same of the host's memory, for
+    that are live at that moment, the largest first. In a recorded program, gaps are what the
+    allocator reserves beyond them. ``host`` is the same of the host's memory, for
     one device; None where the program uses none, and in what it says itself.
     """
 
@@ -46,6 +57,11 @@ class MemoryUse:
     def host_bytes(self) -> int:
         """The memory of the host that the step needs for one device."""
         return 0 if self.host is None else self.host.peak_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """What is live at the peak: all of it without the gaps."""
+        return self.peak_bytes - self.gap_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -107,10 +123,39 @@ def memory_use(program: Program) -> MemoryUse:
     are not counted, nor, before compilation, broadcasts, copies and ``iota``. In a program that a
     compiler scheduled, temporaries also use the memory of outputs while that is free, and the rest
     is packed, as in XLA's buffer assignment. What lies in the host's memory is counted apart, in
-    the same way.
+    the same way. Of a recorded program, the framework's own storages count, and all that its
+    allocator reserves for them.
     """
+    if program.recorded is not None and program.recorded.storages:
+        return _of_allocator(program, program.recorded)
     host = _memory_use(program, HOST_MEMORY) if _uses_host(program) else None
     return replace(_memory_use(program, DEVICE_MEMORY), host=host)
+
+
+def _of_allocator(program: Program, recorded: Recorded) -> MemoryUse:
+    storages = recorded.storages
+    use = allocator_use(storages, is_expandable=recorded.has_expandable_segments)
+    given = sum(rounded(each.size_bytes) for each in storages if each.allocated is None)
+    held = [
+        HeldBuffer(
+            size_bytes=rounded(storages[number].size_bytes),
+            type=storages[number].name,
+            role=storages[number].role or Role.TEMPORARY,
+            location=storages[number].scope,
+        )
+        for number in use.live
+    ]
+    operations = program.main.body.operations
+    at = max(0, min(use.position, len(operations) - 1))
+    return MemoryUse(
+        argument_bytes=given,
+        output_bytes=0,
+        alias_bytes=0,
+        temporary_bytes=use.reserved_bytes - given,
+        gap_bytes=use.reserved_bytes - use.live_bytes,
+        peak_location=operations[at].place if use.position >= 0 else "",
+        held=tuple(sorted(held, key=lambda buffer: -buffer.size_bytes)),
+    )
 
 
 def unpacked_bytes(program: Program) -> tuple[int, int]:
@@ -205,6 +250,10 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
     """
     if not program.is_scheduled:
         return {}
+    if program.recorded is not None and program.recorded.storages:
+        operations = program.main.body.operations
+        levels = live_levels(program.recorded.storages, len(operations))
+        return {operation_key(op): level for op, level in zip(operations, levels, strict=True)}
     state = settled(program)
     main = state.main.body
     return dict(_in_use(main, state.liveness, state.temporaries, state.held_bytes))

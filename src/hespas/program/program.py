@@ -22,6 +22,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.operations.launched import LAUNCHED
 from hespas.program.operations.table import TRAITS, UNKNOWN
 from hespas.program.operations.traits import Category, Traits
+from hespas.program.recorded import Storage
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
 
@@ -186,6 +187,17 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
 Fidelity = Literal["compiled", "fused", "library", "exported", "recorded"]
 
 
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a framework did beside launching the operations of a program.
+
+    ``storages`` is the memory that its allocator gave: their positions are those of the main
+    function's operations. ``has_expandable_segments`` says how the allocator takes memory.
+    """
+
+    storages: tuple[Storage, ...] = ()
+    has_expandable_segments: bool = False
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, the one that runs first, and the devices it was made for.
 
@@ -193,8 +205,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
     compiler put the operations in the order in which the device starts them, each of the main
     function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
-    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's;
-    ``is_recorded``: a framework launched the operations in that order, on several streams.
+    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's.
+    ``recorded`` is set where a framework launched the operations in that order, on streams.
     ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
     hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
     of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
@@ -211,7 +223,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     is_scheduled: bool = False
     is_modelled: bool = False
     is_of_libraries: bool = False
-    is_recorded: bool = False
+    recorded: Recorded | None = None
     aliases: tuple[Alias, ...] = ()
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
@@ -219,6 +231,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     whole: Whole = Whole()
     overlap: OverlapLimit | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a framework launched its operations."""
+        return self.recorded is not None
 
     @property
     def fidelity(self) -> Fidelity:

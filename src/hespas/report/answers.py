@@ -258,7 +258,7 @@ def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDeta
             HeldRow(
                 bytes=buffer.size_bytes,
                 type=buffer.type,
-                role=buffer.role.value,
+                role=buffer.role,
                 place=short_place(buffer.location, source),
             )
             for buffer in use.held[:MOST_HELD]

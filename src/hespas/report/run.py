@@ -5,6 +5,7 @@ A part without lines is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hespas.base.units import format_amount, format_quantity, format_time
@@ -29,6 +30,7 @@ from hespas.report.text import (
 _MOST_ROWS = 10
 _MOST_COMMUNICATION = 8
 _MOST_CHANGES = 3
+_MOST_HOLDERS = 6
 LEAST_GAIN = 0.0005
 """Gains below this print as 0.0 %."""
 _ROUNDING = 1e-3
@@ -170,6 +172,31 @@ def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> list[str]:
     return [format_time(part_s) for part_s in shown]
 
 
+def holder_lines(report: RunReport) -> list[str]:
+    """Return the tables of who holds memory at the peak, by role and by module."""
+    live_bytes = report.live_memory_bytes
+    if not live_bytes or not report.holders:
+        return []
+    by_role, by_module = Counter[str](), Counter[str]()
+    for row in report.holders:
+        by_role[row.role] += row.bytes
+        by_module[row.path or NO_NAME_ROW] += row.bytes
+    lines: list[str] = []
+    for title, sizes in (("by role", by_role), ("by module", by_module)):
+        listed = sizes.most_common()
+        shown = listed[:_MOST_HOLDERS]
+        rest = sum(size for _, size in listed[_MOST_HOLDERS:])
+        if rest:
+            shown.append((f"{len(listed) - _MOST_HOLDERS} others", rest))
+        cells = [
+            (name, format_quantity(size, "B"), share_text(size, live_bytes)) for name, size in shown
+        ]
+        heading = f"Live memory at the peak, {title}"
+        table = table_lines(heading, {"bytes": 12, "share": 10}, cells, least=len(heading))
+        lines += ["", *table] if lines else table
+    return lines
+
+
 def goodput_lines(report: RunReport) -> list[str]:
     """Return the section of the text, empty where a long run is not asked for."""
     run = report.goodput
@@ -273,6 +300,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     phase_lines,
     layer_lines,
     lambda report: communication_lines(report.communication),
+    holder_lines,
     _work_lines,
     main_change_lines,
     goodput_lines,

@@ -164,7 +164,7 @@ def _use_json(use: MemoryUse, shown: int) -> dict[str, object]:
             {
                 "size_bytes": buffer.size_bytes,
                 "type": buffer.type,
-                "role": buffer.role.value,
+                "role": buffer.role,
                 "place": buffer.location,
             }
             for buffer in use.held[:shown]
@@ -199,9 +199,10 @@ def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) ->
     if not buffers:
         return lines
     width = max(len(buffer.type) for buffer in buffers)
+    roles = max(9, *(len(buffer.role) for buffer in buffers))
     lines += ["", "At the peak:"]
     lines += [
-        f"{_size(buffer.size_bytes):>12}  {buffer.role.value:<9}  {buffer.type:<{width}}  "
+        f"{_size(buffer.size_bytes):>12}  {buffer.role:<{roles}}  {buffer.type:<{width}}  "
         f"{short_place(buffer.location, source)}"
         for buffer in buffers
     ]

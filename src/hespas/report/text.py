@@ -232,6 +232,9 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
         unfused = "" if is_fused else "; a compiler that fuses needs less"
         too_much = f"does not fit, {left} too much{unfused}"
         yield "Memory", f"{of}, {left} free" if _fits(report) else f"{of}: {too_much}"
+    if report.live_memory_bytes is not None:
+        live = format_quantity(report.live_memory_bytes, "B")
+        yield "  live at the peak", f"{live}; the caching allocator reserves the rest"
     if report.host_memory_bytes:
         yield "Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -17,7 +17,7 @@ from hespas.frontend.recorded.traffic import kernels_of
 from hespas.program.attrs import NO_ATTRS, Attrs, CollectiveAttrs, EventAttrs, KernelAttrs
 from hespas.program.groups import GroupMode
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.program.program import Block, Function, Op, Program, Value, Whole
+from hespas.program.program import Block, Function, Op, Program, Recorded, Value, Whole
 from hespas.program.recorded import (
     RECORDED_FORMAT,
     Call,
@@ -29,6 +29,7 @@ from hespas.program.recorded import (
     RecordedStep,
     RecordedTensor,
     RecordEvent,
+    Storage,
     WaitEvent,
     decode_recorded,
 )
@@ -40,6 +41,12 @@ _COLLECTIVES = {
     "broadcast": "collective_broadcast",
     "reduce_scatter": "reduce_scatter",
 }
+
+
+_MEMORY = (
+    "memory: what PyTorch's caching allocator reserves for the recorded storages, by its published "
+    "rules; the CUDA context and NCCL's buffers are not counted"
+)
 
 
 def read_recorded(source: bytes, *, name: str) -> Loaded:
@@ -63,12 +70,15 @@ def read_recorded(source: bytes, *, name: str) -> Loaded:
 
 def _program(step: RecordedStep, name: str) -> Program:
     reader = _Reader(step=step)
+    starts: list[int] = []
     for call in step.calls:
+        starts.append(len(reader.operations))
         try:
             reader.add(call)
         except HespasError as error:
             error.location = error.location or _place(call)
             raise
+    starts.append(len(reader.operations))
     end = Op(dialect="func", kind="return", operands=(), results=(), attrs=NO_ATTRS)
     body = Block(arguments=tuple(reader.arguments), operations=(*reader.operations, end))
     mesh = step.mesh or ((("rank", step.world_size),) if step.world_size > 1 else ())
@@ -78,9 +88,12 @@ def _program(step: RecordedStep, name: str) -> Program:
         partitions=step.world_size,
         source=name,
         module_name=step.name,
-        assumptions=step.notes,
+        assumptions=(*step.notes, _MEMORY) if step.storages else step.notes,
         is_scheduled=True,
-        is_recorded=True,
+        recorded=Recorded(
+            storages=tuple(reader.storages(starts)),
+            has_expandable_segments=bool(step.settings.get("expandable_segments", False)),
+        ),
         kernels=reader.kernels(),
         compiled_for=step.target,
         compiler_versions=step.versions,
@@ -143,6 +156,18 @@ class _Reader:
             for number, each in enumerate(kernel.configurations)
         }
         return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
+
+    def storages(self, starts: Sequence[int]) -> Iterator[Storage]:
+        """Yield storages by positions of operations, of which a call's begin at ``starts``."""
+        last = len(starts) - 1
+        for storage in self.step.storages:
+            allocated, freed = storage.allocated, storage.freed
+            yield msgspec.structs.replace(
+                storage,
+                allocated=None if allocated is None else starts[min(allocated, last)],
+                freed=None if freed is None else starts[min(freed, last)],
+                scope="/".join(_modules(storage.scope or storage.name.rpartition(".")[0])),
+            )
 
     def _operation(self, call: Operation) -> None:
         calls = calls_of(call, self.settings)

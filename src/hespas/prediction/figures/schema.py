@@ -167,6 +167,15 @@ class HeldRow(msgspec.Struct, frozen=True, kw_only=True):
     place: Annotated[str, _of("what makes it, in the program")]
 
 
+class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds device memory when most is live, of a recorded program."""
+
+    role: Annotated[str, _of("parameter, gradient, optimizer_state, activation, temporary..")]
+    path: Annotated[str, _of("the module, numbers of layers left out; empty outside of all")]
+    count: int
+    bytes: int
+
+
 class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The device memory of a step: arguments + outputs - aliases + temporaries are the peak."""
 
@@ -346,6 +355,10 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_flops_per_s: Annotated[Known, _of("the device's peak rate of that type")] = None
     peak_bytes_per_s: Annotated[Known, _of("of the device's memory")] = None
     scheduler: Annotated[SchedulerLimit | None, _of("null where the limit is not exceeded")] = None
+    live_memory_bytes: Annotated[
+        int | None, _of("of peak_memory_bytes, where an allocator reserves more; else null")
+    ] = None
+    holders: Annotated[list[HolderRow], _of("of live_memory_bytes, the largest first")] = []
 
 
 def run_schema() -> dict[str, Any]:

@@ -35,6 +35,7 @@ from hespas.prediction.figures.breakdown import (
     phase_rows,
 )
 from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.holders import holder_rows, live_memory_bytes
 from hespas.prediction.figures.schema import (
     IDLE,
     SCHEMA_VERSION,
@@ -324,6 +325,8 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         peak_type=whole.main_type if peak else None,
         peak_flops_per_s=peak,
         peak_bytes_per_s=bytes_per_s,
+        live_memory_bytes=live_memory_bytes(program),
+        holders=holder_rows(program),
     )
 
 
