@@ -69,6 +69,45 @@ def train(layers: int = 2, width: int = 256, fused: bool | None = True):
     return step
 """
 
+FSDP = f"""{NET}
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+class Again(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+def train(layers: int = 2, recompute: bool = False, compiled: bool = False):
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    with torch.device("meta"):
+        net = Net(256, layers)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for index, layer in enumerate(net.layers):
+        if compiled:
+            layer.compile(fullgraph=True)
+        net.layers[index] = fully_shard(layer, mesh=mesh, mp_policy=policy)
+        if recompute:
+            net.layers[index] = Again(layer)
+    fully_shard(net, mesh=mesh, mp_policy=policy)
+    net.to_empty(device="cuda")
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    def step():
+        ids = torch.randint(0, 1000, (4, 128), device="cuda")
+        loss_of(net, ids).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    step.tokens = 4 * 128 * dist.get_world_size()
+    return step
+"""
+
 
 def record(
     script: str,

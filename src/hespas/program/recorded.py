@@ -39,8 +39,10 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     ``allocated`` and ``freed`` are positions in `RecordedStep.calls`: it is there before the call
     of the first and gone before the call of the second; None for what was there before the step,
     and for what is left after it. Storages that are resized are several, one after the other.
-    ``role`` says what holds it, ``name`` which parameter or buffer, ``scope`` the module that was
-    running.
+    ``role`` says what holds it: ``parameter``, ``gathered_parameter`` (whole, for a while),
+    ``gradient``, ``optimizer_state``, ``buffer``, ``input`` (there before the step),
+    ``activation`` (made forward, freed backward) or ``temporary``. ``name`` says which parameter or
+    buffer, ``scope`` the module that was running.
     """
 
     size_bytes: int
@@ -95,10 +97,11 @@ class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
     """A collective of the recorded rank's group; the stream is the group's own.
 
     ``kind`` is ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``,
-    ``send``, ``receive`` or ``barrier``. ``ranks`` are those of the group; of ``send`` and
-    ``receive`` this rank and its peer. What its stream waits for, and what waits for it, are events
-    like all others. ``reduction`` is ``sum``, ``avg``, ``max``.. where it reduces. ``splits``
-    are elements by rank of an uneven all-to-all, empty for an even one.
+    ``reduce``, ``gather``, ``scatter``, ``send``, ``receive`` or ``barrier``. ``ranks`` are those
+    of the group; of ``send`` and ``receive`` this rank and its peer. What its stream waits for, and
+    what waits for it, are events like all others. ``reduction`` is ``sum``, ``avg``, ``max``..
+    where it reduces and that is known. ``splits`` are elements of the first dimension by rank, of
+    an all-to-all that states them.
     """
 
     kind: str

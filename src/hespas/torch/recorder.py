@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from inspect import currentframe
 from typing import Any
 
@@ -19,11 +20,14 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
+from hespas.torch.groups import NAMESPACES, Groups
+from hespas.torch.host import Host
 from hespas.torch.places import Places
 from hespas.torch.tape import Tape
 
@@ -54,10 +58,15 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tape: Tape, places: Places) -> None:
+    def __init__(self, tape: Tape, places: Places, groups: Groups) -> None:
         super().__init__()
         self._tape = tape
         self._places = places
+        self._groups = groups
+        self._host = Host()
+        self.paused = 0
+        # DTensor asks for the shape of a whole result with tensors that nobody computes.
+        ShardingPropagator._fake_mode_lock = _Pause(self)
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -74,11 +83,18 @@ class Recorder(TorchDispatchMode):
         if any(not issubclass(kind, FakeTensor) for kind in types):
             # A DTensor, or another tensor made of tensors, calls operations on those.
             return NotImplemented
-        if is_compiling():
+        if self.paused or is_compiling():
             return func(*args, **kwargs)
+        return self._called(func, args, kwargs)
+
+    def _called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if self._host.runs(func, args, kwargs):
+            return self._host.call(func, args, kwargs)
         self._places.note_node()
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0])
+        if func.namespace in NAMESPACES:
+            return self._groups.call(func, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -87,7 +103,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _record(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        outputs = list(_tensors(result))
+        outputs = list(_tensors((result, _written(func, args, kwargs))))
         for output in outputs:
             self._tape.held(output)
         name = operation_name(func)
@@ -101,7 +117,7 @@ class Recorder(TorchDispatchMode):
             Operation(
                 name=name,
                 inputs=self._tape.tensors(inputs),
-                outputs=self._tape.tensors(outputs),
+                outputs=tuple(dict.fromkeys(self._tape.tensors(outputs))),
                 arguments=dict(_arguments(func, args, kwargs)),
                 stream=self._tape.stream,
                 scope=place.scope,
@@ -114,14 +130,10 @@ class Recorder(TorchDispatchMode):
             self._tape.add(HostWait(stream=stream, reason="copy to the host", place=place.line))
 
     def _value(self, tensor: torch.Tensor) -> Any:
-        """Return a tensor's value where it is known; raise `UnsupportedError` elsewhere."""
-        if tensor.device.type == "cpu":
-            try:
-                return _aten._local_scalar_dense.default(tensor)
-            except DataDependentOutputException:
-                if _is_in_optimizer():
-                    # The count of steps, which torch keeps on the host.
-                    return 1.0
+        """Raise `UnsupportedError`: the tensor is the device's, or computed from what is."""
+        if tensor.device.type == "cpu" and _is_in_optimizer():
+            # The count of steps, which torch keeps on the host.
+            return 1.0
         raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
 
     def _without_data(self, message: str) -> UnsupportedError:
@@ -130,6 +142,19 @@ class Recorder(TorchDispatchMode):
             location=self._places.line(),
             hint="leave it out of the step that hespas runs: shapes must not depend on data",
         )
+
+
+class _Pause(AbstractContextManager[None]):
+    """Lets a recorder record nothing inside of it; it may be entered again."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._recorder.paused += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self._recorder.paused -= 1
 
 
 def is_compiling() -> bool:
@@ -155,6 +180,18 @@ def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         if value is None or any(True for _ in _tensors(value)):
             continue
         yield name, _scalar(value)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an operation writes in place."""
+    arguments = func._schema.arguments
+    names = [argument.name for argument in arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return [
+        given.get(argument.name)
+        for argument in arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _scalar(value: Any) -> Any:

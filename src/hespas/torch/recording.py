@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.optim.optimizer import (
 from hespas.base.version import installed_version
 from hespas.program.recorded import RecordedStep, encode_recorded
 from hespas.torch.device import fake_mode, install_fake_gpus
+from hespas.torch.groups import Groups
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, user_line
 from hespas.torch.recorder import Recorder
@@ -38,11 +40,14 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     root = Path(request.directory)
     places, tape = Places(root=root), Tape()
     tape.place = places.now
-    install_fake_gpus(request.gpu, Streams(tape), count=request.devices_per_host)
+    streams = Streams(tape)
+    groups = Groups(streams)
+    install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
+    groups.install(rank=request.rank, world_size=request.world_size)
     _follow_modules(places)
     _follow_optimizers(places, tape)
     try:
-        tokens = _run(request, places, tape)
+        tokens = _run(request, places, groups)
     except Exception as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
     step = RecordedStep(
@@ -50,6 +55,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         target=request.gpu.architecture,
         world_size=request.world_size,
         rank=request.rank,
+        mesh=_mesh(groups, request.world_size),
         calls=tuple(tape.calls),
         storages=recorded_storages(tape.storages),
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
@@ -58,19 +64,27 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     return encode_recorded(step), _user_files()
 
 
-def _run(request: StepRequest, places: Places, tape: Tape) -> int | None:
-    with fake_mode(), Recorder(tape, places):
+def _run(request: StepRequest, places: Places, groups: Groups) -> int | None:
+    tape = groups.streams.tape
+    with fake_mode(), Recorder(tape, places, groups):
         function = load_function(request.module, request.function)
         location = f"{request.module}:{request.function}"
         arguments = read_arguments(function, request.arguments, location=location)
         step = make_step(function, arguments, location=location)
         step()
+        groups.end_step()
         places.name_modules()
         tape.start()
         step()
         mark_lasting(tape, places)
         tape.stop()
     return getattr(step, "tokens", None)
+
+
+def _mesh(groups: Groups, world_size: int) -> tuple[tuple[str, int], ...]:
+    """Return the axes of the mesh of all devices that has the most axes; empty without one."""
+    whole = [mesh for mesh in groups.meshes if prod(size for _, size in mesh) == world_size]
+    return max(whole, key=len, default=())
 
 
 def _follow_modules(places: Places) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 
 from hespas.torch.places import Places, clean_name
 from hespas.torch.tape import Tape
 
 PARAMETER, GRADIENT, OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
+GATHERED = "gathered_parameter"
 BUFFER, INPUT = "buffer", "input"
 
 
@@ -35,6 +37,7 @@ def mark_lasting(tape: Tape, places: Places) -> None:
             _mark(tape, parameter.grad, GRADIENT, names.get(id(parameter), ""))
         for name, buffer in module.named_buffers(recurse=False):
             _mark(tape, buffer, BUFFER, clean_name(f"{path}.{name}".removeprefix(".")))
+        _mark_gathered(tape, module, path)
     for optimizer in list(places.optimizers):
         for parameter, state in optimizer.state.items():
             for value in state.values():
@@ -42,6 +45,16 @@ def mark_lasting(tape: Tape, places: Places) -> None:
     for record in tape.storages:
         if record.allocated is None and not record.role:
             record.role = INPUT
+
+
+def _mark_gathered(tape: Tape, module: Any, path: str) -> None:
+    """Mark whole parameters that FSDP2 gathers from the ranks and frees again."""
+    state = _get_module_fsdp_state(module)
+    group = None if state is None else state._fsdp_param_group
+    for parameter in () if group is None else group.fsdp_params:
+        for output in parameter.all_gather_outputs:
+            name = clean_name(parameter._param_fqn or path)
+            _mark(tape, output, GATHERED, name)
 
 
 def _parameter_names(places: Places) -> dict[int, str]:

@@ -1,0 +1,321 @@
+"""Process groups of the cluster's size, of which this process is one rank, and their collectives.
+
+torch's own fake process group communicates nothing. As of NCCL, an asynchronous collective runs on
+its group's own stream, which waits for the current one, and whoever waits for its `Work` lets the
+current stream wait; a synchronous one runs on the current stream.
+"""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
+
+from hespas.errors import UnsupportedError
+from hespas.program.recorded import CollectiveCall
+from hespas.torch.streams import Streams
+
+NAMESPACES = ("c10d", "_c10d_functional")
+_WAIT = "wait_tensor"
+_KINDS = {
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+    "send": "send",
+    "isend": "send",
+    "recv_": "receive",
+    "irecv": "receive",
+    "barrier": "barrier",
+}
+_INPUTS = ("input", "inputs", "input_list", "input_tensor", "input_tensors", "tensor", "tensors")
+_OUTPUTS = ("output", "outputs", "output_lists", "output_tensor", "output_tensors", "out")
+_SPLITS = ("input_split_sizes", "output_split_sizes")
+_PEERS = ("dst", "src")
+
+
+class _Work(dist.Work):
+    """What a collective returns: waiting for it lets the current stream wait."""
+
+    def __init__(self, groups: Groups, events: Sequence[int], tensors: Sequence[Any]) -> None:
+        super().__init__()
+        self._groups = groups
+        self._events = tuple(events)
+        self._tensors = list(tensors)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Let the current stream wait for the collective."""
+        del timeout
+        self.synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        """Let the current stream wait for the collective, which holds its tensors until then."""
+        self._groups.wait(self._events)
+        self._tensors = []
+
+    def is_completed(self) -> bool:
+        """Return whether it is done."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return whether it went well."""
+        return True
+
+    def get_future(self) -> Any:
+        """Return a future that has the collective's tensors."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+@dataclass(slots=True)
+class Groups:
+    """Records collectives; `install` makes torch's functions make fake groups."""
+
+    streams: Streams
+    meshes: list[tuple[tuple[str, int], ...]] = field(
+        default_factory=list[tuple[tuple[str, int], ...]]
+    )
+    _of_groups: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    _pending: dict[int, int] = field(default_factory=dict[int, int])
+    _coalesced: list[int] | None = None
+    _works: list[_Work] = field(default_factory=list[_Work])
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operation of a process group, and record it."""
+        name = func.__name__.split(".")[0]
+        if name == _WAIT:
+            result = func(*args, **kwargs)
+            record = self.streams.tape.held(args[0])
+            event = None if record is None else self._pending.pop(record.number, None)
+            if event is not None:
+                self.wait([event])
+            return result
+        kind = _KINDS.get(name)
+        if kind is None:
+            raise UnsupportedError(
+                f"hespas does not know the collective {name}",
+                location=self.streams.tape.place().line,
+                hint="use all_gather, reduce_scatter, all_reduce, all_to_all or broadcast",
+            )
+        result = func(*args, **kwargs)
+        given = _named(func, args, kwargs)
+        is_functional = func.namespace != "c10d"
+        tensors = _cuda_tensors((given, result))
+        if not tensors and kind != "barrier":
+            # Of the host: another library's, beside the step.
+            return result
+        event = self._record(kind, given, result, is_functional=is_functional)
+        if not is_functional:
+            return self._with_work(result, [] if event is None else [event], tensors)
+        for tensor in _cuda_tensors(result):
+            record = self.streams.tape.held(tensor)
+            if record is not None and event is not None:
+                self._pending[record.number] = event
+        return result
+
+    def wait(self, events: Iterable[int]) -> None:
+        """Let the current stream wait for collectives."""
+        for event in events:
+            self.streams.wait(self.streams.tape.stream, event)
+
+    def _record(
+        self, kind: str, given: Mapping[str, Any], result: Any, *, is_functional: bool
+    ) -> int | None:
+        """Record a collective; return its event, None where it is of the current stream."""
+        tape = self.streams.tape
+        group = _group_of(given)
+        current = tape.stream
+        is_async = is_functional or bool(given.get("async_op", True))
+        stream = self._stream(group, kind) if is_async else current
+        if stream != current:
+            self.streams.wait(stream, self.streams.record(current))
+        outputs = _cuda_tensors([given.get(name) for name in _OUTPUTS])
+        inputs = _cuda_tensors([given.get(name) for name in _INPUTS])
+        if is_functional:
+            outputs = outputs or _cuda_tensors(result)
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if kind in {"send", "receive"}:
+            peer = next(given[name] for name in _PEERS if name in given)
+            ranks = (dist.get_rank(), ranks[peer])
+        place = tape.place()
+        tape.add(
+            CollectiveCall(
+                kind=kind,
+                ranks=ranks,
+                inputs=() if kind == "receive" else tape.tensors(inputs),
+                outputs=() if kind == "send" else tape.tensors(outputs or inputs),
+                reduction=str(given.get("reduce_op", "")) if is_functional else "",
+                splits=_splits(given),
+                stream=stream,
+                scope=place.scope,
+                phase=place.phase,
+                place=place.line,
+            )
+        )
+        if stream == current:
+            return None
+        event = self.streams.record(stream)
+        if self._coalesced is not None:
+            self._coalesced.append(event)
+        return event
+
+    def _stream(self, group: Any, kind: str) -> int:
+        """Return the stream of a group; messages between two ranks have another one."""
+        what = "messages" if kind in {"send", "receive"} else "collectives"
+        key = (group.group_name, what)
+        if key not in self._of_groups:
+            self._of_groups[key] = self.streams.new_stream()
+        return self._of_groups[key]
+
+    def _with_work(self, result: Any, events: Sequence[int], tensors: Sequence[Any]) -> Any:
+        """Return an operation's result with our work in the place of its own."""
+        work = self._work(events, tensors).boxed()
+        return (*result[:-1], work) if isinstance(result, tuple | list) else work
+
+    def _work(self, events: Sequence[int], tensors: Sequence[Any]) -> _Work:
+        work = _Work(self, events, tensors)
+        # torch holds the C++ part alone.
+        self._works.append(work)
+        return work
+
+    def end_step(self) -> None:
+        """Forget the works of a step."""
+        self._works.clear()
+        self._pending.clear()
+
+    def start_coalescing(self) -> None:
+        """Collect the events of what follows."""
+        self._coalesced = []
+
+    def end_coalescing(self) -> _Work:
+        """Return the work of all that was called since `start_coalescing`."""
+        events, self._coalesced = self._coalesced or [], None
+        return self._work(events, [])
+
+    def install(self, *, rank: int, world_size: int) -> None:
+        """Make process groups fake in this process, and the default one where there are several."""
+        _replace_groups(rank, world_size)
+        _replace_coalescing(self)
+        _note_meshes(self)
+        if world_size > 1:
+            dist.init_process_group("fake")
+
+
+def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    names = [argument.name for argument in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _group_of(given: Mapping[str, Any]) -> Any:
+    group = given.get("process_group", given.get("group_name"))
+    if isinstance(group, str):
+        return distributed_c10d._resolve_process_group(group)
+    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
+
+
+def _splits(given: Mapping[str, Any]) -> tuple[int, ...]:
+    sizes = next((given[name] for name in _SPLITS if given.get(name)), ())
+    return tuple(map(int, sizes))
+
+
+def _cuda_tensors(values: Any) -> list[Any]:
+    return [
+        leaf
+        for leaf in tree_leaves(values)
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda"
+    ]
+
+
+def _replace_groups(rank: int, world_size: int) -> None:
+    """Make groups of any back end fake, and let the default group be there once."""
+    original_init = dist.init_process_group
+    original_helper = distributed_c10d._new_process_group_helper
+
+    @wraps(original_init)
+    def init(*_arguments: Any, **_options: Any) -> None:
+        # A script may do so as well as hespas.
+        if not dist.is_initialized():
+            store = FakeStore()
+            original_init("fake", rank=rank, world_size=world_size, store=store)
+
+    @wraps(original_helper)
+    def helper(*arguments: Any, **options: Any) -> Any:
+        # Size, own rank, ranks, back end, and what the back end would read.
+        options |= {"backend_options": None, "device_id": None}
+        return original_helper(*arguments[:3], "fake", *arguments[4:], **options)
+
+    distributed_c10d.init_process_group = dist.init_process_group = init
+    distributed_c10d._new_process_group_helper = helper
+    distributed_c10d.is_nccl_available = dist.is_nccl_available = lambda: True
+
+
+def _replace_coalescing(groups: Groups) -> None:
+    original = dist.ProcessGroup._start_coalescing
+
+    def start(group: Any, device: Any) -> None:
+        original(group, device)
+        groups.start_coalescing()
+
+    def end(group: Any, device: Any) -> Any:
+        del group, device
+        return groups.end_coalescing()
+
+    dist.ProcessGroup._start_coalescing = start
+    dist.ProcessGroup._end_coalescing = end
+
+
+def _note_meshes(groups: Groups) -> None:
+    """Note the axes of device meshes."""
+    mesh_class: Any = device_mesh.DeviceMesh
+    original = mesh_class.__init__
+
+    @wraps(original)
+    def init(mesh: Any, *arguments: Any, **options: Any) -> None:
+        original(mesh, *arguments, **options)
+        groups.meshes.append(tuple(_axes(mesh)))
+
+    mesh_class.__init__ = init
+
+
+def _axes(mesh: Any) -> Iterator[tuple[str, int]]:
+    for position, size in enumerate(mesh.shape):
+        names = mesh.mesh_dim_names
+        yield (names[position] if names else f"axis{position}"), int(size)

@@ -1,0 +1,82 @@
+"""Tensors of the host: small ones have data, and operations on them run."""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+_MOST_ELEMENTS = 2**16
+"""Larger tensors that a script makes on the host have no data: weights of models are among them."""
+
+
+@dataclass(slots=True)
+class Host:
+    """Runs operations of the host for real, where all that they read has data.
+
+    Scripts count steps, divide batches and make device meshes with such tensors. One that is
+    written from a tensor without data has none afterwards.
+    """
+
+    _unknown: Any = field(default_factory=WeakIdKeyDictionary)
+
+    def runs(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether an operation is the host's, and all its inputs have data."""
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "cpu":
+            return False
+        tensors = list(_tensors((args, kwargs)))
+        if not tensors:
+            return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
+        if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
+            for tensor in _written_real(func, args, kwargs):
+                self._unknown[tensor.untyped_storage()] = True
+            return False
+        return not any(tensor.untyped_storage() in self._unknown for tensor in tensors)
+
+    @staticmethod
+    def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation with data."""
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return how many elements an operation without tensors makes, or 1 where it makes none."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    size = given.get("size")
+    if isinstance(size, list | tuple):
+        return prod(map(int, size))
+    return int(given.get("end", given.get("steps", given.get("n", 1))) or 1)
+
+
+def _written_real(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[torch.Tensor]:
+    """Yield the tensors with data that an operation writes."""
+    arguments = func._schema.arguments
+    names = [argument.name for argument in arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for argument in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for tensor in _tensors(given.get(argument.name)):
+                if not isinstance(tensor, FakeTensor):
+                    yield tensor

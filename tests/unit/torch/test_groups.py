@@ -1,0 +1,161 @@
+"""Steps on several ranks: collectives, their sizes and streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hespas.program.recorded import CollectiveCall, RecordEvent, WaitEvent
+from torch_steps import FSDP, NET, bytes_after, collectives, needs_torch, operations, record
+
+pytestmark = needs_torch
+
+_WIDTH, _LAYERS, _VOCABULARY, _RANKS = 256, 2, 1000, 8
+_BLOCK = 8 * _WIDTH**2 + 2 * _WIDTH
+_PARAMETERS = 2 * _VOCABULARY * _WIDTH + _LAYERS * _BLOCK
+
+
+def _elements(call: CollectiveCall) -> int:
+    elements = 0
+    for tensor in call.inputs:
+        count = 1
+        for size in tensor.shape:
+            count *= size
+        elements += count
+    return elements
+
+
+def test_a_step_says_its_mesh_and_its_tokens() -> None:
+    step = record(FSDP, devices=_RANKS)
+    assert (step.world_size, step.mesh, step.tokens) == (8, (("dp", 8),), 4 * 128 * 8)
+
+
+def test_fsdp_gathers_blocks_twice_and_the_rest_once() -> None:
+    calls = collectives(record(FSDP, devices=_RANKS))
+    assert Counter(call.kind for call in calls) == {
+        "all_gather": 2 * _LAYERS + 1,
+        "reduce_scatter": _LAYERS + 1,
+        "all_reduce": 1,
+    }
+    assert all(call.ranks == tuple(range(_RANKS)) for call in calls)
+    gathered = sum(_elements(call) for call in calls if call.kind == "all_gather")
+    assert gathered == (_PARAMETERS + _LAYERS * _BLOCK) // _RANKS
+    reduced = sum(_elements(call) for call in calls if call.kind == "reduce_scatter")
+    assert reduced == _PARAMETERS
+
+
+def test_a_rank_holds_its_share_after_a_step() -> None:
+    held = bytes_after(record(FSDP, devices=_RANKS))
+    tensors = 2 + 4 * _LAYERS
+    assert held["parameter"] == 4 * _PARAMETERS // _RANKS
+    assert held["optimizer_state"] == 2 * 4 * _PARAMETERS // _RANKS + 4 * tensors
+    assert held["gathered_parameter"] == 0
+    assert "temporary" not in held
+
+
+def test_the_optimizer_updates_the_local_tensors() -> None:
+    [adam] = operations(record(FSDP, devices=_RANKS), "aten::_fused_adamw_")
+    assert adam.inputs[0].shape == (_VOCABULARY // _RANKS, _WIDTH)
+
+
+def test_computation_waits_for_its_parameters() -> None:
+    step = record(FSDP, devices=_RANKS)
+    gathers = [call for call in collectives(step) if call.kind == "all_gather"]
+    assert {call.stream for call in gathers} == {gathers[0].stream}
+    assert gathers[0].stream != 0
+    events = {call.event: call.stream for call in step.calls if isinstance(call, RecordEvent)}
+    waits = [call for call in step.calls if isinstance(call, WaitEvent) and call.stream == 0]
+    of_gathers = [wait for wait in waits if events[wait.event] == gathers[0].stream]
+    assert len(of_gathers) >= len(gathers)
+
+
+def test_checkpointing_computes_blocks_again() -> None:
+    plain, again = record(FSDP, devices=_RANKS), record(FSDP, devices=_RANKS, recompute=True)
+    # The last product of a block is not needed again: torch stops before it.
+    assert len(operations(again, "aten::mm")) - len(operations(plain, "aten::mm")) == _LAYERS
+    repeated = [call for call in operations(again, "aten::mm") if call.phase == "recompute"]
+    assert [call.scope for call in repeated] == [
+        "layers.1.block.up",
+        "layers.0.block.up",
+    ]
+
+
+_TENSOR_PARALLEL = f"""{NET}
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, SequenceParallel,
+    loss_parallel, parallelize_module)
+
+def train():
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+    with torch.device("cuda"):
+        net = Net(256, 1)
+    parallelize_module(net, mesh["tp"], {{
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "layers.0.norm": SequenceParallel(),
+        "layers.0.up": ColwiseParallel(input_layouts=Shard(1)),
+        "layers.0.down": RowwiseParallel(output_layouts=Shard(1)),
+        "out": ColwiseParallel(input_layouts=Shard(1), use_local_output=False)}})
+    optimizer = torch.optim.AdamW(net.parameters())
+    def step():
+        ids = torch.randint(0, 1000, (4, 128), device="cuda")
+        with loss_parallel():
+            loss_of(net, ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+"""
+
+
+def test_tensor_parallel_layers_gather_and_scatter_sequences() -> None:
+    step = record(_TENSOR_PARALLEL, devices=8)
+    assert step.mesh == (("dp", 2), ("tp", 4))
+    calls = [call for call in collectives(step) if call.phase == "forward" and call.scope]
+    assert [(call.kind, call.scope) for call in calls] == [
+        ("reduce_scatter", "embedding"),
+        ("all_gather", "layers.0.up"),
+        ("reduce_scatter", "layers.0.down"),
+        ("all_gather", "out"),
+    ]
+    assert all(call.ranks == (0, 1, 2, 3) for call in calls)
+    products = operations(step, "aten::mm")
+    assert {product.inputs[1].shape for product in products[:3]} == {
+        (256, 256),
+        (256, 250),
+    }
+    shapes = {tensor.shape for call in operations(step) for tensor in call.outputs}
+    assert (512, 1000) not in shapes
+
+
+_EXCHANGE = """
+import torch
+import torch.distributed as dist
+
+def train():
+    def step():
+        x = torch.ones(8, 16, device="cuda")
+        y = torch.empty_like(x)
+        dist.all_to_all_single(y, x, [1] * 8, [1] * 8)
+        work = dist.all_reduce(y, async_op=True)
+        z = x + 1
+        work.wait()
+        messages = [dist.P2POp(dist.isend, z, 1), dist.P2POp(dist.irecv, y, 7)]
+        for message in dist.batch_isend_irecv(messages):
+            message.wait()
+        dist.barrier()
+        return y + z
+    return step
+"""
+
+
+def test_an_asynchronous_collective_runs_on_a_stream_of_its_own() -> None:
+    step = record(_EXCHANGE, devices=8)
+    calls = collectives(step)
+    assert [call.kind for call in calls][:4] == ["all_to_all", "all_reduce", "send", "receive"]
+    assert [call.stream == 0 for call in calls[:4]] == [True, False, False, False]
+    assert calls[0].splits == (1,) * 8
+    assert (calls[2].ranks, calls[3].ranks) == ((0, 1), (0, 7))
+    position = {id(call): at for at, call in enumerate(step.calls)}
+    [one, last] = operations(step, "aten::add")
+    between = step.calls[position[id(one)] : position[id(last)]]
+    waited = [call for call in between if isinstance(call, WaitEvent) and call.stream == 0]
+    assert len(waited) == 3
