@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hespas.errors import HespasError
 from hespas.models.configured import configuration_of
 from hespas.models.figures import ModelFigures, model_figures
+from hespas.models.model import MeshAxes
+from hespas.models.network_model import Learning, Network, run_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "validation" / "measurements"
@@ -30,6 +32,7 @@ class Compared:
     figures: ModelFigures
     counted: dict[str, str]
     card: dict[str, str]
+    network: Network | None = None
 
     @property
     def parameters(self) -> int:
@@ -42,9 +45,13 @@ class Compared:
         Attention is among all tokens.
         """
         counted = self.counted[f"{prefix}flops"]
+        network = self.network
+        if network is not None:
+            return _network_flops(network, tokens) / int(counted) - 1 if counted else None
         if not counted or self.counted[f"{prefix}input"] != f"{tokens} tokens":
             return None
-        own = self.figures.flops_per_token + tokens * self.figures.attention_flops_per_token
+        figures = self.figures
+        own = (figures.flops_per_token or 0) + tokens * (figures.attention_flops_per_token or 0)
         return tokens * own / int(counted) - 1
 
 
@@ -55,16 +62,27 @@ def recorded(name: str) -> list[dict[str, str]]:
 
 
 def compared() -> Iterator[Compared]:
-    """Yield each language model that hespas reads and transformers builds."""
+    """Yield each model that hespas reads and its library builds."""
     cards = {row["name"]: row for row in recorded("model_cards.csv")}
     for row in recorded("model_counts.csv"):
         try:
             configuration = configuration_of(row["name"])
         except HespasError:
             continue
-        if configuration is not None:
+        if configuration is not None and row["library"]:
             figures = model_figures(configuration, name=row["name"])
-            yield Compared(figures=figures, counted=row, card=cards[row["name"]])
+            network = configuration.model if isinstance(configuration.model, Network) else None
+            card = cards.get(row["name"], {"parameters": "", "active_parameters": ""})
+            yield Compared(figures=figures, counted=row, card=card, network=network)
+
+
+def _network_flops(network: Network, tokens: int) -> float:
+    """Return the FLOPs of a sample of as many tokens, or of what is known of the network."""
+    run = run_of(network.design, "training", MeshAxes(axes=(("data", 1),)))
+    given = min(tokens, network.design.longest or tokens)
+    if isinstance(run, Learning) and network.design.objective == "tokens":
+        run = replace(run, sequence=given, source=run.source and given)
+    return replace(network, run=run).flops
 
 
 def counts_table(models: list[Compared]) -> str:
@@ -83,12 +101,12 @@ def _cells(model: Compared) -> list[str]:
     return [
         f"`{figures.name}`",
         f"{figures.parameters:,}{_off(figures.parameters, model.parameters)}",
-        _billions(float(card["parameters"])),
+        _billions(float(card["parameters"])) if card["parameters"] else "",
         _billions(figures.active_parameters) if has_experts else "",
         _billions(float(card["active_parameters"])) if card["active_parameters"] else "",
         _percent(model.flops_error("", SHORT)),
         _percent(model.flops_error("long_", LONG)),
-        f"{cached:,}{_off(cached, 2 * kept) if kept else ''}",
+        f"{cached:,}{_off(cached, 2 * kept) if kept else ''}" if cached else "",
     ]
 
 

@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from hespas.models.network_readers import NETWORKS
 from model_judge import ROOT, build, configuration
 from model_weights import Array, draw, logits
+from network_weights import outputs
 
 RESULTS = ROOT / "validation" / "measurements" / "model_values.json"
 TOKENS, VOCABULARY = 24, 160
@@ -98,11 +100,14 @@ GRANITE: dict[str, Any] = {
     "layer_types": ["mamba", "attention"],
 }
 GEMMA4: dict[str, Any] = {**HEADS, **WINDOW, **ALTERNATING, "global_head_dim": 32}
-SIGHT: dict[str, Any] = {
+SIGHT_LAYERS: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+}
+SIGHT: dict[str, Any] = {
+    **SIGHT_LAYERS,
     "image_size": 32,
     "patch_size": 8,
 }
@@ -285,9 +290,42 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bert": (
         "google-bert/bert-large-uncased",
-        {**NARROW, "max_position_embeddings": 64},
+        {**SIGHT_LAYERS, "vocab_size": VOCABULARY, "max_position_embeddings": 64},
     ),
     "vit": ("google/vit-large-patch16-224", {**SIGHT, "num_labels": 10}),
+    "t5-gated": (
+        "google/t5-v1_1-xxl",
+        {
+            "d_model": 64,
+            "d_kv": 12,
+            "d_ff": 96,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "vocab_size": VOCABULARY,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "siglip": (
+        "google/siglip-base-patch16-224",
+        {
+            "text_config": {
+                **SIGHT_LAYERS,
+                "model_type": "siglip_text_model",
+                "hidden_act": "gelu_pytorch_tanh",
+                "layer_norm_eps": 1e-6,
+                "max_position_embeddings": 16,
+                "vocab_size": VOCABULARY,
+            },
+            "vision_config": {
+                **SIGHT,
+                "model_type": "siglip_vision_model",
+                "hidden_act": "gelu_pytorch_tanh",
+                "layer_norm_eps": 1e-6,
+                "num_channels": 3,
+            },
+        },
+    ),
     "whisper": (
         "openai/whisper-large-v3",
         {
@@ -345,7 +383,7 @@ def small(name: str) -> dict[str, Any]:
     """Return the configuration of a case: of the language model alone where there are others."""
     published, changes = CASES[name]
     fields = configuration(published)
-    if "text_config" in fields:
+    if "text_config" in fields and fields["model_type"] != "siglip":
         kind = fields["architectures"][0].removesuffix("ForConditionalGeneration")
         kind = {"Mistral3": "Mistral"}.get(kind, kind)
         fields = {**fields["text_config"], "architectures": [f"{kind}ForCausalLM"]}
@@ -353,7 +391,7 @@ def small(name: str) -> dict[str, Any]:
     return fields | changes | LEFT_OUT.get(name, ({}, ""))[0]
 
 
-def inputs(fields: dict[str, Any]) -> dict[str, Array]:
+def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: PLR0911 - one for each kind
     """Draw what a forward takes, by the library's names."""
     random = np.random.default_rng(0)
 
@@ -373,9 +411,9 @@ def inputs(fields: dict[str, Any]) -> dict[str, Array]:
             side = fields.get("image_size", 32)
             return {"pixel_values": values(2, 3, side, side)}
         case "FluxTransformer2DModel":
-            sides = np.stack(np.meshgrid(range(4), range(6), indexing="ij"), -1).reshape(-1, 2)
+            sides = np.stack(np.meshgrid(range(4), range(4), indexing="ij"), -1).reshape(-1, 2)
             return {
-                "hidden_states": values(2, 24, fields["in_channels"]),
+                "hidden_states": values(2, 16, fields["in_channels"]),
                 "encoder_hidden_states": values(2, 8, fields["joint_attention_dim"]),
                 "pooled_projections": values(2, fields["pooled_projection_dim"]),
                 "timestep": np.array([0.3, 0.7], np.float32),
@@ -390,6 +428,12 @@ def inputs(fields: dict[str, Any]) -> dict[str, Array]:
                 "timestep": np.array([10, 500]),
                 "class_labels": np.array([3, 7]),
             }
+        case "siglip":
+            side, longest = (
+                fields["vision_config"]["image_size"],
+                fields["text_config"]["max_position_embeddings"],
+            )
+            return {"pixel_values": values(2, 3, side, side), "input_ids": ids()[:, :longest]}
         case _:
             return {"input_ids": ids()}
 
@@ -409,6 +453,19 @@ def drawn(model: Any) -> dict[str, Array]:
     return weights
 
 
+def _values(output: Any) -> Any:
+    """Return what a model makes, by the name that its class gives it."""
+    names = ("sample", "logits", "logits_per_text")
+    return next(getattr(output, name) for name in names if hasattr(output, name))
+
+
+def made_of(fields: dict[str, Any], weights: dict[str, Array], given: dict[str, Array]) -> Array:
+    """Return what hespas' program of a configuration makes."""
+    if fields.get("model_type", fields.get("_class_name")) in NETWORKS:
+        return outputs(fields, weights, given)
+    return logits(fields, weights, given["input_ids"])
+
+
 def record(name: str) -> dict[str, Any]:
     """Run a case in its own library and in hespas; return what is recorded of it."""
     import torch
@@ -420,7 +477,7 @@ def record(name: str) -> dict[str, Any]:
     given = inputs(fields)
     with torch.no_grad():
         output = model(**{key: torch.from_numpy(value) for key, value in given.items()})
-    values = (output.sample if hasattr(output, "sample") else output.logits).numpy()
+    values = _values(output).numpy()
     if not np.isfinite(values).all():
         raise ValueError(f"{name}: its values are not finite")
     found: dict[str, Any] = {
@@ -432,11 +489,9 @@ def record(name: str) -> dict[str, Any]:
         "tensors": {key: list(weight.shape) for key, weight in weights.items()},
         "largest": float(f"{np.abs(values).max():.3g}"),
     }
-    if set(given) != {"input_ids"}:
-        return found | {"refused": "more than tokens goes in, which has no comparison yet"}
-    last = [round(float(value), 6) for value in values[0, -1]]
+    last = [round(float(value), 6) for value in values[0].reshape(-1, values.shape[-1])[-1]]
     try:
-        own = logits(fields, weights, given["input_ids"])
+        own = made_of(fields, weights, given)
     except Exception as problem:  # noqa: BLE001 - what one case is refused for is recorded
         return found | {"refused": str(problem).splitlines()[0].removeprefix("config.json: ")}
     return found | {"logits": last, "difference": float(f"{np.abs(own - values).max():.1e}")}

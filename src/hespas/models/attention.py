@@ -124,8 +124,8 @@ def _attended(  # noqa: PLR0917 - the pieces of attention
         )
         with jax.named_scope("context" if devices > 1 else "fused"):
             if sinks is not None:
-                return _by_head(divided, partial(attention_with_sinks, sharing), (*arrays, sinks))
-            return _by_head(divided, partial(context_attention, sharing), arrays)
+                return by_head(divided, partial(attention_with_sinks, sharing), (*arrays, sinks))
+            return by_head(divided, partial(context_attention, sharing), arrays)
     query, *others = arrays
     key, value = (
         divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
@@ -290,7 +290,7 @@ def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
     return jnp.logical_and(seen, row - column < window) if window else seen
 
 
-def _by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
+def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
     """Apply a function to the heads and the part of the sequences that a device has."""
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)

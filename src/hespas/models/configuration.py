@@ -15,6 +15,8 @@ from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
 from hespas.models.language import LanguageModel, Prefill
 from hespas.models.model import MeshAxes
+from hespas.models.network_model import Network, first_run, network_parameters
+from hespas.models.network_readers import NETWORKS
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.quantization import read_precision
 from hespas.models.weights import parameters
@@ -35,7 +37,7 @@ class Configuration:
 
     name: str
     family: str
-    model: LanguageModel
+    model: LanguageModel | Network
     longest: int
     precision: Precision = UNQUANTISED
     source: str = ""
@@ -45,6 +47,8 @@ class Configuration:
 
 def is_known(values: Mapping[str, Any]) -> bool:
     """Return whether the family of a configuration is known."""
+    if _network_kind(values) in NETWORKS:
+        return True
     text = values.get("text_config") or values
     family = text.get("model_type") or values.get("model_type") or ""
     return str(family).removesuffix("_text") in DECODERS
@@ -84,6 +88,8 @@ def read_configuration(path: Path) -> Configuration:
 def configured(values: Mapping[str, Any], *, location: str, name: str) -> Configuration:
     """Return what the fields of a configuration describe; raises as `read_configuration`."""
     outer = Fields(values=values, location=location)
+    if _network_kind(values) in NETWORKS:
+        return _network(outer, name)
     family = outer.text("model_type")
     fields, notes = outer, list[str]()
     if "text_config" in values:
@@ -117,16 +123,38 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     )
 
 
+def _network_kind(values: Mapping[str, Any]) -> str:
+    return str(values.get("model_type") or values.get("_class_name") or "")
+
+
+def _network(fields: Fields, name: str) -> Configuration:
+    """Return what the fields of a network that is no decoder describe."""
+    kind = _network_kind(fields.values)
+    fields.known("model_type", "_class_name")
+    design = NETWORKS[kind](fields)
+    fields.check_read()
+    model = Network(design=design, run=first_run(design))
+    _check_count(network_parameters(model), fields)
+    return Configuration(
+        name=name,
+        family=kind,
+        model=model,
+        longest=design.longest or 0,
+        source=fields.text("source"),
+        date=fields.text("date"),
+    )
+
+
 def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> ConfigError:
     if not family:
         return ConfigError(
             "there is no model_type, which says how the model is put together",
             location=location,
-            hint=f"known: {', '.join(DECODERS)}",
+            hint=f"known: {', '.join((*DECODERS, *NETWORKS))}",
         )
 
     shipped = _shipped_fields()
-    close = nearest(family, DECODERS)
+    close = nearest(family, (*DECODERS, *NETWORKS))
     likest = close[0] if close else max(shipped, key=lambda name: len(shipped[name] & set(values)))
     unlike = sorted(set(values) - shipped.get(likest, set()) - {"model_type"})
     named = [name for name in unlike if not IGNORED.fullmatch(name)]
@@ -144,8 +172,8 @@ def _shipped_fields() -> dict[str, set[str]]:
     for file in sorted(SHIPPED.glob("*/*.json")):
         values = json.loads(file.read_bytes())
         values = values.get("text_config", values)
-        family = values.get("model_type", "").removesuffix("_text")
-        if family in DECODERS:
+        family = _network_kind(values).removesuffix("_text")
+        if family in DECODERS or family in NETWORKS:
             fields.setdefault(family, set()).update(values)
     return fields
 
@@ -164,6 +192,13 @@ def _model(description: Description) -> LanguageModel:
     )
 
 
+def _check_count(count: int, fields: Fields) -> None:
+    if count > _MOST_PARAMETERS:
+        raise ConfigError(
+            f"these are {count:.2g} parameters", location=fields.location, hint="check the sizes"
+        )
+
+
 def _check(model: LanguageModel, fields: Fields) -> None:
     """Raise `ConfigError` for sizes that do not fit each other, or that no machine holds."""
     layers = model.layers
@@ -171,11 +206,7 @@ def _check(model: LanguageModel, fields: Fields) -> None:
         raise ConfigError(
             f"these are {layers} layers", location=fields.location, hint="check num_hidden_layers"
         )
-    count = parameters(model)
-    if count > _MOST_PARAMETERS:
-        raise ConfigError(
-            f"these are {count:.2g} parameters", location=fields.location, hint="check the sizes"
-        )
+    _check_count(parameters(model), fields)
     try:
         model.check()
     except ConfigError as error:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from hespas.errors import ConfigError
 from hespas.models.configuration import (
     FILE,
     SHIPPED,
@@ -20,18 +22,29 @@ from hespas.models.configuration import (
     is_known,
     read_configuration,
 )
-from hespas.models.language import Decode, Prefill, Training
+from hespas.models.language import Decode, LanguageModel, Prefill, Training
 from hespas.models.model import MeshAxes, Model
+from hespas.models.network_model import (
+    Inferring,
+    Learning,
+    Network,
+    Reading,
+    Writing,
+    network_parameters,
+    run_of,
+    steps_of,
+)
 from hespas.models.weights import active_parameters, parameters, weight_bytes
 
 PREFIX = "megatron:"
 """What a file of Megatron-LM's arguments is named with."""
-STEPS = ("training", "prefill", "decode")
+STEPS = ("training", "prefill", "decode", "inference")
 """What follows a colon behind the name of a model."""
 _SUMMARIES = {
     "training": "training step",
     "prefill": "on prompts, whose keys and values fill a cache",
     "decode": "making a token for each sequence of a cache",
+    "inference": "forward pass",
 }
 _TRAINED_BYTES = 18
 """For each parameter: 16 of states, copies and gradients, and 2 of room."""
@@ -122,12 +135,21 @@ def _shipped() -> Mapping[str, str]:
 
 def _step(configuration: Configuration, name: str, step: str) -> Model:
     model = configuration.model
-    count, active = parameters(model), active_parameters(model)
+    if isinstance(model, Network):
+        count = active = network_parameters(model)
+    else:
+        count, active = parameters(model), active_parameters(model)
+    _check_step(model, name, step)
     some = f", {active / 1e9:.3f} B of them active" if active != count else ""
     # Another process, in another directory, reads a file by the same name.
     named = str(Path(name).resolve()) if Path(name).exists() else name
     title = configuration.name.removesuffix(".json")
-    settings = replace(model, run=_run(configuration, step))
+    run = (
+        _network_run(model, step)
+        if isinstance(model, Network)
+        else _run(model, configuration, step)
+    )
+    settings: Any = replace(model, run=run)
     trains = step == "training"
     return Model(
         name=named if trains else f"{named}:{step}",
@@ -137,9 +159,32 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
     )
 
 
-def _run(configuration: Configuration, step: str) -> Training | Prefill | Decode:
+def _check_step(model: LanguageModel | Network, name: str, step: str) -> None:
+    """Raise `ConfigError` for a step that a model has not."""
+    known = steps_of(model.design) if isinstance(model, Network) else STEPS[:3]
+    if step not in known:
+        lacks = "writes no tokens one after the other" if step != "inference" else "writes tokens"
+        raise ConfigError(
+            f"{name} has no step {step}: it {lacks}", hint=f"its steps are {', '.join(known)}"
+        )
+
+
+def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | Writing:
+    """Return how a step is run unless one says otherwise; small models are on each device."""
+    count = network_parameters(model)
+    is_small = count * _TRAINED_BYTES < _DEVICE_BYTES / 2
+    if step == "training":
+        devices = _devices(count * _TRAINED_BYTES, least=8)
+        mesh = MeshAxes(axes=(("data" if is_small else "fsdp", devices),))
+        return run_of(model.design, step, mesh)
+    return run_of(model.design, step, MeshAxes(axes=(("data", 1),)))
+
+
+def _run(
+    model: LanguageModel, configuration: Configuration, step: str
+) -> Training | Prefill | Decode:
     """Return how a step is run unless one says otherwise: on as few devices as hold it."""
-    model, sequence = configuration.model, min(configuration.longest, _LONGEST)
+    sequence = min(configuration.longest, _LONGEST)
     count = parameters(model)
     if step == "training":
         devices = _devices(count * _TRAINED_BYTES, least=8)

@@ -63,7 +63,8 @@ def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Bl
 class Sharing:
     """Over which axis of the mesh sequences are divided, and how keys and values get around.
 
-    They ``rotate`` from neighbour to neighbour, or each device gathers them all. What the backward
+    They ``rotate`` from neighbour to neighbour, or each device gathers them all. Without a causal
+    mask they are not divided. What the backward
     pass needs of the forward pass has the name ``saved`` for rematerialisation policies.
     """
 
@@ -72,13 +73,14 @@ class Sharing:
     axis: str = ""
     devices: int = 1
     rotates: bool = False
+    is_causal: bool = True
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def context_attention(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array
 ) -> jax.Array:
-    """Return softmax(query key^T) value, causal, without a scale, for a device's part of it.
+    """Return softmax(query key^T) value, without a scale, for a device's part of it.
 
     Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads.
     """
@@ -88,7 +90,7 @@ def context_attention(
 def _forward(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, Arrays]:
-    total = sharing.blocks.forward(query, key, value, causal=True)
+    total = sharing.blocks.forward(query, key, value, causal=sharing.is_causal)
     for is_earlier, (other_key, other_value) in _others(sharing, (key, value)):
         pair = sharing.blocks.forward(
             _queries(query, is_earlier),
@@ -104,7 +106,7 @@ def _forward(
 
 def _backward(sharing: Sharing, kept: Arrays, gradient: jax.Array) -> Arrays:
     if sharing.devices == 1:
-        return sharing.blocks.backward(kept[:3], kept[3:], gradient, causal=True)
+        return sharing.blocks.backward(kept[:3], kept[3:], gradient, causal=sharing.is_causal)
     # What came from other devices is fetched again, not kept.
     query, key, value, context, logarithms = lax.optimization_barrier(kept)
     own = sharing.blocks.backward((query, key, value), (context, logarithms), gradient, causal=True)

@@ -11,6 +11,7 @@ from hespas.models.configuration import Configuration
 from hespas.models.flops import attention_flops, layer_flops
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.model import MeshAxes
+from hespas.models.network_model import Network, cached_bytes, network_parameters
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.weights import (
     active_parameters,
@@ -44,7 +45,8 @@ class ModelFigures:
     """A model's figures; FLOPs are of the forward pass.
 
     ``flops_per_token`` are those of products with weights, ``attention_flops_per_token`` those of
-    attention for each token that a token is among, summed over its layers. A token's keys and
+    attention for each token that a token is among, summed over its layers. Networks that are no
+    decoders have FLOPs of a ``sample`` in the place of both. A token's keys and
     values are cached in ``cache_format``, weights of ``parts`` in the formats that they are
     published in. Clusters are the smallest, of 1, 2, 4.. devices, that hold the states
     of training divided evenly beside what one sequence needs whose layers are computed again, and
@@ -56,8 +58,8 @@ class ModelFigures:
     family: str
     parameters: int
     active_parameters: int
-    flops_per_token: int
-    attention_flops_per_token: int
+    flops_per_token: int | None
+    attention_flops_per_token: int | None
     kv_bytes_per_token: int
     state_bytes_per_sequence: int
     longest: int
@@ -68,6 +70,8 @@ class ModelFigures:
     notes: tuple[str, ...] = ()
     source: str = ""
     date: str = ""
+    flops_per_sample: int | None = None
+    sample: str = ""
 
 
 def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
@@ -81,6 +85,8 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     '2xH100_80GB'
     """
     model = configuration.model
+    if isinstance(model, Network):
+        return _network_figures(configuration, model, name=name)
     count, precision = parameters(model), configuration.precision
     parts = weight_bytes_by_part(model, precision)
     weights = sum(parts.values())
@@ -111,6 +117,36 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
         smallest_cluster={
             "training": _clusters(count * TRAINED_BYTES, trained),
             "inference": _clusters(held, 0),
+        },
+        notes=configuration.notes,
+        source=configuration.source,
+        date=configuration.date,
+    )
+
+
+def _network_figures(configuration: Configuration, model: Network, *, name: str) -> ModelFigures:
+    """Return the figures of a network that is no decoder; clusters hold states alone."""
+    count = network_parameters(model)
+    cached, of_source = cached_bytes(model)
+    tokens = model.sequence
+    return ModelFigures(
+        name=name,
+        family=configuration.family,
+        parameters=count,
+        active_parameters=count,
+        flops_per_token=None,
+        attention_flops_per_token=None,
+        flops_per_sample=round(model.flops),
+        sample=" and ".join(map(str, model.inputs)),
+        kv_bytes_per_token=cached,
+        state_bytes_per_sequence=of_source,
+        longest=configuration.longest or tokens or 0,
+        weight_bytes=2.0 * count,
+        parts={},
+        cache_format="bf16",
+        smallest_cluster={
+            "training": _clusters(count * TRAINED_BYTES, 0),
+            "inference": _clusters(2.0 * count + cached * configuration.longest + of_source, 0),
         },
         notes=configuration.notes,
         source=configuration.source,

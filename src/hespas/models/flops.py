@@ -10,6 +10,7 @@ from collections import Counter
 
 from hespas.models.catalogue import Experts, Gemm, ResNet
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
+from hespas.models.network_model import Learning, Network
 from hespas.models.resnet_layers import CLASSES, network
 from hespas.models.weights import layer_products, state_elements
 
@@ -26,6 +27,9 @@ def model_flops(settings: object) -> float | None:
     match settings:
         case LanguageModel():
             return float(settings.batch * settings.parts * _language(settings))
+        case Network(run=run):
+            times = 3 if isinstance(run, Learning) else 1
+            return float(settings.batch * settings.parts * times * settings.flops)
         case Experts():
             return float(settings.batch * settings.parts * settings.sequence * _experts(settings))
         case ResNet():

@@ -11,7 +11,7 @@ ZeRO's stages say.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from hespas.errors import ConfigError
 from hespas.models.adamw import METRICS, Preparation, training_state, training_step
 from hespas.models.language import LanguageModel, Training
 from hespas.models.model import Step
+from hespas.models.network_model import Learning, Network
 from hespas.models.part import SHARED, Part
 from hespas.models.pipelined import part_divided, part_step
 from hespas.models.sharding import Divided, dtype_named
@@ -31,24 +32,55 @@ _GRADIENTS = 2
 """ZeRO's stage from which gradients are divided."""
 
 
+class Trained(Protocol):
+    """A model on a mesh, which is trained."""
+
+    @property
+    def divided(self) -> Divided:
+        """The sizes of dimensions, and how they are divided."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """What the step is lowered for."""
+        ...
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        ...
+
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch."""
+        ...
+
+    def loss(self, weights: Any, batch: Any) -> jax.Array:
+        """Return the mean loss."""
+        ...
+
+
 def build(settings: LanguageModel) -> Step:
     """Return the training step."""
     settings.check()
-    run = settings.run
-    assert isinstance(run, Training)  # noqa: S101 - for the type checker
-    divided = Divided(mesh=run.mesh, sizes=settings.sizes, axes=settings.axes)
+    divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
     of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
+    return training(settings, decoder, of_states)
+
+
+def training(settings: LanguageModel | Network, model: Trained, of_states: Trained) -> Step:
+    """Return the training step of a model; ``of_states`` is divided as its states are."""
+    run = settings.run
+    assert isinstance(run, Training | Learning)  # noqa: S101 - for the type checker
     state = training_state(
-        of_states.weights(dtype_named(run.state_dtype)), divided.array(dtype=jnp.int32)
+        of_states.weights(dtype_named(run.state_dtype)), model.divided.array(dtype=jnp.int32)
     )
     sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
     metrics = dict.fromkeys(METRICS, NamedSharding(run.mesh.abstract(), PartitionSpec()))
-    preparation = _preparation(settings, decoder, sharding["weights"])
+    preparation = _preparation(run, model, sharding["weights"])
 
     def train_step(state: dict[str, object], batch: dict[str, object]) -> object:
         return training_step(
-            decoder.loss,
+            model.loss,
             state,
             batch,
             accumulates=run.accumulation > 1,
@@ -58,9 +90,9 @@ def build(settings: LanguageModel) -> Step:
     function = jax.jit(train_step, out_shardings=(sharding, metrics), donate_argnums=0)
     return Step(
         function=function,
-        arguments=(state, decoder.batch(rounds=run.accumulation)),
+        arguments=(state, model.batch(rounds=run.accumulation)),
         mesh=run.mesh,
-        platform=decoder.platform,
+        platform=model.platform,
     )
 
 
@@ -90,7 +122,7 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
     )
 
 
-def _preparation(settings: LanguageModel, decoder: Transformer, states: Any) -> Preparation | None:
+def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:
     """Return what ZeRO's first two stages do with weights and gradients; None for the others.
 
     Weights are cast and gathered once for a step, not for each layer and round. The first stage
@@ -98,8 +130,7 @@ def _preparation(settings: LanguageModel, decoder: Transformer, states: Any) -> 
     the second sums those of every round, and keeps a device's part of them. Source: S. Rajbhandari
     et al., ZeRO, 2020, sections 5 and 7.
     """
-    run = settings.run
-    if not isinstance(run, Training) or run.zero not in {1, _GRADIENTS}:
+    if run.zero not in {1, _GRADIENTS}:
         return None
     dtype, wide = dtype_named(run.dtype), dtype_named(run.state_dtype)
     whole = jax.tree.map(lambda leaf: leaf.sharding, decoder.weights(dtype))
@@ -134,7 +165,7 @@ def _preparation(settings: LanguageModel, decoder: Transformer, states: Any) -> 
     return Preparation(weights=gathered, found=found, finished=finished)
 
 
-def _own_gradients(decoder: Transformer, *, is_summed: bool) -> Any:
+def _own_gradients(decoder: Any, *, is_summed: bool) -> Any:
     """Return the function of the loss and gradients of the sequences along ``data``.
 
     Where they are ``is_summed``, it returns the mean loss and the sum of gradients; otherwise both

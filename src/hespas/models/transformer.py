@@ -36,6 +36,7 @@ from hespas.models.latent import latent_attention
 from hespas.models.norms import Places, normalised, plainly_normalised, rotated, scaled, turns
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.recurrent import through_delta, through_state_space
+from hespas.models.remat import rematerialised
 from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.weights import BESIDE, MERGED, SHARED, layer_weights, outer_weights
@@ -44,21 +45,6 @@ Weights = Mapping[str, Any]
 _TOKENS = ("inputs", "positions", "targets")
 _DOCUMENTS = ("segments", "target_positions", "target_segments")
 _NORMALISER_WEIGHT = 0.0
-_SAVED = (
-    "query_projection",
-    "key_projection",
-    "value_projection",
-    "context",
-    "output_projection",
-    "mlp_gate",
-    "mlp_up",
-    "mlp_down",
-)
-_ALTERNATE = ("query_projection", "value_projection", "context", "mlp_gate", "mlp_down")
-"""What torchtitan's selective checkpointing keeps: attention and every second product, in order.
-
-Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``: the products of a layer are those of
-queries, keys, values, output, gate, up and down."""
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
@@ -323,7 +309,7 @@ class Transformer:
             return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
     def _rematerialised(self, kind: LayerKind) -> Any:
-        run, policies = self.model.run, jax.checkpoint_policies
+        run = self.model.run
         assert isinstance(run, Training)  # noqa: S101 - for the type checker
         is_small = run.product_dtype == "f8"
 
@@ -332,24 +318,7 @@ class Transformer:
             made = self._layer(kind, x, own, places, None)
             return made.x if made.keys is None else (made.x, made.keys)
 
-        checkpoint = partial(jax.checkpoint, layer, prevent_cse=not run.scan)
-        match run.remat:
-            case "minimal_with_context":
-                return checkpoint(policy=policies.save_only_these_names(*_SAVED))
-            case "offload":
-                policy = policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=(),
-                    names_which_can_be_offloaded=_SAVED,
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                )
-                return checkpoint(policy=policy)
-            case "full":
-                return checkpoint(policy=policies.nothing_saveable)
-            case "alternate_products":
-                return checkpoint(policy=policies.save_only_these_names(*_ALTERNATE))
-            case _:
-                return layer
+        return rematerialised(layer, run.remat, is_loop=run.scan)
 
     def _layer(
         self,

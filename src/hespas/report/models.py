@@ -23,11 +23,13 @@ from hespas.models.figures import (
     zoo_figures,
 )
 from hespas.models.language import LanguageModel, LayerKind
+from hespas.models.network_model import Network
 
 _WIDTH = 48
 _PART = "H100_80GB"
 _FOOT = (
-    "FLOPs and KV bytes are those of a token. hespas models NAME (or the path of a config.json) "
+    "FLOPs and KV bytes are those of a token; FLOPs of encoders, diffusion models and recommenders "
+    "are those of a sample. hespas models NAME (or the path of a config.json) "
     "shows all of one; hespas run NAME predicts it."
 )
 _STEPS = ("-prefill", "-decode")
@@ -41,7 +43,7 @@ def figures_of(name: str | None) -> list[ModelFigures]:
     return [_described(each)[1] for each in (*published(), *zoo)]
 
 
-def _described(name: str) -> tuple[LanguageModel, ModelFigures]:
+def _described(name: str) -> tuple[LanguageModel | Network, ModelFigures]:
     """Return the model of a name or of a configuration's path, and its figures."""
     model = _language(name)
     if model is not None:
@@ -82,7 +84,8 @@ def _line(figures: ModelFigures) -> str:
     clusters = ", ".join(
         _devices(figures.smallest_cluster[step][_PART]) for step in ("training", "inference")
     )
-    numbers = (figures.parameters, figures.active_parameters, figures.flops_per_token)
+    flops = figures.flops_per_token or figures.flops_per_sample or 0
+    numbers = (figures.parameters, figures.active_parameters, flops)
     shown = " ".join(f"{_count(number):>10}" for number in numbers)
     cache = format_bytes_binary(figures.kv_bytes_per_token)
     return f"{figures.name:<{_WIDTH}} {shown} {cache:>10}  {clusters}"
@@ -104,18 +107,21 @@ def _details(name: str) -> str:
     rows = {
         "parameters": f"{figures.parameters:,}",
         "active": f"{figures.active_parameters:,}",
-        "FLOPs a token": f"{format_quantity(figures.flops_per_token, 'FLOP')} forward, and "
-        f"{format_quantity(figures.attention_flops_per_token, 'FLOP')} for each token before it",
-        "KV cache a token": f"{figures.kv_bytes_per_token:,} bytes in {figures.cache_format}",
-        "longest context": f"{figures.longest:,} tokens",
+        **_flops(figures),
         "weights": format_bytes_binary(figures.weight_bytes),
     }
+    if figures.kv_bytes_per_token:
+        rows["KV cache a token"] = f"{figures.kv_bytes_per_token:,} bytes in {figures.cache_format}"
+    if figures.longest:
+        rows["longest context"] = f"{figures.longest:,} tokens"
     if figures.state_bytes_per_sequence:
         rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
     lines = [figures.name, *(f"  {what:<20} {value}" for what, value in rows.items())]
-    lines += ["", "Weights, as published", *map(_part, figures.parts.items())]
-    kinds = Counter(model.kinds)
-    lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
+    if figures.parts:
+        lines += ["", "Weights, as published", *map(_part, figures.parts.items())]
+    if isinstance(model, LanguageModel):
+        kinds = Counter(model.kinds)
+        lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
     rule = (
         f"Smallest clusters ({USABLE:.0%} of the memory; training: {TRAINED_BYTES} bytes a "
         f"parameter, {TRAINED_TOKENS} tokens a device, recomputed; inference: published weights, "
@@ -135,6 +141,17 @@ def _part(named: tuple[str, PartFigures]) -> str:
     part, figures = named
     size = format_bytes_binary(figures.weight_bytes)
     return f"  {part:<20} {figures.parameters:>18,} in {figures.format:<6} {size:>10}"
+
+
+def _flops(figures: ModelFigures) -> dict[str, str]:
+    if figures.flops_per_token is None or figures.attention_flops_per_token is None:
+        forward = format_quantity(figures.flops_per_sample or 0, "FLOP")
+        return {"FLOPs a sample": f"{forward} forward: {figures.sample}"}
+    forward, others = figures.flops_per_token, figures.attention_flops_per_token
+    return {
+        "FLOPs a token": f"{format_quantity(forward, 'FLOP')} forward, and "
+        f"{format_quantity(others, 'FLOP')} for each token before it"
+    }
 
 
 def _kind(kind: LayerKind) -> str:

@@ -75,9 +75,10 @@ class ModelSource:
         if self.part is not None or not hasattr(settings, "parts"):
             return None
         samples = settings.batch * settings.parts
-        if not hasattr(settings, "sequence"):
+        tokens = getattr(settings, "sequence", None)
+        if tokens is None:
             return Batch(samples=samples, what="images")
-        return Batch(samples=samples, what="sequences", tokens=samples * settings.sequence)
+        return Batch(samples=samples, what="sequences", tokens=samples * tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from hespas.hardware.presets import is_tpu, part_of
 from hespas.models.kernels import FUSED
 from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
+from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
@@ -74,7 +75,7 @@ def model_source(
 def _states_note(settings: object) -> Iterator[str]:
     """Say what type weights and moments have in training, and how to change it."""
     match settings:
-        case LanguageModel(run=Training(state_dtype=own)):
+        case LanguageModel(run=Training(state_dtype=own)) | Network(run=Learning(state_dtype=own)):
             pass
         case _:
             return

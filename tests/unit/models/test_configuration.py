@@ -11,7 +11,8 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.configuration import SHIPPED, Configuration, configured, read_configuration
 from hespas.models.configured import configured_model, published
-from hespas.models.language import Decode, LayerKind
+from hespas.models.language import Decode, LanguageModel, LayerKind
+from hespas.models.network_model import Network, steps_of
 from hespas.models.weights import active_parameters, parameters
 
 QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())
@@ -20,6 +21,12 @@ EXPERTS = json.loads((SHIPPED / "Qwen" / "Qwen3-30B-A3B.json").read_bytes())
 
 def read(values: dict[str, Any]) -> Configuration:
     return configured(values, location="config.json", name="mine")
+
+
+def decoder(name: str) -> LanguageModel:
+    model = read_configuration(SHIPPED / f"{name}.json").model
+    assert isinstance(model, LanguageModel)
+    return model
 
 
 @pytest.mark.parametrize(
@@ -38,12 +45,16 @@ def read(values: dict[str, Any]) -> Configuration:
     ],
 )
 def test_parameters_are_those_of_the_published_model(name: str, count: int) -> None:
-    assert parameters(read_configuration(SHIPPED / f"{name}.json").model) == count
+    assert parameters(decoder(name)) == count
 
 
 @pytest.mark.parametrize("name", published())
 def test_every_published_model_has_its_steps(name: str) -> None:
-    for step in ("training", "prefill", "decode"):
+    model = configured_model(name)
+    assert model is not None
+    network = isinstance(model.settings, Network)
+    steps = steps_of(model.settings.design) if network else ("training", "prefill", "decode")
+    for step in steps:
         model = configured_model(f"{name}:{step}")
         assert model is not None
         model.settings.check()
@@ -52,8 +63,7 @@ def test_every_published_model_has_its_steps(name: str) -> None:
 def test_active_parameters_are_those_in_the_names_of_models() -> None:
     # 30B-A3B and 235B-A22B: billions, rounded, with both embeddings.
     for name, active in (("Qwen3-30B-A3B", 3.3), ("Qwen3-235B-A22B", 22.2)):
-        model = read_configuration(SHIPPED / "Qwen" / f"{name}.json").model
-        assert active_parameters(model) / 1e9 == pytest.approx(active, abs=0.06)
+        assert active_parameters(decoder(f"Qwen/{name}")) / 1e9 == pytest.approx(active, abs=0.06)
 
 
 def test_a_field_that_may_matter_is_refused_by_name() -> None:
@@ -124,14 +134,14 @@ def test_a_directory_without_a_configuration_has_no_model(tmp_path: Path) -> Non
 
 
 def test_layers_differ_as_the_file_says() -> None:
-    kinds = read_configuration(SHIPPED / "nvidia" / "Nemotron-H-8B-Base-8K.json").model.kinds
+    kinds = decoder("nvidia/Nemotron-H-8B-Base-8K").kinds
     assert sum(kind.mixer == "state_space" for kind in kinds) == 24
     assert sum(kind.mixer == "attention" for kind in kinds) == 4
     assert kinds[0] == LayerKind(mixer="state_space", feeds_forward=False)
 
 
 def test_the_last_layers_share_keys_of_the_last_before_them() -> None:
-    model = read_configuration(SHIPPED / "google" / "gemma-4-E2B.json").model
+    model = decoder("google/gemma-4-E2B")
     kept = [(index, kind.window) for index, kind in enumerate(model.kinds) if kind.keys == "kept"]
     assert kept == [(13, 512), (14, 0)]
     assert {kind.keys for kind in model.kinds[15:]} == {"shared"}

@@ -9,6 +9,7 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.configuration import SHIPPED, read_configuration
 from hespas.models.fields import Fields
+from hespas.models.language import LanguageModel
 from hespas.models.precision import Precision
 from hespas.models.quantization import read_precision
 from hespas.models.weights import parameters, weight_bytes, weight_bytes_by_part
@@ -42,10 +43,12 @@ def read(values: dict[str, Any], *, layers: int = 4) -> tuple[Precision, tuple[s
 )
 def test_weights_take_what_checkpoints_take(name: str, size_bytes: float, error: float) -> None:
     configuration = read_configuration(SHIPPED / f"{name}.json")
-    counted = weight_bytes(configuration.model, configuration.precision)
+    model = configuration.model
+    assert isinstance(model, LanguageModel)
+    counted = weight_bytes(model, configuration.precision)
     assert counted == pytest.approx(size_bytes, rel=error)
-    parts = weight_bytes_by_part(configuration.model, configuration.precision)
-    assert sum(parts.values()) == counted < 2 * parameters(configuration.model)
+    parts = weight_bytes_by_part(model, configuration.precision)
+    assert sum(parts.values()) == counted < 2 * parameters(model)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,273 @@
+"""Networks that take noise out of images: DiT and FLUX.1, layers that a step modulates.
+
+Weights have the names and places of diffusers 0.42, whose modelling files are the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hespas.models.network import ROW, Heads, Input, Net
+
+Given = Mapping[str, Any]
+_WAVES = 256
+_EPSILON = 1e-6
+_STEPS = 1000.0
+
+
+def _chunks(net: Net, name: str, given: Any, count: int) -> list[Any]:
+    """Return what a layer is modulated by, (batch, 1, features) each."""
+    made = net.linear(name, given, (ROW, count * given.shape[-1]))
+    size = given.shape[-1]
+    return [made[:, None, at * size : (at + 1) * size] for at in range(count)]
+
+
+def _modulated(net: Net, x: Any, shift: Any, scale: Any, epsilon: float = _EPSILON) -> Any:
+    return net.ops.normalise(x, "layer", epsilon) * (scale + 1) + shift
+
+
+def _embedded(net: Net, x: Any, size: int) -> Any:
+    """Return two products with an activation between."""
+    x = net.ops.activate(net.linear("linear_1", x, (ROW, size)), "silu")
+    return net.linear("linear_2", x, (ROW, size))
+
+
+def _fed(net: Net, name: str, x: Any, width: int, activation: str = "gelu") -> Any:
+    return net.feed_forward(x, width, activation, (f"{name}.net.0.proj", f"{name}.net.2"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dit:
+    """Layers over patches of latents, which a step and a class modulate; a block embeds its own."""
+
+    IS_FIXED: ClassVar[bool] = True
+    objective: ClassVar[str] = "noise"
+    longest: ClassVar[None] = None
+    divides: ClassVar[bool] = True
+    heads: int
+    head_size: int
+    layers: int
+    side: int
+    patch: int
+    channels: int
+    made: int
+    classes: int
+    epsilon: float
+    has_biases: bool
+
+    @property
+    def defaults(self) -> Mapping[str, int]:
+        """Settings of a training step."""
+        return {"batch": 32}
+
+    def inputs(self, _: Any) -> tuple[Input, ...]:
+        """Return what a sample is."""
+        image = Input("image", (self.side, self.side, self.channels), is_number=False)
+        return image, Input("step", ()), Input("label", ())
+
+    def forward(self, net: Net, given: Given) -> Any:
+        """Return the noise, and its variance where as many channels are made."""
+        ops, size, patches = net.ops, self.heads * self.head_size, self.side // self.patch
+        names = tuple(f"attn1.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))
+        biases = (*(self.has_biases,) * 3, True)
+        heads = Heads(count=self.heads, size=self.head_size, names=names, biases=biases)
+
+        def condition(layer: Net) -> Any:
+            part = layer["norm1.emb"]
+            waves = ops.waves(given["step"], _WAVES, shift=1)
+            table = part.table("class_embedder.embedding_table", self.classes + 1, size)
+            made = _embedded(part["timestep_embedder"], waves, size)
+            return ops.activate(made + ops.look_up(table, given["label"]), "silu")
+
+        def block(layer: Net, x: Any) -> Any:
+            with ops.scope("modulation"):
+                chunks = _chunks(layer, "norm1.linear", condition(layer), 6)
+            shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = chunks
+            x = x + gate * layer.attention(_modulated(layer, x, shift, scale), heads)
+            hidden = _modulated(layer, x, shift_mlp, scale_mlp, self.epsilon)
+            return x + gate_mlp * _fed(layer, "ff", hidden, 4 * size)
+
+        with ops.scope("embedding"):
+            x = net["pos_embed"].patches("proj", given["image"], size, self.patch)
+            x = x + self._positions(net, patches, size)
+        x = net.repeat("transformer_blocks", self.layers, block, ops.rows(x))
+        with ops.scope("head"):
+            first = condition(ops.first("transformer_blocks"))
+            made = net.linear("proj_out_1", first, (ROW, 2 * size))[:, None]
+            x = _modulated(net, x, made[:, :, :size], made[:, :, size:])
+            x = net.linear("proj_out_2", x, (ROW, self.patch**2 * self.made))
+            x = ops.reshape(x, x.shape[0], patches, patches, self.patch, self.patch, self.made)
+            x = ops.transpose(x, 0, 1, 3, 2, 4, 5)
+            return ops.reshape(x, x.shape[0], self.side, self.side, self.made)
+
+    @staticmethod
+    def _positions(net: Net, patches: int, size: int) -> Any:
+        """Return waves of the column, then of the row."""
+        ops = net.ops
+        waves = ops.waves(ops.places(0, patches), size // 2, sines_first=True)
+        column = ops.repeated(waves[None], patches)
+        both = ops.join([column, ops.transpose(column, 1, 0, 2)], 2)
+        return ops.reshape(both, 1, patches * patches, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flux:
+    """Two streams of text and image that attend to each other, then one of both.
+
+    An image of ``run.image`` pixels has a row for 16 each way: 8 to a latent, 2 to a row.
+    """
+
+    IS_FIXED: ClassVar[bool] = True
+    objective: ClassVar[str] = "noise"
+    longest: ClassVar[None] = None
+    divides: ClassVar[bool] = False
+    pixels: ClassVar[int] = 16
+    heads: int
+    head_size: int
+    layers: int
+    single_layers: int
+    channels: int
+    text: int
+    pooled: int
+    is_guided: bool
+    rotations: tuple[int, ...]
+
+    @property
+    def defaults(self) -> Mapping[str, int]:
+        """Settings of a training step."""
+        return {"batch": 1, "sequence": 512, "image": 1024}
+
+    def inputs(self, run: Any) -> tuple[Input, ...]:
+        """Return what a sample is."""
+        rows = (run.image // self.pixels) ** 2
+        given = {
+            "image": (rows, self.channels),
+            "text": (run.sequence, self.text),
+            "pooled": (self.pooled,),
+            "step": (),
+        } | ({"guidance": ()} if self.is_guided else {})
+        return tuple(Input(name, shape, is_number=False) for name, shape in given.items())
+
+    def forward(self, net: Net, given: Given) -> Any:
+        """Return where each row of the image goes."""
+        ops, size = net.ops, self.heads * self.head_size
+        with ops.scope("embedding"):
+            image = net.linear("x_embedder", given["image"], (ROW, size))
+            text = net.linear("context_embedder", given["text"], (ROW, size))
+            condition = ops.activate(self._condition(net["time_text_embed"], given, size), "silu")
+            turns = self._turns(net, text.shape[1], image.shape[1])
+        both = net.repeat(
+            "transformer_blocks",
+            self.layers,
+            lambda layer, pair: self._double(layer, pair, condition, turns),
+            (text, image),
+        )
+        x = net.repeat(
+            "single_transformer_blocks",
+            self.single_layers,
+            lambda layer, x: self._single(layer, x, condition, turns),
+            ops.join(both, 1),
+        )
+        with ops.scope("head"):
+            scale, shift = _chunks(net, "norm_out.linear", condition, 2)
+            x = _modulated(net, x[:, text.shape[1] :], shift, scale)
+            return net.linear("proj_out", x, (ROW, self.channels))
+
+    def _condition(self, net: Net, given: Given, size: int) -> Any:
+        made = _embedded(net["text_embedder"], given["pooled"], size)
+        for name, part in (("step", "timestep_embedder"), ("guidance", "guidance_embedder")):
+            if name in given:
+                waves = net.ops.waves(given[name] * _STEPS, _WAVES)
+                made = made + _embedded(net[part], waves, size)
+        return made
+
+    def _turns(self, net: Net, text: int, rows: int) -> Any:
+        """Return cosines and sines of each row's angles: text stands at 0, patches in a square."""
+        ops, side = net.ops, round(rows**0.5)
+        column = ops.repeated(ops.places(0, side)[None], side)
+        nothing = ops.reshape(column * 0, rows)
+        places = [
+            nothing,
+            ops.reshape(ops.transpose(column, 1, 0), rows),
+            ops.reshape(column, rows),
+        ]
+        before = ops.places(0, text) * 0
+        waves = [
+            ops.waves(ops.join([before, place], 0), count, is_paired=True)
+            for place, count in zip(places, self.rotations, strict=True)
+        ]
+        return tuple(ops.join(list(each), 1)[:, None] for each in zip(*waves, strict=True))
+
+    def _projected(self, net: Net, x: Any, names: tuple[str, ...]) -> list[Any]:
+        """Return queries, keys and values; the first two are normalised."""
+        *products, query_norm, key_norm = names
+        dims = (("heads", self.heads), ("", self.head_size))
+        query, key, value = (net.linear(name, x, *dims) for name in products)
+        query, key = (
+            net.norm(name, each, _EPSILON, "rms")
+            for name, each in ((query_norm, query), (key_norm, key))
+        )
+        return [query, key, value]
+
+    def _attended(self, net: Net, arrays: list[Any], turns: Any) -> Any:
+        query, key, value = arrays
+        query, key = (_turned(net, each, turns) for each in (query, key))
+        scale = self.head_size**-0.5
+        return net.ops.attend(net.path, query, lambda: (key, value), scale=scale)
+
+    def _double(self, net: Net, pair: Any, condition: Any, turns: Any) -> Any:
+        ops, (text, image) = net.ops, pair
+        size, length = image.shape[-1], text.shape[1]
+        parts = (("norm1_context", text), ("norm1", image))
+        with ops.scope("modulation"):
+            chunks = [_chunks(net, f"{name}.linear", condition, 6) for name, _ in parts]
+        names = (
+            ("add_q_proj", "add_k_proj", "add_v_proj", "norm_added_q", "norm_added_k"),
+            ("to_q", "to_k", "to_v", "norm_q", "norm_k"),
+        )
+        with ops.scope("attention"):
+            of_parts = [
+                self._projected(net["attn"], _modulated(net, x, *of_x[:2]), own)
+                for x, of_x, own in zip(pair, chunks, names, strict=True)
+            ]
+            joined = [ops.join(arrays, 1) for arrays in zip(*of_parts, strict=True)]
+            made = self._attended(net["attn"], joined, turns)
+            taken, row = ("heads", ""), (ROW, size)
+            outputs = (
+                net["attn"].linear("to_add_out", made[:, :length], row, taken=taken),
+                net["attn"].linear("to_out.0", made[:, length:], row, taken=taken),
+            )
+        streams: list[Any] = []
+        for x, output, of_x, name in zip(pair, outputs, chunks, ("ff_context", "ff"), strict=True):
+            _, _, gate, shift, scale, gate_mlp = of_x
+            rows = x + gate * ops.keep(output, "output_projection")
+            fed = _fed(net, name, _modulated(net, rows, shift, scale), 4 * size)
+            streams.append(rows + gate_mlp * fed)
+        return tuple(streams)
+
+    def _single(self, net: Net, x: Any, condition: Any, turns: Any) -> Any:
+        ops, size = net.ops, x.shape[-1]
+        with ops.scope("modulation"):
+            shift, scale, gate = _chunks(net, "norm.linear", condition, 3)
+        hidden = _modulated(net, x, shift, scale)
+        with ops.scope("attention"):
+            names = ("to_q", "to_k", "to_v", "norm_q", "norm_k")
+            arrays = self._projected(net["attn"], hidden, names)
+            made = self._attended(net["attn"], arrays, turns)
+        with ops.scope("mlp"):
+            inner = ops.keep(net.linear("proj_mlp", hidden, ("mlp", 4 * size)), "mlp_up")
+            flat = ops.reshape(made, *x.shape)
+            joined = ops.join([flat, ops.activate(inner, "gelu")], 2)
+            made = ops.keep(net.linear("proj_out", joined, (ROW, size)), "mlp_down")
+        return x + gate * made
+
+
+def _turned(net: Net, x: Any, turns: Any) -> Any:
+    """Return heads whose neighbouring numbers are turned."""
+    cosine, sine = turns
+    batch, tokens, heads, size = x.shape
+    pairs = net.ops.reshape(x, batch, tokens, heads, size // 2, 2)
+    crossed = net.ops.join([-pairs[:, :, :, :, 1:], pairs[:, :, :, :, :1]], 4)
+    return x * cosine + net.ops.reshape(crossed, *x.shape) * sine

@@ -1,0 +1,354 @@
+"""The settings of a network that is no decoder: its design, and how it is run; without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from hespas.errors import ConfigError
+from hespas.models.kernels import FUSED
+from hespas.models.model import MeshAxes, check_division
+from hespas.models.network import Counted, Input, Net, Shape, Shapes
+
+_LARGEST_HEAD = 256
+"""Of cuDNN's fused kernels, as in `hespas.models.language`."""
+
+
+class Design(Protocol):
+    """What a network is: functions over a `Net`, and what goes into it.
+
+    ``divides`` says whether its products are divided by the axis ``tp``; ``defaults`` are settings
+    of training that steps take unless others are given.
+    """
+
+    IS_FIXED: ClassVar[bool]
+    objective: ClassVar[str]
+    divides: ClassVar[bool]
+
+    @property
+    def longest(self) -> int | None:
+        """The tokens of the longest sequence; None where any length is possible."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, int]:
+        """Settings of a training step: samples, and tokens or pixels of each."""
+        ...
+
+    def inputs(self, run: Any, /) -> tuple[Input, ...]:
+        """Return what a sample is."""
+        ...
+
+
+class OnePass(Design, Protocol):
+    """A network of one pass."""
+
+    def forward(self, net: Net, given: Mapping[str, Any], /) -> Any:
+        """Return what it makes of samples."""
+        ...
+
+
+@runtime_checkable
+class EncoderDecoder(Design, Protocol):
+    """A network that reads a source, and then writes one token after the other."""
+
+    decoder: Any
+
+    def rows_of(self, run: Any, /) -> int:
+        """Return the rows of a source."""
+        ...
+
+    def encoded(self, net: Net, given: Mapping[str, Any], /) -> Any:
+        """Return what is read of the source."""
+        ...
+
+    def decoded(self, net: Net, given: Mapping[str, Any], source: Any, /) -> Any:
+        """Return the logits of tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """A training step; fields mean what those of `hespas.models.language.Training` do."""
+
+    mesh: MeshAxes
+    batch: int = 8
+    accumulation: int = 1
+    sequence: int | None = None
+    source: int | None = None
+    image: int | None = None
+    attention: str = "auto"
+    remat: str = "minimal_with_context"
+    scan: bool = False
+    dtype: str = "bf16"
+    state_dtype: str = "f32"
+    zero: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferring:
+    """One forward pass."""
+
+    mesh: MeshAxes
+    batch: int = 1
+    sequence: int | None = None
+    image: int | None = None
+    attention: str = "auto"
+    scan: bool = False
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A step that reads sources, and of prompts of ``sequence`` tokens makes the next one."""
+
+    mesh: MeshAxes
+    batch: int = 1
+    sequence: int = 1
+    source: int | None = None
+    attention: str = "auto"
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """A step that makes a token of each text, which has ``context`` tokens with it.
+
+    What was read has ``source`` tokens, or as many rows as the model has.
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    context: int = 128
+    source: int | None = None
+    attention: str = "auto"
+    dtype: str = "bf16"
+
+    @property
+    def sequence(self) -> int:
+        """The tokens that are computed."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network and how it is run."""
+
+    design: Any
+    run: Learning | Inferring | Reading | Writing
+
+    @property
+    def module(self) -> str:
+        """Where its step is built."""
+        return "hespas.models.arrays"
+
+    @property
+    def mesh(self) -> MeshAxes:
+        """The mesh that it is divided over."""
+        return self.run.mesh
+
+    @property
+    def batch(self) -> int:
+        """Samples for one data-parallel part of the mesh."""
+        return self.run.batch
+
+    @property
+    def parts(self) -> int:
+        """How many data-parallel parts the mesh has."""
+        return self.mesh.size(*self.axes["batch"])
+
+    @property
+    def accumulation(self) -> int:
+        """In how many rounds the batch is computed."""
+        return self.run.accumulation if isinstance(self.run, Learning) else 1
+
+    @property
+    def sequence(self) -> int | None:
+        """The tokens of a sample that are computed; None where it has none."""
+        return self.run.sequence if self.design.objective == "tokens" else None
+
+    @property
+    def samples_are(self) -> str:
+        """What a sample is called."""
+        return "images" if self.sequence is None else "sequences"
+
+    @property
+    def dtype(self) -> str:
+        """The type that is computed in."""
+        return self.run.dtype
+
+    @property
+    def state_dtype(self) -> str:
+        """The type of the weights that a step holds, and in training of both moments."""
+        return self.run.state_dtype if isinstance(self.run, Learning) else self.run.dtype
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions of a batch, of all parts in a round."""
+        return {
+            "batch": self.batch * self.parts // self.accumulation,
+            "rounds": self.accumulation,
+        }
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension, major first."""
+        run = self.run
+        labels = {label for weight in self.weights.values() for label, _ in weight.dims}
+        divided = labels & {"heads", "mlp", "vocabulary"} if self.design.divides else set[str]()
+        named = dict.fromkeys(sorted(divided), ("tp",))
+        if "heads" in named:
+            named |= {"attended_heads": ("tp",), "attended_kv_heads": ("tp",)}
+        if not isinstance(run, Learning):
+            return {**named, "batch": ("data",)}
+        shared = ("data", "fsdp") if run.zero == 3 else ("fsdp",)
+        return {**named, "batch": ("data", "fsdp"), "embedding": shared}
+
+    @property
+    def state_axes(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that divide a dimension of states: with ZeRO ``data`` does, too."""
+        run = self.run
+        if not isinstance(run, Learning) or run.zero in {0, 3}:
+            return self.axes
+        return self.axes | {"embedding": ("fsdp", "data")}
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What goes in for each sample."""
+        return inputs_of(self.design, self.run)
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """The weights by name, with the names of their dimensions."""
+        return _whole(self.design, self.run).weights
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of a sample's forward pass; attention's are among all tokens."""
+        return _counted(self.design, self.run).flops
+
+    @property
+    def caches(self) -> Mapping[str, Any]:
+        """The keys that a step reads, by layer."""
+        return _counted(self.design, self.run).caches
+
+    def why_not(self, kernels: str) -> str:
+        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        if kernels != "cudnn":
+            return f"{FUSED[kernels].title} is for decoders here"
+        if isinstance(self.run, Writing):
+            return f"{FUSED[kernels].title} is not modelled over the cache of a source"
+        return FUSED[kernels].why_not(dtype=self.dtype, sequence=0, devices=1)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for settings that do not fit each other."""
+        run, longest = self.run, self.design.longest
+        tokens = run.context if isinstance(run, Writing) else run.sequence
+        if longest is not None and tokens is not None and tokens > longest:
+            raise ConfigError(
+                f"{'context' if isinstance(run, Writing) else 'sequence'} = {tokens}: the model "
+                f"has positions for {longest} tokens",
+                hint=f"give {longest} or less",
+            )
+        why = self.why_not(run.attention) if run.attention in FUSED else ""
+        if why:
+            raise ConfigError(why, hint="give attention unfused")
+        axes = self.axes
+        check_division(self.mesh, {}, axes)
+        for weight in self.weights.values():
+            named = {label: size for label, size in weight.dims if label in {"heads", "mlp"}}
+            check_division(self.mesh, named, axes)
+        if self.batch % self.accumulation:
+            raise ConfigError(
+                f"a batch of {self.batch} is not divided by accumulation = {self.accumulation}",
+                hint=f"choose a divisor of {self.batch}",
+            )
+        if isinstance(run, Learning) and run.zero and run.mesh.size("data") == 1:
+            raise ConfigError(
+                f"zero = {run.zero} divides over the axis data, which the mesh {run.mesh} has not",
+                hint="drop it, or give the mesh an axis data",
+            )
+
+
+def inputs_of(design: Any, run: Any) -> tuple[Input, ...]:
+    """Return what goes in for each sample; the source of a text was read before."""
+    given = design.inputs(run)
+    return given[1:] if isinstance(run, Writing) else given
+
+
+def made_of(design: Any, run: Any, net: Net, given: Mapping[str, Any]) -> Any:
+    """Return what a step's forward pass makes of samples."""
+    if not isinstance(design, EncoderDecoder):
+        return design.forward(net, given)
+    # Keys of a source that was read before are cached.
+    source = () if isinstance(run, Writing) else design.encoded(net, given)
+    return design.decoded(net, given, source)
+
+
+@cache
+def _whole(design: Any, run: Any) -> Counted:
+    """Return what a network has, its weights all of them: whatever step is given."""
+    if not isinstance(run, Writing):
+        return _counted(design, run)
+    given = Reading(mesh=run.mesh, sequence=run.context, source=run.source)
+    return _counted(design, given)
+
+
+@cache
+def _counted(design: Any, run: Any) -> Counted:
+    is_writing = isinstance(run, Writing)
+    sample = {each.name: Shape((1, *each.shape)) for each in design.inputs(run)}
+    ops = Shapes(
+        cached=run.context if is_writing else 0,
+        source=design.rows_of(run) if is_writing else 0,
+        is_prompt=isinstance(run, Reading),
+    )
+    made_of(design, run, Net(ops), sample)
+    return ops.counted
+
+
+def steps_of(design: Any) -> tuple[str, ...]:
+    """Return the names of the steps that a network has."""
+    is_written = isinstance(design, EncoderDecoder)
+    return ("training", *(("prefill", "decode") if is_written else ("inference",)))
+
+
+def run_of(design: Any, step: str, mesh: MeshAxes) -> Learning | Inferring | Reading | Writing:
+    """Return how a step is run unless one says otherwise."""
+    sizes = {name: size for name, size in design.defaults.items() if name != "batch"}
+    match step:
+        case "training":
+            return Learning(mesh=mesh, **design.defaults)
+        case "prefill":
+            return Reading(mesh=mesh, source=sizes.get("source"))
+        case "decode":
+            return Writing(mesh=mesh, source=sizes.get("source"))
+        case _:
+            return Inferring(mesh=mesh, **sizes)
+
+
+def first_run(design: Any) -> Any:
+    """Return a step of inference on one device, which every network has."""
+    return run_of(design, steps_of(design)[1], MeshAxes(axes=(("data", 1),)))
+
+
+def cached_bytes(network: Network) -> tuple[int, int]:
+    """Return the bytes of keys and values of a token that is written, and of a source."""
+    design = network.design
+    if not isinstance(design, EncoderDecoder):
+        return 0, 0
+    heads = design.decoder.attention()
+    row = 2 * 2 * design.decoder.layers * heads.count * heads.size
+    return row, row * design.rows_of(first_run(design))
+
+
+def network_parameters(network: Network) -> int:
+    """Return how many weights a network has.
+
+    >>> from hespas.models.configured import configured_model
+    >>> network_parameters(configured_model("google-bert/bert-large-uncased").settings)
+    335174458
+    """
+    return sum(weight.elements for weight in network.weights.values())

@@ -1,0 +1,258 @@
+"""Readers of configurations of networks that are no decoders, by ``model_type`` or class.
+
+Source: the configuration and modelling files of transformers 5.24 and diffusers 0.42.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hespas.errors import ConfigError
+from hespas.models.decoder_parts import ACTIVATIONS
+from hespas.models.diffusion import Dit, Flux
+from hespas.models.encoders import T5, Bert, Siglip, Tower, Vit, Whisper
+from hespas.models.fields import Fields
+
+_ACTIVATIONS = {**ACTIVATIONS, "relu": "relu", "gelu-approximate": "gelu"}
+_EPSILON = 1e-5
+
+
+def _activation(fields: Fields, name: str, default: str) -> str:
+    text = fields.text(name, default=default)
+    if text not in _ACTIVATIONS:
+        raise ConfigError(
+            f"the activation {text!r} is not known",
+            location=fields.location,
+            hint=f"known: {', '.join(_ACTIVATIONS)}",
+        )
+    return _ACTIVATIONS[text]
+
+
+def _tower(fields: Fields, **changed: Any) -> Tower:
+    """Return the sizes that most encoders name alike."""
+    embedding = fields.size("hidden_size")
+    heads = fields.size("num_attention_heads")
+    _divides(fields, "num_attention_heads", heads, "hidden_size", embedding)
+    return Tower(
+        embedding=embedding,
+        layers=fields.size("num_hidden_layers"),
+        heads=heads,
+        mlp=fields.size("intermediate_size"),
+        activation=_activation(fields, "hidden_act", "gelu"),
+        epsilon=fields.number("layer_norm_eps", default=1e-12),
+        **changed,
+    )
+
+
+def _divides(fields: Fields, name: str, size: int, of: str, whole: int) -> None:
+    if whole % size:
+        raise ConfigError(
+            f"{of} = {whole} is not divided by {name} = {size}",
+            location=fields.location,
+            hint=f"give a {name} that divides it",
+        )
+
+
+def _bert(fields: Fields) -> Bert:
+    _class(fields, "BertForMaskedLM", "BertForPreTraining", "BertModel")
+    fields.one_of("position_embedding_type", ("absolute",))
+    fields.one_of("is_decoder", (False,))
+    fields.one_of("add_cross_attention", (False,))
+    fields.one_of("tie_word_embeddings", (True,))
+    return Bert(
+        tower=_tower(fields),
+        vocabulary=fields.size("vocab_size"),
+        positions=fields.size("max_position_embeddings", default=512),
+        kinds=fields.size("type_vocab_size", default=2),
+    )
+
+
+def _class(fields: Fields, *known: str) -> str:
+    """Return the class of a model, which says what its head is."""
+    names = fields.texts("architectures") or [known[0]]
+    if names[0] not in known:
+        raise ConfigError(
+            f"a {names[0]} is not known",
+            location=fields.location,
+            hint=f"known: {', '.join(known)}",
+        )
+    return names[0]
+
+
+def _vit(fields: Fields) -> Vit:
+    has_classes = _class(fields, "ViTForImageClassification", "ViTModel") != "ViTModel"
+    tower, (image, patch) = _tower(fields), _patches(fields)
+    fields.one_of("pooler_act", ("tanh",))
+    fields.one_of("pooler_output_size", (tower.embedding,))
+    fields.known("encoder_stride")
+    names = fields.given("id2label") or ()
+    labels = fields.size("num_labels", default=len(names) or 2)
+    return Vit(
+        tower=tower,
+        image=image,
+        patch=patch,
+        channels=fields.size("num_channels", default=3),
+        labels=labels if has_classes else 0,
+        has_biases=fields.flag("qkv_bias", default=True),
+    )
+
+
+def _patches(fields: Fields) -> tuple[int, int]:
+    image, patch = fields.size("image_size", default=224), fields.size("patch_size", default=16)
+    if patch > image:
+        raise ConfigError(
+            f"patch_size = {patch} of image_size = {image}",
+            location=fields.location,
+            hint="give smaller patches",
+        )
+    return image, patch
+
+
+def _siglip(fields: Fields) -> Siglip:
+    text, vision = fields.part("text_config"), fields.part("vision_config")
+    image, patch = _patches(vision)
+    towers = [_tower(each) for each in (text, vision)]
+    vision.one_of("vision_use_head", (True,))
+    text.one_of("projection_size", (towers[0].embedding,))
+    if towers[0].embedding != towers[1].embedding:
+        raise ConfigError(
+            f"hidden_size of text and vision are {towers[0].embedding} and {towers[1].embedding}: "
+            "rows of different lengths have no product",
+            location=fields.location,
+        )
+    found = Siglip(
+        text=towers[0],
+        vision=towers[1],
+        vocabulary=text.size("vocab_size"),
+        positions=text.size("max_position_embeddings", default=64),
+        image=image,
+        patch=patch,
+        channels=vision.size("num_channels", default=3),
+    )
+    for part in (text, vision):
+        part.known("model_type")
+        part.check_read()
+    return found
+
+
+def _t5(fields: Fields) -> T5:
+    kind = fields.text("feed_forward_proj", default="relu")
+    gated, _, name = kind.rpartition("-")
+    # T5's gated GELU is the one by a hyperbolic tangent.
+    activation = "gelu" if kind == "gated-gelu" else _ACTIVATIONS.get(name, "")
+    if not activation or gated not in {"", "gated"}:
+        raise ConfigError(
+            f"feed_forward_proj is {kind!r}, which is not known", location=fields.location
+        )
+    fields.one_of("is_gated_act", (bool(gated),))
+    fields.known("dense_act_fn", "n_positions")
+    layers = fields.size("num_layers")
+    towers = [
+        Tower(
+            embedding=fields.size("d_model"),
+            layers=count,
+            heads=fields.size("num_heads"),
+            head_size=fields.size("d_kv"),
+            mlp=fields.size("d_ff"),
+            activation=activation,
+            epsilon=fields.number("layer_norm_epsilon", default=1e-6),
+            gated=bool(gated),
+        )
+        for count in (layers, fields.size("num_decoder_layers", default=layers))
+    ]
+    return T5(
+        encoder=towers[0],
+        decoder=towers[1],
+        vocabulary=fields.size("vocab_size"),
+        buckets=fields.size("relative_attention_num_buckets", default=32),
+        distance=fields.size("relative_attention_max_distance", default=128),
+        tied=fields.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _whisper(fields: Fields) -> Whisper:
+    fields.one_of("tie_word_embeddings", (True,))
+    embedding = fields.size("d_model")
+    towers: list[Tower] = []
+    for part in ("encoder", "decoder"):
+        heads = fields.size(f"{part}_attention_heads")
+        _divides(fields, f"{part}_attention_heads", heads, "d_model", embedding)
+        towers.append(
+            Tower(
+                embedding=embedding,
+                layers=fields.size(f"{part}_layers"),
+                heads=heads,
+                mlp=fields.size(f"{part}_ffn_dim"),
+                activation=_activation(fields, "activation_function", "gelu"),
+                epsilon=_EPSILON,
+            )
+        )
+    fields.known("num_hidden_layers", "max_target_positions")
+    return Whisper(
+        encoder=towers[0],
+        decoder=towers[1],
+        vocabulary=fields.size("vocab_size"),
+        bins=fields.size("num_mel_bins", default=80),
+        rows=fields.size("max_source_positions", default=1500),
+        positions=fields.size("max_target_positions", default=448),
+        is_scaled=fields.flag("scale_embedding"),
+    )
+
+
+def _dit(fields: Fields) -> Dit:
+    fields.one_of("norm_type", ("ada_norm_zero",))
+    fields.one_of("activation_fn", ("gelu-approximate",))
+    fields.one_of("norm_elementwise_affine", (False,))
+    fields.known("norm_num_groups", "upcast_attention")
+    channels, side = fields.size("in_channels"), fields.size("sample_size")
+    patch = fields.size("patch_size")
+    _divides(fields, "patch_size", patch, "sample_size", side)
+    return Dit(
+        heads=fields.size("num_attention_heads"),
+        head_size=fields.size("attention_head_dim"),
+        layers=fields.size("num_layers"),
+        side=side,
+        patch=patch,
+        channels=channels,
+        made=fields.size("out_channels", default=channels),
+        classes=fields.size("num_embeds_ada_norm", default=1000),
+        epsilon=fields.number("norm_eps", default=_EPSILON),
+        has_biases=fields.flag("attention_bias", default=True),
+    )
+
+
+def _flux(fields: Fields) -> Flux:
+    channels, size = fields.size("in_channels"), fields.size("attention_head_dim")
+    fields.one_of("patch_size", (1,))
+    fields.one_of("out_channels", (channels,))
+    rotations = fields.numbers("axes_dims_rope") or [16, 56, 56]
+    if sum(rotations) != size or len(rotations) != 3 or any(each % 2 for each in rotations):
+        raise ConfigError(
+            f"axes_dims_rope = {rotations}: three even numbers have the sum of attention_head_dim, "
+            f"{size}",
+            location=fields.location,
+        )
+    return Flux(
+        heads=fields.size("num_attention_heads"),
+        head_size=size,
+        layers=fields.size("num_layers"),
+        single_layers=fields.size("num_single_layers"),
+        channels=channels,
+        text=fields.size("joint_attention_dim"),
+        pooled=fields.size("pooled_projection_dim"),
+        is_guided=fields.flag("guidance_embeds"),
+        rotations=tuple(rotations),
+    )
+
+
+NETWORKS: dict[str, Callable[[Fields], Any]] = {
+    "bert": _bert,
+    "vit": _vit,
+    "siglip": _siglip,
+    "t5": _t5,
+    "whisper": _whisper,
+    "DiTTransformer2DModel": _dit,
+    "FluxTransformer2DModel": _flux,
+}
+"""What reads the configuration of each ``model_type`` or class."""

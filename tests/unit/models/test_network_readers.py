@@ -1,0 +1,47 @@
+"""Configurations of encoders and diffusion models are read whole, or refused by a field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.models.configuration import SHIPPED, configured
+
+BERT = "google-bert/bert-large-uncased"
+VIT = "google/vit-base-patch16-224"
+FLUX = "black-forest-labs/FLUX.1-dev"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        (BERT, {"position_embedding_type": "relative_key"}, "relative_key"),
+        (BERT, {"num_attention_heads": 15}, "is not divided"),
+        (BERT, {"is_decoder": True}, "is_decoder"),
+        (BERT, {"hidden_act": "mish"}, "mish"),
+        (BERT, {"rotary": True}, "rotary"),
+        (BERT, {"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
+        (VIT, {"patch_size": 1000}, "patch_size = 1000"),
+        (VIT, {"num_hidden_layers": 10**9}, "parameters"),
+        (FLUX, {"axes_dims_rope": [16, 56, 55]}, "axes_dims_rope"),
+        (FLUX, {"patch_size": 2}, "patch_size"),
+        ("facebook/DiT-XL-2-256", {"norm_type": "layer_norm"}, "norm_type"),
+        ("google-t5/t5-base", {"feed_forward_proj": "gated-mish"}, "gated-mish"),
+        ("openai/whisper-tiny", {"encoder_attention_heads": 7}, "encoder_attention_heads"),
+    ],
+)
+def test_what_is_not_known_is_named(name: str, changed: dict[str, Any], said: str) -> None:
+    values = json.loads((SHIPPED / f"{name}.json").read_bytes())
+    with pytest.raises(ConfigError) as caught:
+        configured({**values, **changed}, location="config.json", name="mine")
+    assert said in str(caught.value)
+
+
+def test_a_field_of_a_tower_is_named_too() -> None:
+    values = json.loads((SHIPPED / "google" / "siglip-base-patch16-224.json").read_bytes())
+    values["vision_config"]["windows"] = 4
+    with pytest.raises(ConfigError, match="windows"):
+        configured(values, location="config.json", name="mine")

@@ -1,0 +1,110 @@
+"""Put the weights of networks that are no decoders into hespas' own programs, and run them.
+
+Weights have the names of transformers and diffusers already: products are stored the other way
+round there, and channels of images before pixels.
+"""
+
+# JAX's own types are only partly known.
+# pyright: basic
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+NAMES = {
+    "input_ids": "inputs",
+    "decoder_input_ids": "inputs",
+    "input_features": "source",
+    "pixel_values": "image",
+    "hidden_states": "image",
+    "encoder_hidden_states": "text",
+    "pooled_projections": "pooled",
+    "sample": "image",
+    "timestep": "step",
+    "class_labels": "label",
+    "guidance": "guidance",
+}
+"""What hespas calls that which goes in."""
+
+
+def _own(weight: Any, stored: Array) -> Array:
+    shape = tuple(size for _, size in weight.dims)
+    match weight.kind:
+        case "linear":
+            return stored.T.reshape(shape)
+        case "kernel":
+            return np.moveaxis(stored, (0, 1), (-1, -2))
+        case _:
+            return stored.reshape(shape)
+
+
+def _weights(network: Any, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    made: dict[str, Array] = {}
+    for path, weight in network.weights.items():
+        names = [path.replace("*", str(index)) for index in range(weight.copies)]
+        copies = [_own(weight, tensors[name]) for name in names]
+        made[path] = np.stack(copies) if "*" in path else copies[0]
+    used = {
+        path.replace("*", str(at))
+        for path, each in network.weights.items()
+        for at in range(each.copies)
+    }
+    if unused := set(tensors) - used:
+        raise ValueError(f"{min(unused)} is of no use")
+    return made
+
+
+def _given(given: Mapping[str, Array]) -> dict[str, Array]:
+    has_source = "decoder_input_ids" in given
+    made: dict[str, Array] = {}
+    for name, array in given.items():
+        if name in NAMES:
+            own = "source" if has_source and name == "input_ids" else NAMES[name]
+            is_first = name in {"pixel_values", "hidden_states", "sample"} and array.ndim == 4
+            is_first = is_first or name == "input_features"
+            made[own] = np.moveaxis(array, 1, -1) if is_first else array
+    return made
+
+
+def outputs(
+    fields: Mapping[str, Any], tensors: Mapping[str, Array], given: Mapping[str, Array]
+) -> Array:
+    """Return what a network of a configuration's fields makes, in f32."""
+    import jax
+
+    from hespas.models.arrays import Program
+    from hespas.models.configuration import configured
+    from hespas.models.model import MeshAxes
+    from hespas.models.network_model import Learning
+    from hespas.models.sharding import Divided
+
+    network = configured(fields, location="config.json", name="small").model
+    samples = _given(given)
+    if hasattr(network.design, "kinds"):
+        samples["kinds"] = np.zeros_like(samples["inputs"])
+    batch = len(next(iter(samples.values())))
+    tokens = samples.get("inputs", samples.get("text"))
+    run = Learning(
+        mesh=MeshAxes(axes=(("data", 1),)),
+        batch=batch,
+        sequence=None if tokens is None else tokens.shape[1],
+        source=samples["source"].shape[1] if "source" in samples else None,
+        image=64,
+        attention="unfused",
+        remat="none",
+        scan=True,
+        dtype="f32",
+    )
+    network = replace(network, run=run)
+    divided = Divided(mesh=run.mesh, sizes=network.sizes, axes=network.axes)
+    program = Program(model=network, divided=divided)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.default_matmul_precision("highest"), jax.set_mesh(mesh):
+        made = np.asarray(jax.jit(program.made)(_weights(network, tensors), samples))
+    return np.moveaxis(made, -1, 1) if made.ndim == 4 else made
