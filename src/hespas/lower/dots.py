@@ -222,7 +222,11 @@ def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
 def _before_spread(value: Value, uses: Uses) -> Value | None:
     """Return the scales that a value repeats for each of their group; None for other values."""
     whole, maker = size_of(value), uses.producer(value)
-    while maker is not None and (maker.kind in _SPREADING or size_of(value) < whole):
+    while (
+        maker is not None
+        and maker.operands
+        and (maker.kind in _SPREADING or size_of(value) < whole)
+    ):
         value = maker.operands[0]
         if maker.kind == "convert" and size_of(value) < whole:
             return value

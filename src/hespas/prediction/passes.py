@@ -406,7 +406,12 @@ class Exchange:
         return self._known[key]
 
     def message_ps(self, size_bytes: int) -> int:
-        """Return how long it takes to send to the next stage, while every other stage does so."""
+        """Return how long it takes to send to the next stage, while every other stage does so.
+
+        The only stage of a pipeline sends nothing.
+        """
+        if self.mesh.size(PIPE) == 1:
+            return 0
         key = ("message", size_bytes)
         if key not in self._known:
             pairs = tuple(self._pairs())

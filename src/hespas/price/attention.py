@@ -171,13 +171,20 @@ class AttentionModel:
     def _fits(self) -> AttentionFits:
         return attention_fits(self.part.about.part)
 
+    @property
+    def _longest(self) -> int:
+        """The most tokens that were measured."""
+        return _grid(self.part.about.part).axes[-1].sizes[-1]
+
     def _base(self, attention: Attention) -> tuple[Attention, int]:
         """Return one head of the table's attention, and how many heads there are of it.
 
         Of a sliding window it is as long as two windows, of which a causal mask leaves each query
-        one in the mean, and there are as many heads more.
+        one in the mean, and there are as many heads more. Beyond the longest that was measured it
+        is that one: all longer ones run at its rate.
         """
         length = 2 * attention.window if is_windowed(attention) else attention.key_length
+        length = min(length, self._longest)
         heads = attention.batch * attention.heads
         if is_windowed(attention):
             heads = max(1, round(heads * attention.query_length / length))
@@ -274,6 +281,8 @@ class AttentionModel:
             )
         elif attention.multiplied != "bf16":
             notes.append(f"attention of {attention.multiplied} is scaled from bf16 by peak rates")
+        if attention.key_length > self._longest and not is_windowed(attention):
+            notes.append(f"attention of more than {self._longest} tokens runs at their rate")
         if outside:
             notes.append(
                 f"attention outside the measured sizes (in {', '.join(outside)}) takes as long as "

@@ -58,3 +58,13 @@ def test_other_operands_are_written_first(other: str) -> None:
     body = BODY.replace("multiply %split, %spread", other)
     program = fused(read(body), writer=Writer.LIBRARY, device=load_device("H100_80GB"))
     assert [op.kind for op in kernels(program)] == ["fusion", "dot_general"]
+
+
+def test_a_product_of_a_constant_is_no_operand_of_few_bits() -> None:
+    body = f"""%two = stablehlo.constant dense<2.0> : {WIDE}
+    %wide = stablehlo.convert %w : ({WEIGHTS}) -> {WIDE}
+    %scaled = stablehlo.multiply %wide, %two : {WIDE}
+    %made = stablehlo.dot_general %x, %scaled, contracting_dims = [1] x [1]
+      : ({ROWS}, {WIDE}) -> {MADE}
+    return %made : {MADE}"""
+    assert all(op.kind != "scaled_dot" for op in kernels(fused(read(body), writer=Writer.LIBRARY)))

@@ -148,8 +148,11 @@ def test_tensor_parallel_communication_is_hidden_in_pieces() -> None:
 
 
 def test_one_stage_with_kernels_of_libraries_is_a_pipeline() -> None:
-    one = options("pipe=1,fsdp=8")
-    assert replace(one, compile=CompileChoice(fidelity=Fidelity.LIBRARY)).is_pipeline
+    one = replace(options("pipe=1,fsdp=8"), compile=CompileChoice(fidelity=Fidelity.LIBRARY))
+    assert one.is_pipeline
+    found = predict_pipeline(one)
+    assert found.message_ps == 0
+    assert len(found.stages) == 1
 
 
 def test_one_stage_is_no_pipeline() -> None:

@@ -145,3 +145,11 @@ def test_a_wider_window_takes_no_less(node: str) -> None:
     windows = (1024, 1500, 2048, 4096, 6000, 8000, 8191, 8192, 10000, 16384)
     times = [model.price(replace(long, window=each)).time_s for each in windows]
     assert times == sorted(times)
+
+
+def test_attention_longer_than_what_was_measured_runs_at_its_rate(model: AttentionModel) -> None:
+    longest = replace(CAUSAL, query_length=16384, key_length=16384)
+    longer = replace(CAUSAL, query_length=65536, key_length=65536)
+    slow, fast = model.price(longest), model.price(longer)
+    assert longer.flops / fast.time_s == pytest.approx(longest.flops / slow.time_s)
+    assert "attention of more than 16384 tokens runs at their rate" in fast.notes
