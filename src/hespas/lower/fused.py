@@ -33,6 +33,7 @@ from hespas.lower.loops import (
     with_layouts_before,
     with_narrow_carried,
     with_operands_inside,
+    with_own_arrays,
 )
 from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
@@ -219,4 +220,6 @@ class _Fuser:
             ops = with_starts_at_ends(ops)
         if self.writer is Writer.GPU:
             ops = with_equal_together(ops, self.names)
+        if is_of_libraries:
+            *ops, end = with_own_arrays([*ops, end])
         return Block(arguments=block.arguments, operations=(*ops, end))

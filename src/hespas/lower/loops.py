@@ -14,6 +14,8 @@
   gradient of the logits, 1.05 GB, is not held during that loop. XLA's scheduler for GPUs holds it.
 * libtpu writes products and what makes their operands as one kernel: in the same program, the
   one-hot rows by which a product looks up the embedding, 1.05 GB, are never in memory.
+* Libraries have no stacks: PyTorch's layers are written out, and each has arrays of its own. What a
+  loop cuts out of a stack, or puts into it as it is, moves nothing there.
 """
 
 from __future__ import annotations
@@ -392,3 +394,60 @@ def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
         renaming[maker.results[0]] = inner[block.operations[-1].operands[0]]
     body.append(renamed_op(op, renaming))
     return fusion_around(body, op.results, op, op.instruction, kind="kOutput")
+
+
+_PLACED, _CUT = "dynamic_update_slice", "dynamic_slice"
+_RELABELLED = frozenset({"bitcast", "constant", "reduce_precision", "reshape", "transpose"})
+"""What is a layout of the same numbers; JAX rounds what it keeps to the type that it has."""
+
+
+def with_own_arrays(operations: Iterable[Op]) -> list[Op]:
+    """Return kernels of which none moves a layer's array between it and the stack of all layers."""
+    return [each for op in operations for each in (_placed(op) or _taken(op) or (op,))]
+
+
+def _placed(op: Op) -> Sequence[Op]:
+    """Return a stack that a kernel puts arrays into as they are, with nothing moved."""
+    inner = _only(op, _PLACED)
+    if not inner or not all(_is_row(each.operands[1], each.results[0]) for each in inner):
+        return ()
+    outside = _from_outside(op)
+    stacks = [outside.get(each.operands[0]) for each in inner]
+    if None in stacks or len(stacks) != len(op.results):
+        return ()
+    kept = [stack for stack in stacks if stack is not None]
+    others = [value for value in op.operands if value not in kept]
+    barrier = plain_op(op, "optimization_barrier", (*kept, *others), op.results[0])
+    return (replace(barrier, results=(*op.results, *fresh(others, {}))),)
+
+
+def _taken(op: Op) -> Sequence[Op]:
+    """Return the part of a stack that a kernel cuts out, with nothing moved."""
+    inner = _only(op, _CUT)
+    if len(inner) != 1 or len(op.results) != 1:
+        return ()
+    stack = _from_outside(op).get(inner[0].operands[0])
+    if stack is None or not _is_row(inner[0].results[0], stack):
+        return ()
+    return (plain_op(op, "bitcast", (stack,), op.results[0]),)
+
+
+def _only(op: Op, kind: str) -> list[Op]:
+    """Return the operations of one kind of a kernel that does nothing else; none of another."""
+    operations = op.regions[0].operations[:-1] if op.kind == "fusion" else (op,)
+    if any(each.kind not in _RELABELLED and each.kind != kind for each in operations):
+        return []
+    return [each for each in operations if each.kind == kind]
+
+
+def _from_outside(op: Op) -> Mapping[Value, Value]:
+    """Return what values that a kernel reads are called inside of it."""
+    if op.kind != "fusion":
+        return {value: value for value in op.operands}
+    return dict(zip(op.regions[0].arguments, op.operands, strict=True))
+
+
+def _is_row(part: Value, stack: Value) -> bool:
+    """Return whether a part is all of a stack but for its first dimension."""
+    one, whole = tensor_of(part).shape, tensor_of(stack).shape
+    return len(whole) > 1 and one == (1, *whole[1:])

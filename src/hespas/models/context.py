@@ -51,8 +51,11 @@ def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Bl
     Scores have a ``score_cap``, which not all kernels can do, and each query sees the last
     ``window`` keys, unless that is 0.
     """
-    module = import_module(FUSED[kernels].module)
-    bounds = {"score_cap": score_cap} if score_cap else {}
+    chosen = FUSED[kernels]
+    module = import_module(chosen.module)
+    bounds: dict[str, Any] = {"score_cap": score_cap} if score_cap else {}
+    if chosen.kernel:
+        bounds["kernel"] = chosen.kernel
     return Blocks(
         forward=partial(module.attention_block, window=window, **bounds),
         backward=partial(module.attention_gradients, window=window, **bounds),

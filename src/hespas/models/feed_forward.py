@@ -32,6 +32,7 @@ def feed_forward(
     else:
         inner = _inner(style, x, weights, prefix)
     inner = divided.constrain(inner, "batch", "sequence", width)
+    inner = checkpoint_name(inner, "mlp_inner")
     down = product("bsf,fe->bse", inner, weights[f"{prefix}down"])
     return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.mlp_biases else down
 

@@ -10,7 +10,8 @@ class Kernels:
     """A choice of fused attention: what messages call it, and the module that has the kernels.
 
     ``platform`` is what programs with them are lowered for, by JAX's name. Sequences are a multiple
-    of ``tokens`` long; ``types`` are those that are computed in.
+    of ``tokens`` long; ``types`` are those that are computed in. ``kernel`` is the implementation
+    where the module has several.
     """
 
     title: str
@@ -18,6 +19,7 @@ class Kernels:
     platform: str
     types: tuple[str, ...] = ("bf16", "f16")
     tokens: int = 1
+    kernel: str = ""
 
     def why_not(self, *, dtype: str, sequence: int, devices: int) -> str:
         """Return why they cannot compute sequences over ``devices`` each, or nothing.
@@ -39,6 +41,18 @@ FUSED = {
         title="cuDNN's fused attention", module="hespas.xla.attention", platform="cuda"
     ),
     "flash": Kernels(title="FlashAttention", module="hespas.xla.flash", platform="cuda"),
+    "flash2": Kernels(
+        title="FlashAttention-2",
+        module="hespas.xla.flash",
+        platform="cuda",
+        kernel="flash_attention_2",
+    ),
+    "flash_triton": Kernels(
+        title="FlashAttention in Triton",
+        module="hespas.xla.flash",
+        platform="cuda",
+        kernel="flash_attention_triton",
+    ),
     "flashmla": Kernels(title="FlashMLA", module="hespas.xla.flash", platform="cuda"),
     "splash": Kernels(
         title="splash attention",
@@ -48,6 +62,10 @@ FUSED = {
         tokens=128,
     ),
 }
+
+
+FLASH = ("flash", "flash2", "flash_triton")
+"""The choices of `FUSED` that are FlashAttention, of any version."""
 
 
 def platform_of(attention: str) -> str | None:

@@ -769,7 +769,7 @@ class LanguageModel:
         """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
         lacks: list[tuple[bool, str]] = []
         match kernels:
-            case "flash":
+            case "flash" | "flash2" | "flash_triton":
                 lacks = self._lacks_of_flash()
             case "flashmla":
                 lacks = self._lacks_of_flash_mla()

@@ -604,7 +604,7 @@ def _remat(fields: Fields, layers: int) -> str:
     if fields.flag("recompute_activations"):
         granularity = granularity or "selective"
     if not granularity:
-        return "none"
+        return "elementwise"
     if granularity == "full":
         fields.one_of("recompute_method", ("uniform", "block"))
         if (method == "block" and number < layers) or (method == "uniform" and number > 1):

@@ -145,7 +145,7 @@ CHOICES = {
     "activation_dtype": ("auto", "same", "nvfp4"),
     "remat": (
         *("minimal_with_context", "offload", "full"),
-        *("alternate_products", "core_attention", "none"),
+        *("alternate_products", "core_attention", "elementwise", "none"),
     ),
     "exchange_dtype": ("same", "f8"),
     "gate": ("softmax", "sigmoid"),

@@ -26,6 +26,19 @@ _ALTERNATE = ("query_projection", "value_projection", "context", "mlp_gate", "ml
 Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``: the products of a layer are those of
 queries, keys, values, output, gate, up and down."""
 
+_CHEAP = frozenset(
+    (
+        "add add_any and broadcast_in_dim clamp concatenate convert_element_type copy cos div eq "
+        "erf exp expand_dims ge gt integer_pow iota le log logistic lt max min mul ne neg not or "
+        "pow reduce_max reduce_sum reshape rsqrt select_n sharding_constraint sign sin slice sqrt "
+        "square squeeze stop_gradient sub tanh transpose"
+    ).split()
+)
+"""Primitives that kernels of libraries compute again as they go over what they read.
+
+PyTorch and Transformer Engine keep what goes into products, attention and norms."""
+_KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner"})
+
 
 def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
     """Return a layer that keeps what ``remat`` says."""
@@ -44,7 +57,16 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
             return checkpoint(policy=policy)
         case "full":
             return checkpoint(policy=policies.nothing_saveable)
+        case "elementwise":
+            return checkpoint(policy=_keeps_all_but_elementwise)
         case "alternate_products":
             return checkpoint(policy=policies.save_only_these_names(*_ALTERNATE))
         case _:
             return layer
+
+
+def _keeps_all_but_elementwise(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    """Return whether what a primitive makes is kept for the backward pass."""
+    if primitive.name == "name":
+        return parameters["name"] in _KEPT_NAMES
+    return primitive.name not in _CHEAP

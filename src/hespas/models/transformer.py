@@ -498,7 +498,7 @@ class Transformer:
         """
         style = self.model.style
         is_bare = name != "norm" and not style.norms_before
-        hidden = x if is_bare else normalised(style, x, weights, name)
+        hidden = x if is_bare else checkpoint_name(normalised(style, x, weights, name), "norm")
         run = self.model.run
         if isinstance(run, Training) and run.sequence_parallel:
             hidden = self._between(hidden)

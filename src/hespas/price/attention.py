@@ -128,6 +128,50 @@ Low-precision", arXiv 2407.08608, section 4.1, H100 SXM 80GB, f16."""
 _PUBLISHED = {"A100_SXM": AMPERE, "H100_SXM": HOPPER, "H200_SXM": HOPPER}
 # Ada multiplies matrices by the instructions of Ampere; Blackwell's come after Hopper's.
 _NEAREST = {"L40S": AMPERE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRate:
+    """The rate of an implementation as a part of the table's, forward and backward."""
+
+    forward: float
+    backward: float
+    source: str
+
+
+_TRITON = (
+    "T. Dao, FlashAttention-2, arXiv 2307.08691, section 4.1: 1.3 to 2.5 times as fast as "
+    "FlashAttention in Triton"
+)
+_FASTER = 1.9
+"""The mean of that range, by which the published rates of FlashAttention-2 are divided."""
+_FLASH_2_ON_HOPPER = KernelRate(
+    forward=0.51,
+    backward=0.53,
+    source="measured beside cuDNN on an H100, heads of 128, 2,048 to 8,192 tokens "
+    "(validation/measurements/attention-H100_80GB_HBM3.csv)",
+)
+_TRITON_ON_AMPERE = KernelRate(
+    # 207.5 forward and 180 backward, the means of what is published of FlashAttention-2, and 174
+    # and 150 of the table.
+    forward=round(207.5 / _FASTER / 174, 2),
+    backward=round(180 / _FASTER / 150, 2),
+    source=_TRITON,
+)
+_TRITON_ON_HOPPER = KernelRate(
+    # 335 of FlashAttention-2 forward and backward on an H100 (section 4.1), 503 of the table.
+    forward=round(335 / _FASTER / 503, 2),
+    backward=round(335 / _FASTER / 503, 2),
+    source=_TRITON,
+)
+_BY_KERNEL = {
+    ("flash_attention_2", "H100_SXM"): _FLASH_2_ON_HOPPER,
+    ("flash_attention_2", "H200_SXM"): _FLASH_2_ON_HOPPER,
+    ("flash_attention_triton", "A100_SXM"): _TRITON_ON_AMPERE,
+    ("flash_attention_triton", "H100_SXM"): _TRITON_ON_HOPPER,
+    ("flash_attention_triton", "H200_SXM"): _TRITON_ON_HOPPER,
+}
+"""Rates of implementations that are not those of the tables, by kernel and part."""
 _SMALLER_HEADS = {"A100_SXM": "L40S"}
 """Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
@@ -160,6 +204,9 @@ class AttentionModel:
             share *= window_factor(self._fits, attention)
         if attention.is_backward:
             share /= backward_rate(self.part.about.part).of_forward
+        rate = _BY_KERNEL.get((attention.kernel, self.part.about.part))
+        if rate is not None:
+            share /= rate.backward if attention.is_backward else rate.forward
         time_s = max(
             reading.time_s * share * self.device.factor("attention"),
             attention.flops / self.device.rate(attention.multiplied),
@@ -271,16 +318,13 @@ class AttentionModel:
                 f"attention of heads below {smallest} takes the part of the time of {smallest} "
                 f"that was measured on {other}"
             )
-        if attention.multiplied.startswith("f8") and not self.device.names(attention.multiplied):
-            notes.append(f"attention of {attention.multiplied} runs at the rate of bf16")
-        elif attention.multiplied.startswith("f8"):
-            reached = nearest(self._fits.f8_speed_up, attention.head_size)
+        notes += self._notes_of_type(attention)
+        rate = _BY_KERNEL.get((attention.kernel, self.part.about.part))
+        if rate is not None:
+            part = rate.backward if attention.is_backward else rate.forward
             notes.append(
-                f"attention of {attention.multiplied} is {reached:g} times as fast as of bf16, as "
-                f"TensorRT-LLM's was measured on {whose}"
+                f"{attention.kernel} runs at {part:g} of the measured rate ({rate.source})"
             )
-        elif attention.multiplied != "bf16":
-            notes.append(f"attention of {attention.multiplied} is scaled from bf16 by peak rates")
         if attention.key_length > self._longest and not is_windowed(attention):
             notes.append(f"attention of more than {self._longest} tokens runs at their rate")
         if outside:
@@ -289,6 +333,20 @@ class AttentionModel:
                 "the smallest, or is extrapolated at the rate of the largest"
             )
         return tuple(notes)
+
+    def _notes_of_type(self, attention: Attention) -> list[str]:
+        if attention.multiplied == "bf16":
+            return []
+        if not attention.multiplied.startswith("f8"):
+            return [f"attention of {attention.multiplied} is scaled from bf16 by peak rates"]
+        if not self.device.names(attention.multiplied):
+            return [f"attention of {attention.multiplied} runs at the rate of bf16"]
+        reached = nearest(self._fits.f8_speed_up, attention.head_size)
+        note = (
+            f"attention of {attention.multiplied} is {reached:g} times as fast as of bf16, as "
+            f"TensorRT-LLM's was measured on {fitted_part(self.part.about.part)}"
+        )
+        return [note]
 
 
 def is_windowed(attention: Attention) -> bool:

@@ -56,9 +56,9 @@ class ModelOptions:
     )
     sequence: int | None = declare(help="Tokens in a sequence.")
     attention: str | None = declare(
-        help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs), "
-        "by splash (on TPUs), by flashmla (decode steps over latent vectors), or auto: fused "
-        "where a large model's node has it.",
+        help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs; "
+        "flash2 and flash_triton are earlier kernels), by splash (on TPUs), by flashmla (decode "
+        "steps over latent vectors), or auto: fused where a large model's node has it.",
         metavar="KERNEL",
         default_text="auto",
     )

@@ -322,7 +322,7 @@ def _missing(kernels: str, target: str | None) -> str:
                 return f"{target} has no splash attention: its kernels are for TPUs"
             old = target.casefold() in {name.casefold() for name in _WITHOUT_PALLAS}
             return f"{target} has no splash attention: Pallas is for newer TPUs" if old else ""
-        case "flash":
+        case "flash" | "flash2" | "flash_triton":
             has = capability is not None and _AMPERE <= capability < _BLACKWELL
             return (
                 ""

@@ -32,15 +32,23 @@ _ROWS, _COLUMNS = 128, 32
 
 
 def attention_block(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int = 0
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    causal: bool,
+    window: int = 0,
+    kernel: str = "",
 ) -> tuple[jax.Array, jax.Array]:
     """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
 
     Arrays are (batch, sequence, heads, head size), keys and values with as many heads or fewer; the
     logarithms are (batch, heads, sequence) in f32. Each query sees the last ``window`` keys, all
-    earlier ones where that is 0.
+    earlier ones where that is 0. ``kernel`` is the implementation where it is a certain one.
     """
-    context, logarithms = _forward.bind(query, key, value, is_causal=causal, window=window)
+    context, logarithms = _forward.bind(
+        query, key, value, is_causal=causal, window=window, kernel=kernel
+    )
     return context, logarithms
 
 
@@ -51,13 +59,16 @@ def attention_gradients(
     *,
     causal: bool,
     window: int = 0,
+    kernel: str = "",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value (``arrays``); ``made`` is what forward returns.
 
     The kernels sum the gradient of queries in f32, and those of keys and values for each head of
     the queries: the call has that memory as a last result, a row of bytes.
     """
-    query, key, value, _ = _backward.bind(*arrays, *made, gradient, is_causal=causal, window=window)
+    query, key, value, _ = _backward.bind(
+        *arrays, *made, gradient, is_causal=causal, window=window, kernel=kernel
+    )
     return query, key, value
 
 
@@ -98,8 +109,9 @@ def _filled(size: int, multiple: int) -> int:
 
 
 def _lowering(target: str) -> Any:
-    def lower(ctx: Any, *operands: Any, is_causal: bool, window: int) -> Any:
-        config = {"flash_attention_config": {"is_causal": is_causal, "window": window}}
+    def lower(ctx: Any, *operands: Any, is_causal: bool, window: int, kernel: str) -> Any:
+        named = {"kernel": kernel} if kernel else {}
+        config = {"flash_attention_config": {"is_causal": is_causal, "window": window, **named}}
         return call_by_rows(ctx, target, operands, backend_config=json.dumps(config))
 
     return lower

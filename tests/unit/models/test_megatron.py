@@ -61,7 +61,7 @@ def test_the_layout_has_what_the_arguments_say(tmp_path: Path) -> None:
     assert (layout.global_batch, layout.micro_batch, layout.sequence) == (64, 1, 8192)
     assert layout.divides_states
     assert layout.sequence_parallel
-    assert (layout.remat, layout.dtype, layout.product_dtype) == ("none", "bf16", "same")
+    assert (layout.remat, layout.dtype, layout.product_dtype) == ("elementwise", "bf16", "same")
     assert layout.overlap["gradients"]
     assert not layout.overlap["parameters"]
     assert not layout.overlap["tp"]

@@ -153,3 +153,26 @@ def test_attention_longer_than_what_was_measured_runs_at_its_rate(model: Attenti
     slow, fast = model.price(longest), model.price(longer)
     assert longer.flops / fast.time_s == pytest.approx(longest.flops / slow.time_s)
     assert "attention of more than 16384 tokens runs at their rate" in fast.notes
+
+
+@pytest.mark.parametrize(
+    # Forward and backward together: FlashAttention-2 at 300 and in Triton at about 176 TFLOP/s.
+    ("kernel", "node", "published"),
+    [
+        ("flash_attention_2", "H100_80GB", 285e12),
+        ("flash_attention_triton", "H100_80GB", 176e12),
+        ("flash_attention_triton", "A100_SXM_80GB", 99e12),
+    ],
+)
+def test_earlier_kernels_run_at_their_published_rates(
+    kernel: str, node: str, published: float
+) -> None:
+    both = [
+        replace(CAUSAL, key_heads=32, query_length=16384, key_length=16384, is_backward=backward,
+                kernel=kernel)
+        for backward in (False, True)
+    ]  # fmt: skip
+    priced = [attention_model(load_device(node)).price(each) for each in both]
+    rate = sum(each.flops for each in both) / sum(each.time_s for each in priced)
+    assert rate == pytest.approx(published, rel=0.1)
+    assert any(kernel in note for note in priced[0].notes)

@@ -281,7 +281,7 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
         "global_batch": str(line.count("global_batch")),
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
-        "remat": "full" if line.text("recompute") == "full" else "none",
+        "remat": "full" if line.text("recompute") == "full" else "elementwise",
         "scan": "true",
     }
 
@@ -295,7 +295,7 @@ def _titan(line: _Line, named: _Named) -> dict[str, str]:
         "mesh": _mesh(pipe=stages if stages > 1 else 0, fsdp=shards, context=context, tp=tensor),
         "global_batch": str(int(batch) * (shards if local else 1)),
         "sequence": str(line.count("sequence")),
-        "remat": "full" if "full" in line.text("recompute") else "minimal_with_context",
+        "remat": "full" if "full" in line.text("recompute") else "alternate_products",
         **_precision(line),
         **_tensor_parallel(tensor),
     }
@@ -322,7 +322,7 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
         "global_batch": str(parts * number.get("mbc", 1)),
         "micro_batch": "1",
         "sequence": str(number.get("seq", 4096)),
-        "remat": "none",
+        "remat": "elementwise",
         **_tensor_parallel(tensor),
     }
     if layers:
@@ -346,7 +346,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         "global_batch": str(line.count("global_batch")),
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
-        "remat": "none",
+        "remat": "elementwise",
         **_precision(line),
         **_tensor_parallel(tensor),
     }
