@@ -27,12 +27,14 @@ Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``: the products of 
 queries, keys, values, output, gate, up and down."""
 
 _CHEAP = frozenset(
-    (
-        "add add_any and broadcast_in_dim clamp concatenate convert_element_type copy cos div eq "
-        "erf exp expand_dims ge gt integer_pow iota le log logistic lt max min mul ne neg not or "
-        "pow reduce_max reduce_sum reshape rsqrt select_n sharding_constraint sign sin slice sqrt "
-        "square squeeze stop_gradient sub tanh transpose"
-    ).split()
+    {
+        *("add", "add_any", "and", "broadcast_in_dim", "clamp", "concatenate"),
+        *("convert_element_type", "copy", "cos", "div", "eq", "erf", "exp", "expand_dims"),
+        *("ge", "gt", "integer_pow", "iota", "le", "log", "logistic", "lt", "max", "min"),
+        *("mul", "ne", "neg", "not", "or", "pow", "reduce_max", "reduce_sum", "reshape"),
+        *("rsqrt", "select_n", "sharding_constraint", "sign", "sin", "slice", "sqrt", "square"),
+        *("squeeze", "stop_gradient", "sub", "tanh", "transpose"),
+    }
 )
 """Primitives that kernels of libraries compute again as they go over what they read.
 

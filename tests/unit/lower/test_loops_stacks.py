@@ -7,7 +7,6 @@ from hespas.lower.fused import Writer, fused
 from hespas.memory.usage import memory_use
 from programs import main_function
 
-
 STACK = "tensor<4x64x32xbf16>"
 TURN = f"""%zero = stablehlo.constant dense<0> : tensor<i32>
     %one = stablehlo.constant dense<1> : tensor<i32>
