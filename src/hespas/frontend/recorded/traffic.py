@@ -107,7 +107,8 @@ def _moved_over(operation: Operation) -> Moved:
 
 def _concatenated_chunks(operation: Operation) -> Moved:
     """``chunk_cat``: gradients go into one buffer, often of another type."""
-    sources = _sources(operation)
+    written = {each.storage for each in operation.outputs}
+    sources = [each for each in operation.inputs if each.storage not in written]
     return Moved(read=sizes_of(sources), written=sizes_of(operation.outputs))
 
 
