@@ -70,6 +70,8 @@ class PipelinePrediction:
 
     straggler_s: ClassVar[float] = 0.0
     """Devices of a pipeline are as specified."""
+    launch_wait_s: ClassVar[float] = 0.0
+    """Their programs are modelled, and launched ahead of time."""
 
     @property
     def name(self) -> str:

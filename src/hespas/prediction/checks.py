@@ -34,6 +34,7 @@ from hespas.prediction.options import (
     OPEN_FLOPS,
     PEAK_RATES,
     POWER,
+    RECORDED,
     SCHEDULE,
     Fidelity,
     NetworkOptions,
@@ -211,6 +212,7 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
         LOOPS: "" in given.trip_counts and "" not in used.trip_counts,
         BRANCHES: "" in given.branch_weights and "" not in used.branch_weights,
         SCHEDULE: not program.is_scheduled,
+        RECORDED: not program.is_recorded,
         COMPILED: not program.is_scheduled,
     }
     refuse_unused(options, absent, location=program.source)

@@ -273,12 +273,14 @@ def _steps_when_needed(
 def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
     """Return when each device does what.
 
-    None without a system, unless data moves to and from the host. The kernels of a compiled program
+    None without a system, unless data moves to and from the host, or that launches one kernel after
+    another. The kernels of a compiled program
     are simulated in rows where that is the same: where no device is a special one, and all kernels
     are on one stream.
     """
     if prepared.system is None:
-        return computation_alone(tasks) if prepared.graph.host_transfers else None
+        needs_time = prepared.graph.host_transfers or prepared.graph.program.is_recorded
+        return computation_alone(tasks) if needs_time else None
     choice = model_of(options, prepared.system)
     name = prepared.system.name
     kind = f"{name}, {choice.model.value}"

@@ -65,6 +65,7 @@ PRICED_WHOLE = Use(
     ": the program is taken as it is given",
     "drop it, or compile the program first: hespas compile",
 )
+RECORDED = Use(": the program is no recorded step of PyTorch")
 HOST_LINK = Use(": there is nothing that moves to or from the host")
 ONE_PROGRAM = Use(" on a pipeline of several programs")
 OPEN_STEP = Use(" on a model of the zoo in stages, where it is known")
@@ -304,6 +305,22 @@ class EstimateOptions:
         least=0,
         metavar="TIME",
         applies_to=(LAUNCHES, SCHEDULE),
+    )
+    host_launch_s: float | None = declare(
+        help="What the host takes to launch a kernel of a recorded step, as in 10us.",
+        name="host_launch",
+        unit="s",
+        least=0,
+        metavar="TIME",
+        default_text="that of eager PyTorch on a published host",
+        one_of="host_launch",
+        applies_to=(RECORDED,),
+    )
+    cuda_graphs: bool = declare(
+        help="Launch the kernels of a recorded step by CUDA graphs.",
+        one_of="host_launch",
+        default=False,
+        applies_to=(RECORDED,),
     )
     custom_calls: Mapping[str, CustomCallCost] = declare(
         help="What an unknown custom call does: traffic, or flops:N,type:T,bytes:N.",

@@ -155,6 +155,11 @@ class Prediction:
         return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
 
     @property
+    def launch_wait_s(self) -> float:
+        """The time in which that device does nothing until the host launches what it runs next."""
+        return 0.0 if self.timeline is None else self.timeline.parts.launch_wait_ps / PS_PER_S
+
+    @property
     def host_transfer_bytes(self) -> int:
         """What one device moves to its host's memory and from it."""
         return sum(each.traffic.total_bytes for each in self.graph.host_transfers)

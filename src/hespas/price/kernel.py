@@ -317,7 +317,9 @@ def runs_in_graphs(program: Program) -> bool:
     Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
     (xla/debug_options_flags.cc, Apache License 2.0).
     """
-    if not program.is_scheduled or program.is_of_libraries or program.is_recorded:
+    if program.recorded is not None:
+        return program.recorded.in_graphs
+    if not program.is_scheduled or program.is_of_libraries:
         return False
     if any(map(is_communication_op, all_ops(program))):
         return False

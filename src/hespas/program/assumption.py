@@ -19,6 +19,7 @@ class Part(Enum):
     COMPUTATION = auto()
     EXPOSED_COMMUNICATION = auto()
     EXPOSED_HOST_TRANSFERS = auto()
+    LAUNCH_WAITS = auto()
     NOTED_OPERATIONS = auto()
     """Only the operations that the estimate notes it of."""
 
@@ -42,6 +43,7 @@ OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
 SUBJECTS = {
     "attention is ": Subject(fits=True),
     "cluster: ": OF_COMMUNICATION,
+    "host launches: ": Subject(part=Part.LAUNCH_WAITS),
     "host: ": Subject(part=Part.EXPOSED_HOST_TRANSFERS, hidden=True),
     "kernels are those": Subject(part=Part.COMPUTATION, fits=True, hidden=True),
     "measured: ": Subject(part=Part.NOTED_OPERATIONS),

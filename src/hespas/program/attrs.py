@@ -280,6 +280,12 @@ class EventAttrs(msgspec.Struct, frozen=True, kw_only=True):
     event: int
 
 
+class HostWaitAttrs(msgspec.Struct, frozen=True, kw_only=True):
+    """``host_wait``: the stream that the host waits for; None for all of them."""
+
+    stream: int | None = None
+
+
 Attrs = (
     NoAttrs
     | DotAttrs
@@ -303,6 +309,7 @@ Attrs = (
     | CaseAttrs
     | KernelAttrs
     | EventAttrs
+    | HostWaitAttrs
 )
 
 NO_ATTRS = NoAttrs()

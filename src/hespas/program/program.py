@@ -192,10 +192,14 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
     ``storages`` is the memory that its allocator gave: their positions are those of the main
     function's operations. ``has_expandable_segments`` says how the allocator takes memory.
+    The host takes ``host_launch_s`` to launch an operation, one after another; with ``in_graphs``
+    CUDA graphs do.
     """
 
     storages: tuple[Storage, ...] = ()
     has_expandable_segments: bool = False
+    host_launch_s: float = 0.0
+    in_graphs: bool = False
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,6 +132,8 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
     }
     if a.exposed_host_transfer_s or b.exposed_host_transfer_s:
         parts["exposed host transfers"] = (a.exposed_host_transfer_s, b.exposed_host_transfer_s)
+    if a.launch_wait_s or b.launch_wait_s:
+        parts["waiting for launches"] = (a.launch_wait_s, b.launch_wait_s)
     compute = parts["compute"]
     exposed = parts["exposed communication"]
     tables = {

@@ -247,7 +247,7 @@ def simulation_text(timeline: Timeline) -> str:
 
 def _step_parts(timeline: Timeline) -> list[str]:
     parts = timeline.parts
-    if timeline.as_specified is None and not parts.host_transfer_ps:
+    if timeline.as_specified is None and not (parts.host_transfer_ps or parts.launch_wait_ps):
         return []
     rows = [
         ("compute", parts.compute_ps),
@@ -255,6 +255,8 @@ def _step_parts(timeline: Timeline) -> list[str]:
     ]
     if parts.host_transfer_ps:
         rows.append(("exposed host transfers", parts.exposed_host_transfer_ps))
+    if parts.launch_wait_ps:
+        rows.append(("waiting for launches", parts.launch_wait_ps))
     if timeline.as_specified is not None:
         rows.append(("stragglers", parts.straggler_ps))
     return [f"  {name:<22}{format_time(part_ps / PS_PER_S):>12}" for name, part_ps in rows]

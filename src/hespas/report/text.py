@@ -152,6 +152,7 @@ def _times(report: RunReport) -> Iterator[tuple[str, str]]:
         ("exposed communication", exposed_s, communicates),
         ("waiting for stages", waits_s, waits_s > 0),
         ("exposed host transfers", host_s, moves),
+        ("waiting for launches", report.launch_wait_s, report.launch_wait_s > 0),
         ("stragglers", report.straggler_s, report.straggler_s != 0),
     )
     for name, part_s, is_shown in parts:

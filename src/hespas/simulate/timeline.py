@@ -17,6 +17,7 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
+    is_host_launch,
 )
 
 Interval = tuple[int, int]
@@ -86,8 +87,9 @@ class ClassTimeline:
     when it is posted), ``overlap_ps`` the time during which both are.
     ``host_transfer_ps`` is the time during which data moves to or from the host, and
     ``exposed_host_transfer_ps`` the part of it with neither computation nor communication.
-    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, less that, and
-    less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
+    ``launch_wait_ps`` is the time in which nothing runs until the host launches it.
+    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, less those,
+    and less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
     gives, by communication task, the part of it that no computation hides. ``streams`` names, by
     task id, the streams of communication tasks where there are several. ``waits_ps`` gives, by
     communication task, how long it waits for other devices before anything is sent, where it does;
@@ -106,13 +108,14 @@ class ClassTimeline:
     streams: Mapping[int, str] = field(default_factory=dict[int, str])
     host_transfer_ps: int = 0
     exposed_host_transfer_ps: int = 0
+    launch_wait_ps: int = 0
     waits_ps: Mapping[int, int] | None = None
 
     @property
     def exposed_communication_ps(self) -> int:
-        """The finish less computations, exposed host transfers and replayed communication."""
+        """The finish less all that the other terms count."""
         others = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
-        return self.finish_ps - others
+        return self.finish_ps - others - self.launch_wait_ps
 
     @property
     def waited_ps(self) -> int:
@@ -134,6 +137,7 @@ class StepParts:
     exposed_communication_ps: int
     host_transfer_ps: int
     exposed_host_transfer_ps: int
+    launch_wait_ps: int
     straggler_ps: int
 
 
@@ -172,6 +176,7 @@ class Timeline:
             exposed_communication_ps=specified.exposed_communication_ps,
             host_transfer_ps=specified.host_transfer_ps,
             exposed_host_transfer_ps=specified.exposed_host_transfer_ps,
+            launch_wait_ps=specified.launch_wait_ps,
             straggler_ps=self.finish_ps - specified.finish_ps,
         )
 
@@ -257,6 +262,9 @@ def class_timeline(
         },
         host_transfer_ps=covered_ps(moving),
         exposed_host_transfer_ps=exposed_host_ps,
+        launch_wait_ps=finish_ps - covered_ps([*computing, *communicating.values(), *moving])
+        if any(map(is_host_launch, tasks))
+        else 0,
     )
 
 

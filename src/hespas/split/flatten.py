@@ -25,7 +25,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from hespas.errors import ProgramError, UnsupportedError, option
-from hespas.program.attrs import CallAttrs, CaseAttrs, CustomCallAttrs, EventAttrs, WhileAttrs
+from hespas.program.attrs import (
+    CallAttrs,
+    CaseAttrs,
+    CustomCallAttrs,
+    EventAttrs,
+    HostWaitAttrs,
+    WhileAttrs,
+)
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
     Block,
@@ -250,6 +257,7 @@ def split_scheduled(program: Program, *, most_rounds: int | None = None) -> Regi
         assumptions=(*program.assumptions, *dict.fromkeys(schedule.assumptions)),
         rounds=tuple(schedule.rounds),
         counts=tuple(schedule.counts),
+        host_waits=schedule.host_waits,
     )
 
 
@@ -277,6 +285,7 @@ class _Schedule:
     stream: int = 0
     others: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     events: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    host_waits: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
     named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
@@ -287,7 +296,9 @@ class _Schedule:
             if op.stream != self.stream:
                 self.others[self.stream] = self.waits_for
                 self.stream, self.waits_for = op.stream, self.others.get(op.stream, ())
-            if isinstance(op.attrs, EventAttrs):
+            if isinstance(op.attrs, HostWaitAttrs):
+                self._host_waits(op.attrs.stream)
+            elif isinstance(op.attrs, EventAttrs):
                 self._event(op.kind, op.attrs.event)
             elif op.traits.runs_nothing:
                 # Its results stand for operands that may still be moved.
@@ -301,6 +312,15 @@ class _Schedule:
             self.events[event] = self.waits_for
         else:
             self._wait_for(self.events.get(event, ()))
+
+    def _host_waits(self, stream: int | None) -> None:
+        waits = {**self.others, self.stream: self.waits_for}
+        chosen = waits if stream is None else {stream: waits.get(stream, ())}
+        found = {region for regions in chosen.values() for region in regions}
+        next_region = len(self.regions)
+        self.host_waits[next_region] = tuple(
+            sorted(found.union(self.host_waits.get(next_region, ())))
+        )
 
     def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
         numbers = {number for value in values for number in self.moved.get(value, ())}

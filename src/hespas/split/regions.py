@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hespas.program.program import Op, Program, Value, is_communication_op, values_read
 from hespas.work.fusion import HostTraffic, host_traffic
@@ -108,6 +108,7 @@ class RegionGraph:
     outputs it reads, or which a compiler's schedule puts before it. Each is less than ``i``.
     ``rounds`` are those of loops that are unrolled, where regions keep their order. Where loops
     are folded into some rounds, ``counts`` says how often each region runs; it is empty elsewhere.
+    ``host_waits`` lists, by region, the regions that the host waits for before it launches that.
     """
 
     program: Program
@@ -118,6 +119,7 @@ class RegionGraph:
     assumptions: tuple[str, ...] = ()
     rounds: tuple[LoopRound, ...] = ()
     counts: tuple[int, ...] = ()
+    host_waits: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     @property
     def kernels(self) -> int:

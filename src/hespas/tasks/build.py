@@ -17,6 +17,7 @@ from hespas.program.program import Op, Program
 from hespas.program.types import size_bytes
 from hespas.split.regions import Collective, Compute, HostTransfer, Region, RegionGraph
 from hespas.tasks.graph import (
+    HOST_LAUNCH,
     CollectiveTask,
     ComputeTask,
     GroupTable,
@@ -25,6 +26,7 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
+    is_host_launch,
 )
 
 _KINDS = {
@@ -51,7 +53,8 @@ class _Builder:
     """The tasks of the regions so far.
 
     ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
-    communication. ``host_bandwidth_bytes_per_s`` is that of the link to the host, each way.
+    communication, ``launched`` the latest launch by the host. ``host_bandwidth_bytes_per_s`` is
+    that of the link to the host, each way.
     """
 
     program: Program
@@ -60,6 +63,26 @@ class _Builder:
     ends: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     tables: dict[GroupTable, int] = field(default_factory=dict[GroupTable, int])
     latest: tuple[int, ...] = ()
+    launched: tuple[int, ...] = ()
+
+    def launch(self, region: Region, waits: Sequence[int]) -> tuple[int, ...]:
+        """Append the host's launch of a region, after regions it waits for; nothing without one."""
+        recorded = self.program.recorded
+        if recorded is None or recorded.host_launch_s <= 0:
+            return ()
+        number = len(self.tasks)
+        self.tasks.append(
+            ComputeTask(
+                id=number,
+                name=f"launch {region_name(region)}",
+                depends_on=tuple(sorted({*self.launched, *self.depends_on(waits)})),
+                duration_ps=round(recorded.host_launch_s * PS_PER_S),
+                label=HOST_LAUNCH,
+                is_on_host=True,
+            )
+        )
+        self.launched = (number,)
+        return self.launched
 
     def depends_on(self, producers: Sequence[int]) -> tuple[int, ...]:
         if len(producers) == 1:
@@ -102,10 +125,14 @@ def build_task_graph(
     of no bytes, moves no data and becomes no task. A transfer to or from the host takes as long as
     its bytes need at ``host_bandwidth_bytes_per_s``. Raises `UnsupportedError` for a collective
     that no task represents, and `HardwareError` for a transfer over a link of unknown bandwidth.
+
+    In a recorded program, the host launches one region after another.
     """
     builder = _Builder(program=graph.program, host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s)
     for region, producers, time in zip(graph.regions, graph.producers, times, strict=True):
+        launch = builder.launch(region, graph.host_waits.get(region.id, ()))
         depends_on = builder.depends_on(producers)
+        depends_on = tuple(sorted({*depends_on, *launch})) if launch else depends_on
         builder.ends.append(_add(builder, region, depends_on, time))
     return TaskGraph(
         name=name,
@@ -207,7 +234,7 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
     both to the host and from it two tasks.
     """
     found: dict[int, Region] = {}
-    remaining = deque(tasks.tasks)
+    remaining = deque(task for task in tasks.tasks if not is_host_launch(task))
     for region in graph.regions:
         name = region_name(region)
         names = {name} if isinstance(region, Compute) else {name, *_halves(name)}

@@ -37,6 +37,15 @@ class ComputeTask:
     has_duration: bool = True
 
 
+HOST_LAUNCH = "host launch"
+"""The label of what a host does to launch a kernel or a collective."""
+
+
+def is_host_launch(task: Task) -> bool:
+    """Return whether a task launches another one from the host."""
+    return isinstance(task, ComputeTask) and task.is_on_host and task.label == HOST_LAUNCH
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTask:
     """A collective among the devices of one group.

@@ -8,9 +8,12 @@ import pytest
 
 import hespas
 from compilers import needs_gpu
+from hespas import predict
 from hespas.errors import ConfigError
 from hespas.frontend.load import is_false_first
 from hespas.prediction.options import Fidelity
+from hespas.program.recorded import encode_recorded
+from recorded_steps import sharded_layers
 
 SIZE = 1024
 MATRIX = f"tensor<{SIZE}x{SIZE}xbf16>"
@@ -57,3 +60,15 @@ def test_a_program_with_both_kinds_of_branches_is_refused() -> None:
     both = source_of(CASE.replace("%r", "%q") + IF)
     with pytest.raises(ConfigError, match="has both"):
         is_false_first(both, name="a.mlir")
+
+
+def test_launches_of_a_recorded_step_are_as_the_options_say(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    file.write_bytes(encode_recorded(sharded_layers()))
+    cluster = "8xH100_80GB"
+    usual = predict(file, cluster=cluster, host_launch_s=1e-3)
+    graphs = predict(file, cluster=cluster, cuda_graphs=True)
+    assert usual.launch_wait_s > 10 * graphs.launch_wait_s == 0
+    assert any(each.startswith("host launches: ") for each in graphs.assumptions)
+    with pytest.raises(ConfigError, match=r"host_launch.* no recorded step of PyTorch"):
+        predict("examples/attention_block.mlir", cluster="4xA100_SXM_40GB", host_launch_s=1e-3)

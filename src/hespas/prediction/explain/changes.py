@@ -34,7 +34,7 @@ from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tasks.build import estimated_tasks, regions_of_tasks
-from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph
+from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host_launch
 from hespas.work.expand import expand
 
 Prices = tuple[Estimate | None, ...]
@@ -181,6 +181,7 @@ ARITHMETIC_DOUBLED = "peak FLOP/s doubled"
 LAUNCHES_FREE = "kernel launches free after the first"
 LINKS_DOUBLED = "link bandwidth doubled"
 HOST_LINK_DOUBLED = "host link bandwidth doubled"
+HOST_LAUNCHES_FREE = "the host launches kernels in no time"
 COMMUNICATION_HIDDEN = "communication hidden behind computation"
 AS_SPECIFIED = "every device as specified"
 AT_BOOST = "no power limit"
@@ -330,10 +331,13 @@ class _Step:
             yield self._on_links(name, faster)
 
     def host(self) -> Iterator[Change]:
-        """Yield the step with links between devices and hosts twice as fast."""
+        """Yield the step with faster links to hosts, and with hosts that launch in no time."""
         if self.prediction.host_transfer_s:
             tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
             yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
+        if self.prediction.launch_wait_s:
+            tasks = _with_free_launches(self.prediction.tasks)
+            yield self._row(HOST_LAUNCHES_FREE, self._of_tasks_s(tasks))
 
     def devices(self) -> Iterator[Change]:
         """Yield the step without what is not perfect: devices, then links."""
@@ -425,7 +429,7 @@ class _Step:
     def _hidden_s(self) -> float:
         longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
         others_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
-        return longer_s + others_s
+        return longer_s + others_s + self.prediction.launch_wait_s
 
     def _priced(self, name: str, prices: Prices) -> Change:
         if self.prediction.timeline is None:
@@ -461,6 +465,7 @@ def _step(prediction: Prediction) -> _Step:
     is_row = (
         prediction.system is not None
         and prediction.graph.program.is_scheduled
+        and not prediction.graph.program.is_recorded
         and prediction.options.network.imperfect is None
     )
     rows = rows_of(prediction) if is_row else None
@@ -488,6 +493,16 @@ def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
     tasks = [
         replace(task, duration_ps=task.duration_ps // 2)
         if isinstance(task, MemoryTask) and task.duration_ps is not None
+        else task
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(tasks))
+
+
+def _with_free_launches(graph: TaskGraph) -> TaskGraph:
+    tasks = [
+        replace(task, duration_ps=0)
+        if isinstance(task, ComputeTask) and is_host_launch(task)
         else task
         for task in graph.tasks
     ]

@@ -45,7 +45,7 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
 
     compute: Annotated[float, _of("arithmetic")]
     memory: Annotated[float, _of("traffic to and from device memory and caches")]
-    launch: Annotated[float, _of("launches of kernels")]
+    launch: Annotated[float, _of("launches of kernels, and waiting for them")]
     exposed_communication: Annotated[float, _of("communication that nothing hides, and idle time")]
     straggler: Annotated[float, _of("slow and late devices, and jitter")]
     exposed_host_transfer: Annotated[float, _of("moves to and from the host that nothing hides")]
@@ -307,7 +307,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         Seconds,
         _of(
             "until the slowest device ends: compute_s + exposed_communication_s + "
-            "exposed_host_transfer_s + straggler_s"
+            "exposed_host_transfer_s + launch_wait_s + straggler_s"
         ),
     ]
     compute_s: Annotated[Seconds, _of("computation on a device as specified")]
@@ -358,6 +358,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     live_memory_bytes: Annotated[
         int | None, _of("of peak_memory_bytes, where an allocator reserves more; else null")
     ] = None
+    launch_wait_s: Annotated[float, _of("nothing runs until the host launches it")] = 0.0
     holders: Annotated[list[HolderRow], _of("of live_memory_bytes, the largest first")] = []
 
 

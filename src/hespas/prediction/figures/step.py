@@ -139,7 +139,7 @@ def _bound_shares(prediction: Prediction | PipelinePrediction, total: OpEstimate
     parts = {
         "compute": bound.compute_s,
         "memory": bound.memory_s,
-        "launch": bound.launch_s,
+        "launch": bound.launch_s + prediction.launch_wait_s,
         "exposed_communication": prediction.exposed_communication_s,
         "exposed_host_transfer": prediction.exposed_host_transfer_s,
         "straggler": prediction.straggler_s,
@@ -326,6 +326,7 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         peak_flops_per_s=peak,
         peak_bytes_per_s=bytes_per_s,
         live_memory_bytes=live_memory_bytes(program),
+        launch_wait_s=prediction.launch_wait_s,
         holders=holder_rows(program),
     )
 

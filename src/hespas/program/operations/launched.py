@@ -1,4 +1,4 @@
-"""Kernels known by the bytes that they move, and the events that order streams."""
+"""Kernels known by the bytes that they move, and what orders streams and the host."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ LAUNCHED = Traits(category=Category.KERNEL, work=moved_bytes, has_effect=True)
 """Stands for all operations with `hespas.program.attrs.KernelAttrs`, whatever their names."""
 
 _EVENT = Traits(category=Category.STRUCTURE, work=nothing, runs_nothing=True, has_effect=True)
-TRAITS = {"record_event": _EVENT, "wait_event": _EVENT}
+TRAITS = {"host_wait": _EVENT, "record_event": _EVENT, "wait_event": _EVENT}

@@ -77,6 +77,7 @@ def step_blocks(report: RunReport) -> Block:
         "exposed communication": report.exposed_communication_s - waits_s,
         "waiting for stages": waits_s,
         "exposed host transfers": report.exposed_host_transfer_s,
+        "waiting for launches": report.launch_wait_s,
         "stragglers": max(0.0, report.straggler_s),
     }
     for name, time_s in others.items():
