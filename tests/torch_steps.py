@@ -68,6 +68,23 @@ def train(layers: int = 2, width: int = 256, fused: bool | None = True):
         optimizer.zero_grad()
     return step
 """
+COMPILED = f"""{NET}
+def train(whole: bool = False, layers: int = 2):
+    net = Net(256, layers).to("cuda", torch.bfloat16)
+    loss = loss_of
+    if whole:
+        loss = torch.compile(loss_of)
+    else:
+        for layer in net.layers:
+            layer.compile(fullgraph=True)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    def step():
+        ids = torch.randint(0, 1000, (4, 128), device="cuda")
+        loss(net, ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+"""
 
 FSDP = f"""{NET}
 import torch.distributed as dist
@@ -116,11 +133,12 @@ def record(
     devices: int = 1,
     part: str = "H100_80GB",
     eager: bool = False,
+    torch_version: str | None = None,
     **arguments: object,
 ) -> RecordedStep:
     """Record the step that a function of a script returns."""
     texts = tuple((name, str(value)) for name, value in arguments.items())
-    options = TorchOptions(eager=eager)
+    options = TorchOptions(eager=eager, torch_version=torch_version)
     return _recorded(script, function, (devices, part), options, texts)
 
 

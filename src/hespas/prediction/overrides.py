@@ -61,6 +61,7 @@ class Overrides(ModelOverrides, _AnyPrediction, total=False):
 
     devices: int | None
     eager: bool
+    torch_version: str | None
     trip_counts: Mapping[str, int] | None
     branch_weights: Mapping[str, tuple[float, ...]] | None
     kernels: str | Path | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -143,6 +144,19 @@ class MaxTextOptions:
     )
 
 
+def parse_version(text: str) -> str:
+    """Return a version of torch; `ConfigError` for what is none.
+
+    >>> parse_version("2.6")
+    '2.6'
+    """
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?", text):
+        raise ConfigError(
+            f"{option('torch_version')} is {text!r}", hint="write two or three numbers, as in 2.6"
+        )
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
     """How a step of PyTorch is recorded."""
@@ -151,6 +165,12 @@ class TorchOptions:
     APPLIES_TO: ClassVar[tuple[Use, ...]] = (TORCH,)
 
     eager: bool = declare(help="Let torch.compile change nothing.", default=False)
+    torch_version: str | None = declare(
+        help="The torch that runs the step: it decides which attention kernels are called.",
+        parse=parse_version,
+        metavar="VERSION",
+        default_text="the installed one",
+    )
 
 
 NO_TORCH_OPTIONS = TorchOptions()

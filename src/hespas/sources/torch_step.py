@@ -166,6 +166,7 @@ def _request(step: TorchStep) -> StepRequest:
         world_size=step.devices,
         devices_per_host=step.target.devices_per_host,
         is_eager=step.options.eager,
+        torch_version=step.options.torch_version or "",
         directory=str(Path.cwd()),
         path=[str(Path.cwd()), *sys.path],
     )

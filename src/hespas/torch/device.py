@@ -31,8 +31,8 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> None:
-    """Let torch see ``count`` GPUs in this process, from now on."""
+def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> SimpleNamespace:
+    """Let torch see ``count`` GPUs in this process, from now on; return their properties."""
     install_fake_guard()
     of_streams = stream_functions(streams)
     properties = _properties(gpu)
@@ -58,6 +58,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> N
     for module in (_foreach_utils, _optimizer):
         module._foreach_supported_types.append(FakeTensor)
     _see_resizes(streams)
+    return properties
 
 
 def _properties(gpu: GpuDescription) -> SimpleNamespace:

@@ -42,7 +42,8 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``module`` is a file or a module's dotted name, imported from ``path``, in ``directory``.
     ``arguments`` are text, read by the types of the function's parameters. With ``is_eager``,
-    ``torch.compile`` changes nothing.
+    ``torch.compile`` changes nothing. ``torch_version`` is the torch whose choice of library
+    kernels is followed; empty is the installed one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     devices_per_host: int = 8
     rank: int = 0
     is_eager: bool = False
+    torch_version: str = ""
     directory: str = "."
     path: list[str] = []
 

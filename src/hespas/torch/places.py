@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -49,14 +50,36 @@ class Places:
     _in_optimizer: int = 0
     _of_nodes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     _names: dict[int, str] = field(default_factory=dict[int, str])
+    _kernel: Place | None = None
 
     def now(self) -> Place:
         """Return where the program is."""
         phase = self._phase()
+        scope, line = self._scope(), ""
         if phase == BACKWARD:
             scope, line = self._of_nodes.get(_node_number(), ("", ""))
+        kernel = self._kernel
+        if kernel is None:
             return Place(scope=scope, phase=phase, line=line or self.line())
-        return Place(scope=self._scope(), phase=phase, line=self.line())
+        # Generated code runs without gradients and without modules' calls.
+        is_better = not phase or (phase, kernel.phase) == (BACKWARD, RECOMPUTE)
+        return Place(
+            scope=".".join(filter(None, (scope, kernel.scope))),
+            phase=kernel.phase if is_better else phase,
+            line=kernel.line or line or self.line(),
+        )
+
+    def enter_kernel(self, origin: Place) -> None:
+        """Note what the next kernel of generated code comes from, relative to what is compiled."""
+        self._kernel = origin
+
+    def leave_kernels(self) -> None:
+        """Note that generated code ends."""
+        self._kernel = None
+
+    def user_line(self, file: str, number: int) -> str:
+        """Return a line as messages show it; empty where the file is none of the user's."""
+        return f"{shown_path(file, self.root)}:{number}" if _is_users(file) else ""
 
     def note_node(self) -> None:
         """Note where the last node of autograd was made, with its first operation."""
@@ -144,11 +167,12 @@ def clean_name(name: str) -> str:
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    """Return the directories whose files are no user's: Python's, torch's, Triton's and ours."""
+    """Return directories of files that are no user's: torch's, Triton's, ours, generated ones."""
     own = str(Path(__file__).parent.parent)
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     known = [f"{path}/{name}/" for path in packages for name in ("torch", "triton", "torchgen")]
-    return (f"{own}/", f"{Path(str(torch.__file__)).parent}/", *known)
+    generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR", own)
+    return (f"{own}/", f"{generated}/", f"{Path(str(torch.__file__)).parent}/", *known)
 
 
 @cache

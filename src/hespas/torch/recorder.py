@@ -109,7 +109,7 @@ class Recorder(TorchDispatchMode):
         name = operation_name(func)
         if func.is_view or func.namespace in _NOT_OF_DEVICE or name.split(".")[0] in _NO_KERNEL:
             return
-        inputs = list(_tensors((args, kwargs)))
+        inputs = list(_tensors(_read(func, args, kwargs)))
         if not any(tensor.device.type == "cuda" for tensor in (*inputs, *outputs)):
             return
         place = self._places.now()
@@ -180,6 +180,12 @@ def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         if value is None or any(True for _ in _tensors(value)):
             continue
         yield name, _scalar(value)
+
+
+def _read(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments but those that hold a result (``out=``)."""
+    results = {argument.name for argument in func._schema.arguments if argument.is_out}
+    return [*args, *(value for name, value in kwargs.items() if name not in results)]
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -21,8 +25,11 @@ from torch.optim.optimizer import (
 
 from hespas.base.version import installed_version
 from hespas.program.recorded import RecordedStep, encode_recorded
+from hespas.torch.compiling import forbid_compilation, install_compilation
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
+from hespas.torch.kernels import TritonKernels
+from hespas.torch.libraries import install_library_choices
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, user_line
 from hespas.torch.recorder import Recorder
@@ -42,12 +49,23 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     tape.place = places.now
     streams = Streams(tape)
     groups = Groups(streams)
-    install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
+    kernels = TritonKernels(tape)
+    properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
+    choices = install_library_choices(
+        torch_version=_version(request.torch_version or torch.__version__),
+        capability=(request.gpu.major, request.gpu.minor),
+    )
+    if request.is_eager:
+        forbid_compilation()
+    else:
+        install_compilation(places, properties, count=request.devices_per_host)
+        kernels.install(request.gpu)
     _follow_modules(places)
     _follow_optimizers(places, tape)
     try:
         tokens = _run(request, places, groups)
+        compiled = kernels.recorded(tape.calls)
     except Exception as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
     step = RecordedStep(
@@ -58,9 +76,12 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         mesh=_mesh(groups, request.world_size),
         calls=tuple(tape.calls),
         storages=recorded_storages(tape.storages),
+        kernels=compiled,
+        is_compiled=bool(compiled),
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
         tokens=tokens,
     )
+    del choices
     return encode_recorded(step), _user_files()
 
 
@@ -81,6 +102,11 @@ def _run(request: StepRequest, places: Places, groups: Groups) -> int | None:
     return getattr(step, "tokens", None)
 
 
+def _version(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in text.split("+", maxsplit=1)[0].split(".")[:2])
+
+
 def _mesh(groups: Groups, world_size: int) -> tuple[tuple[str, int], ...]:
     """Return the axes of the mesh of all devices that has the most axes; empty without one."""
     whole = [mesh for mesh in groups.meshes if prod(size for _, size in mesh) == world_size]
@@ -97,7 +123,13 @@ def _follow_modules(places: Places) -> None:
         with places.module(module):
             return original(module, *args, **kwargs)
 
+    def note(module: Any, *_registered: Any) -> None:
+        places.modules.add(module)
+
     torch.nn.Module.__call__ = call
+    # Of what is compiled whole, no module is called.
+    register_module_parameter_registration_hook(note)
+    register_module_module_registration_hook(note)
 
 
 def _follow_optimizers(places: Places, tape: Tape) -> None:

@@ -1,0 +1,248 @@
+"""Let ``torch.compile`` compile for GPUs that are not there, and say what its kernels come from.
+
+Dynamo and Inductor work as usual; their generated code runs on tensors without data. What Inductor
+decides by timing is decided without: library kernels for products, no padding of matrices.
+"""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._dynamo import device_interface
+from torch._inductor import config, constant_folding, ir, output_code, select_algorithm
+from torch._inductor import utils as inductor_utils
+from torch._inductor.codegen import triton as triton_codegen
+from torch._inductor.fx_passes import pad_mm
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.virtualized import V
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from hespas.torch.places import FORWARD, OPTIMIZER, RECOMPUTE, Place, Places, clean_name
+
+_guards: Any = torch._C._dynamo.guards
+_MARK = "_hespas_at"
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_ROOT = re.compile(r"^L\['\w+'\]\.?")
+_MEMBER = re.compile(r"\._modules\['(\w+)'\]|\['(\w+)'\]|\[(\d+)\]")
+
+
+def forbid_compilation() -> None:
+    """Let ``torch.compile`` and ``Module.compile`` change nothing."""
+
+    @wraps(torch.compile)
+    def unchanged(model: Any = None, **_options: Any) -> Any:
+        if model is None:
+            return lambda function: function
+        return model
+
+    torch.compile = unchanged
+    torch.nn.Module.compile = lambda self, *arguments, **options: None
+
+
+def install_compilation(places: Places, properties: SimpleNamespace, *, count: int) -> None:
+    """Let Inductor compile for ``count`` GPUs with such properties in this process."""
+    _describe_device(properties, count)
+    config.compile_threads = 1
+    # Code must be made in this process: it has marks of its own.
+    config.force_disable_caches = True
+    config.triton.autotune_at_compile_time = False
+    # Kernels are compiled for their PTX, and never loaded.
+    config.use_static_triton_launcher = False
+    torch._functorch.config.graphsafe_rng_functionalization = False
+    _allocate_fake()
+    _fold_on_host()
+    _decide_without_timing()
+    _mark_origins(places)
+
+
+def _describe_device(properties: SimpleNamespace, count: int) -> None:
+    interface: Any = device_interface.CudaInterface
+    functions: dict[str, Callable[..., Any]] = {
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "device_count": lambda: count,
+        "synchronize": lambda device=None: None,
+        "get_device_properties": lambda device=None: properties,
+        "memory_allocated": lambda device=None: 0,
+        "is_bf16_supported": lambda including_emulation=False: True,
+        "exchange_device": lambda device: 0,
+        "maybe_exchange_device": lambda device: 0,
+        "get_raw_stream": lambda device: 0,
+        "is_triton_capable": lambda device=None: True,
+        "raise_if_triton_unavailable": lambda device=None: None,
+    }
+    for name, function in functions.items():
+        setattr(interface, name, staticmethod(function))
+    interface.Worker.get_device_properties = staticmethod(functions["get_device_properties"])
+    interface.Worker.current_device = staticmethod(functions["current_device"])
+    # The first question makes torch register what it knows.
+    device_interface.get_interface_for_device("cpu")
+    device_interface.register_interface_for_device("cuda", interface)
+    for index in range(count):
+        device_interface.register_interface_for_device(f"cuda:{index}", interface)
+
+
+def _allocate_fake() -> None:
+    """Let generated code make tensors without data, where it would call the allocator."""
+
+    def on(device: str) -> Callable[..., Any]:
+        return lambda size, stride, dtype: torch.empty_strided(
+            size, stride, dtype=dtype, device=device
+        )
+
+    _guards._empty_strided_cuda = on("cuda")
+    _guards._empty_strided_cpu = _guards._empty_strided_cpu_pinned = on("cpu")
+    _guards._reinterpret_tensor = lambda tensor, size, stride, offset=0: torch.as_strided(
+        tensor, size, stride, tensor.storage_offset() + offset
+    )
+    _guards.assert_alignment = lambda *arguments: None
+
+
+class _OnHost(TorchDispatchMode):
+    """Moves operations to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return func(*tree_map(_host, args), **tree_map(_host, kwargs or {}))
+
+
+def _host(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _fold_on_host() -> None:
+    """Let Inductor evaluate constants on the host, which it does on the device."""
+    original = constant_folding.ConstantFolder.run
+
+    def run(folder: Any) -> Any:
+        with _OnHost():
+            return original(folder)
+
+    constant_folding.ConstantFolder.run = run
+
+
+def _decide_without_timing() -> None:
+    """Decide what Inductor would time: libraries' products, and matrices as they are."""
+    pad_mm.get_cached_should_pad = lambda key: False
+    inductor_utils.is_big_gpu = lambda *arguments: True
+    cache: Any = select_algorithm.AlgorithmSelectorCache
+
+    def benchmark(
+        selector: Any, choices: Any, *_arguments: Any, **_options: Any
+    ) -> dict[Any, float]:
+        return {
+            choice: float(index if selector._is_extern(choice) else len(choices) + index)
+            for index, choice in enumerate(choices, 1)
+        }
+
+    cache.benchmark = benchmark
+    cache.make_precompile_fn = lambda selector, *arguments, **options: lambda *more, **other: {}
+    cache.prescreen_choices = staticmethod(lambda choices, *arguments, **options: [])
+
+
+def _mark_origins(places: Places) -> None:
+    """Let generated code say before each kernel which modules and lines it comes from."""
+    marks: list[Place] = []
+
+    def mark(nodes: Iterable[Any], wrapper: Any) -> None:
+        marks.append(_origin(nodes, places))
+        wrapper.writeline(f"torch.{_MARK}({len(marks) - 1})")
+
+    setattr(torch, _MARK, lambda index: places.enter_kernel(marks[index]))
+    _before(triton_codegen.TritonScheduling, mark)
+    original = ir.ExternKernel.codegen_comment
+
+    def of_library(node: Any, wrapper: Any, *arguments: Any, **options: Any) -> None:
+        own = node.get_origin_node()
+        mark(node.get_origins() if own is None else [own], wrapper)
+        original(node, wrapper, *arguments, **options)
+
+    ir.ExternKernel.codegen_comment = of_library
+    _leave_after(output_code.CompiledFxGraph, places)
+
+
+def _before(scheduling: Any, mark: Callable[[Iterable[Any], Any], None]) -> None:
+    original = scheduling.codegen_comment
+
+    def comment(scheduler: Any, schedule: Any, *arguments: Any, **options: Any) -> None:
+        nodes = {
+            origin
+            for node in schedule
+            if isinstance(node, BaseSchedulerNode) and node.node is not None
+            for origin in node.node.get_origins()
+        }
+        mark(nodes, V.graph.wrapper_code)
+        original(scheduler, schedule, *arguments, **options)
+
+    scheduling.codegen_comment = comment
+
+
+def _leave_after(graph_class: Any, places: Places) -> None:
+    original = graph_class.__call__
+
+    def call(graph: Any, inputs: Any) -> Any:
+        try:
+            return original(graph, inputs)
+        finally:
+            places.leave_kernels()
+
+    graph_class.__call__ = call
+
+
+def _origin(nodes: Iterable[Any], places: Places) -> Place:
+    """Return where the operations of a kernel stand: the module that most of them share."""
+    found = [place for node in nodes for place in _place(node, places)]
+    if not found:
+        return Place(phase=FORWARD)
+    counts = Counter(place.scope for place in found)
+    # The longest path is the most exact one; texts decide between equal ones, for equal answers.
+    scope = max(counts, key=lambda scope: (counts[scope], len(scope), scope))
+    phases = {place.phase for place in found}
+    lines = Counter(place.line for place in found if place.scope == scope)
+    return Place(
+        scope=scope,
+        phase=phases.pop() if len(phases) == 1 else FORWARD,
+        line=max(lines, key=lambda line: (lines[line], line)),
+    )
+
+
+def _place(node: Any, places: Places) -> Iterator[Place]:
+    own, of_forward = node.meta.get("nn_module_stack"), node.meta.get("fwd_nn_module_stack")
+    stack = of_forward or own
+    path = list(stack.values())[-1][0] if stack else ""
+    trace = node.meta.get("stack_trace") or ""
+    frames = _FRAME.findall(trace)
+    lines = [line for file, number in frames if (line := places.user_line(file, int(number)))]
+    if not path and not lines:
+        return
+    is_again = getattr(V.graph, "is_backward", False) and bool(own) and not of_forward
+    phase = RECOMPUTE if is_again else OPTIMIZER if "/torch/optim/" in trace else FORWARD
+    yield Place(
+        scope=relative_path(path),
+        phase=phase,
+        line=lines[-1] if lines else "",
+    )
+
+
+def relative_path(path: str) -> str:
+    """Return a module's path in what is compiled, from Dynamo's expression for it.
+
+    ``L['self']._modules['layers'][0].attention`` is ``layers.0.attention``.
+    """
+    dotted = _MEMBER.sub(lambda match: "." + "".join(filter(None, match.groups())), path)
+    names = _ROOT.sub("", path) if dotted == path else dotted
+    names = re.sub(r"^L\.\w+\.?", "", names)
+    return clean_name(names.strip("."))

@@ -1,0 +1,185 @@
+"""Triton kernels: launches are recorded, and the kernels compiled to PTX when all is recorded."""
+
+# torch and Triton are not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+from torch._inductor import async_compile
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime import triton_helpers
+from torch._inductor.runtime.triton_heuristics import get_constexprs
+from triton.backends.compiler import GPUTarget
+
+from hespas.errors import UnsupportedError
+from hespas.program.kernels import Extent
+from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
+from hespas.torch.messages import GpuDescription
+from hespas.torch.tape import Tape
+
+_WARP = 32
+
+
+@dataclass(slots=True)
+class TritonKernels:
+    """The kernels of a step, by their source; each launch goes to the tape."""
+
+    tape: Tape
+    _of_sources: dict[str, _Launcher] = field(default_factory=dict[str, "_Launcher"])
+
+    def install(self, gpu: GpuDescription) -> None:
+        """Let Inductor take its kernels here, and Triton see the GPU."""
+
+        def triton_kernel(_compiler: Any, name: str, source: str, device_str: str = "cuda") -> Any:
+            del device_str
+            return self.kernel(name, source)
+
+        async_compile.AsyncCompile.triton = triton_kernel
+        async_compile.AsyncCompile.cpp_pybinding = _host_kernel
+        triton_helpers.set_driver_to_gpu = lambda: None
+        triton.runtime.driver.set_active(_driver(gpu))
+        triton.knobs.runtime.add_stages_inspection_hook = _without_machine_code
+
+    def kernel(self, name: str, source: str) -> Any:
+        """Return what stands for a kernel of Inductor's; equal sources are one."""
+        if source not in self._of_sources:
+            count = sum(each.name.startswith(name) for each in self._of_sources.values())
+            unique = name if count == 0 else f"{name}_{count}"
+            loaded = getattr(PyCodeCache.load(source), name)
+            self._of_sources[source] = _Launcher(unique, loaded, self.tape)
+        return self._of_sources[source]
+
+    def recorded(self, calls: Sequence[object]) -> tuple[RecordedKernel, ...]:
+        """Compile the kernels that are launched by ``calls``, each with all its configurations."""
+        launched = {call.kernel for call in calls if isinstance(call, KernelCall)}
+        return tuple(each.recorded() for each in self._of_sources.values() if each.name in launched)
+
+
+@dataclass(slots=True)
+class _Launcher:
+    """Stands for an autotuned kernel (``CachingAutotuner``): a launch is recorded."""
+
+    name: str
+    kernel: Any
+    tape: Tape
+
+    def run(self, *arguments: Any, stream: Any = None, **options: Any) -> None:
+        """Record a launch on the current stream."""
+        del stream
+        named = {**dict(zip(self._parameters(), arguments, strict=False)), **options}
+        place = self.tape.place()
+        self.tape.add(
+            KernelCall(
+                kernel=self.name,
+                reads=self.tape.tensors(named[name] for name in named if self._is_read(name)),
+                writes=self.tape.tensors(named[name] for name in named if self._is_written(name)),
+                grids=tuple(self._grid(each, arguments) for each in self._configs()),
+                stream=self.tape.stream,
+                scope=place.scope,
+                phase=place.phase,
+                place=place.line,
+            )
+        )
+
+    def recorded(self) -> RecordedKernel:
+        """Compile the kernel with all its configurations."""
+        return RecordedKernel(
+            name=self.name,
+            configurations=tuple(self._compiled(each) for each in self._configs()),
+        )
+
+    def _configs(self) -> Sequence[Any]:
+        return self.kernel.configs
+
+    def _parameters(self) -> Iterator[str]:
+        constants = get_constexprs(self.kernel.fn)
+        for position, name in enumerate(self.kernel.triton_meta["signature"]):
+            if position not in constants:
+                yield name
+        yield from self.kernel.inductor_meta.get("extra_launcher_args", ())
+
+    def _is_read(self, name: str) -> bool:
+        return not name.startswith("out_ptr")
+
+    def _is_written(self, name: str) -> bool:
+        mutated = self.kernel.inductor_meta.get("mutated_arg_names", ())
+        return name.startswith(("out_ptr", "in_out_ptr", "ws_ptr")) or name in mutated
+
+    def _grid(self, configuration: Any, arguments: Sequence[Any]) -> Extent:
+        x, y, z = self.kernel._interpret_args_grid(arguments, configuration)[1]
+        return int(x), int(y), int(z)
+
+    def _compiled(self, configuration: Any) -> KernelConfiguration:
+        binary = self.kernel._precompile_config(configuration).kernel
+        return KernelConfiguration(
+            ptx=binary.asm["ptx"],
+            threads=_WARP * binary.metadata.num_warps,
+            shared_memory_bytes=binary.metadata.shared,
+        )
+
+
+def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., None]:
+    """Return what stands for a kernel of the host, beside which the device runs."""
+
+    def run(*_arguments: Any) -> None:
+        return
+
+    return run
+
+
+def _without_machine_code(*arguments: Any) -> Any:
+    """Leave out ``ptxas`` (a hook of Triton's): PTX is read, and no GPU runs it."""
+    if not arguments:
+        return "hespas", "hespas"
+    _backend, stages, *_rest = arguments
+    stages["cubin"] = lambda _source, _metadata: b""
+    return None
+
+
+def _driver(gpu: GpuDescription) -> Any:
+    """Return what stands for Triton's driver."""
+    properties = {
+        "max_shared_mem": gpu.shared_memory_per_block_bytes,
+        "multiprocessor_count": gpu.multiprocessors,
+        "max_num_regs": gpu.registers_per_multiprocessor,
+        "warpSize": _WARP,
+    }
+
+    class Driver:
+        """Answers as the driver of one GPU would."""
+
+        class utils:  # noqa: N801 - Triton's name
+            """What is known of the device."""
+
+            @staticmethod
+            def get_device_properties(_device: int) -> dict[str, int]:
+                return properties
+
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", 10 * gpu.major + gpu.minor, _WARP)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_active_torch_device(self) -> Any:
+            return torch.device("cuda", 0)
+
+        def get_device_interface(self) -> Any:
+            return torch.cuda
+
+        def get_current_stream(self, _device: int = 0) -> int:
+            return 0
+
+        def get_benchmarker(self) -> Any:
+            raise UnsupportedError("a Triton kernel wants to be timed, and there is no GPU")
+
+    return Driver()

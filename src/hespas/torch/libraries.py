@@ -1,0 +1,160 @@
+"""What torch's dispatcher chooses on an NVIDIA GPU, where a build without CUDA chooses otherwise.
+
+A CPU build knows neither fused attention nor cuDNN's convolutions, and decomposes operations whose
+CUDA kernels it lacks. The rules are those of ``ATen/native/transformers/cuda/sdp_utils.cpp`` and
+``ATen/native/Convolution.cpp``.
+"""
+
+# torch is not installed where types are checked.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+_aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+_MOST_HEAD = 256
+_ALIGNED_HEAD = 8
+CUDNN_SINCE = (2, 6)
+"""The first torch whose users have cuDNN's attention preferred on Hopper and later."""
+_WITHOUT_CPU_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operations that have a kernel for CUDA and none for CPUs: a CPU build decomposes them."""
+
+
+def install_library_choices(*, torch_version: tuple[int, ...], capability: tuple[int, int]) -> Any:
+    """Let torch choose the kernels of a version built for CUDA, on a GPU of that capability.
+
+    Returns what must be kept: torch forgets the choices with it.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    # TORCH_CUDNN_SDPA: compute capabilities 9.0 and 10.0.
+    prefers_cudnn = torch_version >= CUDNN_SINCE and capability in {(9, 0), (10, 0)}
+
+    def attention(  # noqa: PLR0917 - torch's signature
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        key, value = _as_many_heads(query, key, value, is_asked=enable_gqa)
+        mask = _additive(attn_mask, query)
+        kind = _kind(query, key, value, mask, prefers_cudnn=prefers_cudnn)
+        options = {"scale": scale}
+        match kind:
+            case "cudnn":
+                return _aten._scaled_dot_product_cudnn_attention(
+                    query, key, value, mask, query.requires_grad, dropout_p, is_causal, **options
+                )[0]
+            case "flash":
+                return _flash(query, key, value, dropout_p, is_causal=is_causal, scale=scale)
+            case "efficient":
+                if mask is not None:
+                    mask = mask.expand(*query.shape[:-1], key.shape[-2])
+                return _aten._scaled_dot_product_efficient_attention(
+                    query, key, value, mask, query.requires_grad, dropout_p, is_causal, **options
+                )[0]
+            case _:
+                return _aten._scaled_dot_product_attention_math(
+                    query, key, value, mask, dropout_p, is_causal, **options
+                )[0]
+
+    for key_name in ("AutogradCUDA", "CUDA"):
+        library.impl("scaled_dot_product_attention", attention, key_name)
+    if not torch.backends.cuda.is_built():
+        for name in _WITHOUT_CPU_KERNEL:
+            library.impl(name, _only_fake, "CUDA")
+    _choose_convolutions()
+    return library
+
+
+def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -> str:
+    """Return the kernel of attention: the first that may be used and takes the operands."""
+    enabled = torch.backends.cuda
+    head = query.shape[-1]
+    is_half = query.dtype in _HALF and query.dim() == 4
+    is_square = head <= _MOST_HEAD and key.shape[-1] == value.shape[-1] == head
+    is_empty = 0 in (*query.shape, *key.shape)
+    takes_flash = is_half and is_square and mask is None and not is_empty
+    takes_cudnn = is_half and is_square and head % _ALIGNED_HEAD == 0 and not is_empty
+    if takes_cudnn and prefers_cudnn and enabled.cudnn_sdp_enabled():
+        return "cudnn"
+    if takes_flash and enabled.flash_sdp_enabled():
+        return "flash"
+    if query.dim() == 4 and not is_empty and enabled.mem_efficient_sdp_enabled():
+        return "efficient"
+    if takes_cudnn and enabled.cudnn_sdp_enabled() and not enabled.math_sdp_enabled():
+        return "cudnn"
+    return "math"
+
+
+def _as_many_heads(query: Any, key: Any, value: Any, *, is_asked: bool) -> tuple[Any, Any]:
+    """Return key and value; kernels but FlashAttention and cuDNN want as many heads as queries."""
+    if not is_asked or query.shape[-3] == key.shape[-3]:
+        return key, value
+    if query.dtype in _HALF and query.shape[-1] <= _MOST_HEAD:
+        return key, value
+    count = query.shape[-3] // key.shape[-3]
+    return key.repeat_interleave(count, -3), value.repeat_interleave(count, -3)
+
+
+def _additive(mask: Any, query: Any) -> Any:
+    """Return a mask that is added to the scores."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zero = torch.zeros((), dtype=query.dtype, device=query.device)
+    return torch.where(mask, zero, float("-inf"))
+
+
+def _flash(
+    query: Any, key: Any, value: Any, dropout: float, *, is_causal: bool, scale: float | None
+) -> Any:
+    """Call FlashAttention, with heads padded to a multiple of 8."""
+    head = query.shape[-1]
+    missing = -head % _ALIGNED_HEAD
+    if missing:
+        query, key, value = (functional.pad(each, (0, missing)) for each in (query, key, value))
+    of_head = head**-0.5 if scale is None else scale
+    output = _aten._scaled_dot_product_flash_attention(
+        query, key, value, dropout, is_causal, False, scale=of_head
+    )[0]
+    return output[..., :head] if missing else output
+
+
+def _only_fake(*_arguments: Any, **_options: Any) -> Any:
+    raise RuntimeError("this kernel of CUDA is not in this build of torch")
+
+
+def _choose_convolutions() -> None:
+    """Let convolutions be cuDNN's, which keep channels last."""
+    cudnn = torch._C._ConvBackend.Cudnn
+    original_backend = torch._C._select_conv_backend
+    original_format = torch._C._conv_determine_backend_memory_format
+
+    def backend(operand: Any, *arguments: Any, **options: Any) -> Any:
+        if operand.device.type == "cuda":
+            return cudnn
+        return original_backend(operand, *arguments, **options)
+
+    def memory_format(operand: Any, weight: Any, chosen: Any) -> Any:
+        if chosen != cudnn or operand.dim() not in {4, 5}:
+            return original_format(operand, weight, chosen)
+        last = torch.channels_last if operand.dim() == 4 else torch.channels_last_3d
+        is_last = any(
+            each.is_contiguous(memory_format=last) and not each.is_contiguous()
+            for each in (operand, weight)
+        )
+        return last if is_last else torch.contiguous_format
+
+    torch._C._select_conv_backend = backend
+    torch._C._conv_determine_backend_memory_format = memory_format

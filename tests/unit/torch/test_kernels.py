@@ -1,0 +1,80 @@
+"""Compiled steps: Triton kernels, what they read and write, and their PTX."""
+
+from __future__ import annotations
+
+from torch_steps import (
+    COMPILED,
+    TRAIN,
+    bytes_after,
+    kernel_calls,
+    needs_torch,
+    operations,
+    peak_bytes,
+    record,
+)
+
+pytestmark = needs_torch
+
+
+def test_equal_layers_are_compiled_once() -> None:
+    step = record(COMPILED)
+    forward = [call for call in kernel_calls(step) if call.phase == "forward"]
+    count = len(forward) // 2
+    assert count > 0
+    assert [call.kernel for call in forward[:count]] == [call.kernel for call in forward[count:]]
+    assert {call.scope.split(".")[1] for call in forward[:count]} == {"0"}
+    assert {call.scope.split(".")[1] for call in forward[count:]} == {"1"}
+    assert step.is_compiled
+
+
+def test_products_stay_with_libraries_and_holds_are_those_of_eager_mode() -> None:
+    compiled, eager = record(COMPILED), record(TRAIN)
+    assert len(operations(compiled, "aten::mm")) == len(operations(eager, "aten::mm"))
+    assert bytes_after(compiled) == bytes_after(eager)
+    assert peak_bytes(compiled) <= peak_bytes(eager)
+
+
+def test_a_kernel_has_ptx_for_the_part_and_a_grid_for_each_configuration() -> None:
+    step = record(COMPILED)
+    kernels = {kernel.name: kernel for kernel in step.kernels}
+    for call in kernel_calls(step):
+        kernel = kernels[call.kernel]
+        assert len(call.grids) == len(kernel.configurations)
+        assert all(min(grid) >= 1 for grid in call.grids)
+        for configuration in kernel.configurations:
+            assert ".target sm_90a" in configuration.ptx
+            assert configuration.threads % 32 == 0
+    assert set(kernels) == {call.kernel for call in kernel_calls(step)}
+
+
+def test_a_kernel_says_what_it_reads_and_writes() -> None:
+    step = record(COMPILED)
+    gelu = next(call for call in kernel_calls(step) if "gelu" in call.kernel)
+    assert [tensor.shape for tensor in gelu.reads] == [(512, 1024)]
+    assert [tensor.shape for tensor in gelu.writes] == [(4, 128, 1024)]
+    # 2^19 elements, in blocks of 1024 or 512.
+    assert {grid[0] for grid in gelu.grids} <= {512, 1024}
+
+
+def test_a_step_that_is_compiled_whole_has_its_modules() -> None:
+    step = record(COMPILED, whole=True)
+    forward = [call for call in operations(step, "aten::mm") if call.phase == "forward"]
+    assert [call.scope for call in forward] == [
+        "layers.0.up",
+        "layers.0.down",
+        "layers.1.up",
+        "layers.1.down",
+        "out",
+    ]
+    assert {call.place for call in forward[:4]} == {forward[0].place}
+    assert forward[0].place.startswith("train.py:")
+    assert bytes_after(step) == bytes_after(record(TRAIN))
+
+
+def test_without_compilation_nothing_is_compiled() -> None:
+    eager = record(COMPILED, eager=True)
+    assert not eager.kernels
+    assert not eager.is_compiled
+    assert [call.name for call in operations(eager)] == [
+        call.name for call in operations(record(TRAIN))
+    ]

@@ -1,0 +1,84 @@
+"""Which kernels of libraries torch calls on a part."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_steps import needs_torch, operations, record
+
+pytestmark = needs_torch
+
+_ATTENTION = """
+import torch
+from torch.nn import functional as F
+
+def train():
+    make = lambda heads, dtype: torch.ones(1, heads, 64, 128, device="cuda", dtype=dtype)
+    q, k = make(8, torch.bfloat16).requires_grad_(), make(2, torch.bfloat16)
+    wide = make(8, torch.float32)
+    mask = torch.ones(64, 64, device="cuda", dtype=torch.bool)
+    def step():
+        F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True).sum().backward()
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        F.scaled_dot_product_attention(wide, wide, wide)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            F.scaled_dot_product_attention(q, q, q)
+        F.rms_norm(q, (128,))
+    return step
+"""
+_CUDNN, _FLASH, _EFFICIENT = "cudnn_attention", "flash_attention", "efficient_attention"
+
+
+def _attention(part: str, torch_version: str | None = None) -> list[str]:
+    step = record(_ATTENTION, part=part, torch_version=torch_version)
+    prefix = "aten::_scaled_dot_product_"
+    return [
+        call.name.removeprefix(prefix).removesuffix(".default") for call in operations(step, prefix)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "version", "own", "masked"),
+    [
+        ("H100_80GB", None, _CUDNN, _CUDNN),
+        ("H100_80GB", "2.5", _FLASH, _EFFICIENT),
+        ("A100_SXM_80GB", None, _FLASH, _EFFICIENT),
+    ],
+)
+def test_part_and_version_decide_which_kernel_computes_attention(
+    part: str, version: str | None, own: str, masked: str
+) -> None:
+    expected = [own, f"{own}_backward", masked, _EFFICIENT, _FLASH]
+    assert _attention(part, version) == expected
+
+
+def test_a_norm_is_one_kernel_of_torchs() -> None:
+    assert operations(record(_ATTENTION), "aten::_fused_rms_norm")
+
+
+_CONVOLUTION = """
+import torch
+from torch import nn
+
+def train(last: bool):
+    net = nn.Sequential(nn.Conv2d(8, 16, 3), nn.SiLU(), nn.Conv2d(16, 16, 3)).cuda()
+    x = torch.ones(2, 8, 32, 32, device="cuda")
+    if last:
+        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    return lambda: net(x).sum().backward()
+"""
+
+
+def test_convolutions_keep_channels_last() -> None:
+    for last in (False, True):
+        step = record(_CONVOLUTION, last=last)
+        convolutions = operations(step, "aten::convolution")
+        assert [call.name for call in convolutions] == [
+            "aten::convolution.default",
+            "aten::convolution.default",
+            "aten::convolution_backward.default",
+            "aten::convolution_backward.default",
+        ]
+        strides = {call.outputs[0].strides[1] for call in convolutions}
+        assert (strides == {1}) is last
+        assert operations(step, "aten::silu_backward")
