@@ -30,6 +30,9 @@ _COMMANDS = {
         "kernels": "Show which kernels take longest, and why.",
         "schema": "Print the JSON Schema of what run answers.",
     },
+    "Serve": {
+        "serve": "Predict latencies and throughput of a model under load.",
+    },
     "Compare many": {
         "study": "Compare many configurations, and find the best.",
         "sweep": "Predict a step on several clusters: how it scales.",

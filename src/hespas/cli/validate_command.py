@@ -57,9 +57,9 @@ _METHOD = "measured"
 @flags.plain(
     "--set",
     "table",
-    type=click.Choice(["pytorch"]),
-    help="Published steps of PyTorch by kernels of libraries, in place of JAX's; MEASUREMENTS is "
-    "then a table with the same columns.",
+    type=click.Choice(["pytorch", "serving"]),
+    help="Published steps of PyTorch by kernels of libraries, in place of JAX's, or points of "
+    "engines that serve; MEASUREMENTS is then a table with the same columns.",
 )
 @flags.plain(
     "--group",
@@ -106,6 +106,14 @@ def validate(
     """
     if every and table:
         raise ConfigError("--all and --set are both given", hint="give one")
+    if table == "serving":
+        chosen_too = {"--workload": workload, "--system": system, "--group": group}
+        _refuse(
+            {**chosen_too, "--time-limit": time_limit},
+            "has no effect with --set serving",
+            "drop it",
+        )
+        return _served(measurements)
     if every or table:
         given_too = {"--workload": workload, "--system": system}
         _refuse(
@@ -140,6 +148,18 @@ def validate(
     return Answer(
         text=lambda: validation_text(recomputed, method),
         json=lambda: validation_json(recomputed, method),
+    )
+
+
+def _served(measurements: Path | None) -> Answer:
+    # Steps of training need none of it.
+    from hespas.evidence.validate import serving  # noqa: PLC0415
+
+    points = serving.read_serving_points(measurements or serving.SERVING_TABLE)
+    with stage(Stage.VALIDATE, f"{len(points)} points", total=len(points)) as advance:
+        served = list(serving.served_points(points, advance))
+    return Answer(
+        text=lambda: serving.serving_points_text(served), json=lambda: serving.serving_json(served)
     )
 
 

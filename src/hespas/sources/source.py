@@ -175,7 +175,7 @@ def find_source(
             "a step of MaxText needs a configuration",
             hint=f"write {_MAXTEXT}base.yml, and its settings as {option('set')} KEY=VALUE",
         )
-    raise _unknown(text)
+    raise _unknown(text, options.step)
 
 
 def _may_be_model(path: Path, text: str) -> bool:
@@ -189,9 +189,15 @@ def _may_be_model(path: Path, text: str) -> bool:
     return not path.exists() and not text.startswith(_MAXTEXT)
 
 
-def _unknown(text: str) -> HespasError:
-    from hespas.models.catalogue import names  # noqa: PLC0415 - for this error alone
+def _unknown(text: str, step: str) -> HespasError:
+    from hespas.models.catalogue import find_model, names  # noqa: PLC0415 - for this error alone
 
+    if step and find_model(text) is not None:
+        return ConfigError(
+            f"{text} has no step of {step}",
+            location=text,
+            hint=f"{option(step)} is of language models that hespas models lists",
+        )
     close = nearest(text, names())
     if close:
         return ConfigError(

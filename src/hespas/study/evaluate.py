@@ -58,7 +58,9 @@ def _evaluated(task: Task) -> Outcome:
     try:
         if task.is_checked and (refused := _refusal(task)):
             return Outcome(ending=Ending.REFUSED, reason=refused)
-        report = _report(options_of(task.candidate, task.phase), in_full=task.with_report)
+        report = _report(
+            options_of(task.candidate, task.phase), in_full=task.with_report and task.with_tables
+        )
         return Outcome(
             ending=Ending.DONE,
             figures=_figures(report),

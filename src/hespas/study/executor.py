@@ -32,6 +32,7 @@ class Phase(Enum):
     """
 
     SCREEN = "fused"
+    LIBRARY = "library"
     COMPILE = "compiled"
     EXPORTED = "exported"
     AS_FOUND = "auto"
@@ -54,14 +55,16 @@ class Ending(Enum):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation; ``key`` is made of all that decides its outcome, ``versions`` among it.
 
-    One that ``may_stay`` leaves JAX to the next task of its worker. A worker elsewhere makes the
-    key anew if it ``is_checked``, and refuses the task if its own differs.
+    A report is ``with_tables`` or has figures alone. One that ``may_stay`` leaves JAX to the next
+    task of its worker. A worker elsewhere makes the key anew if it ``is_checked``, and refuses the
+    task if its own differs.
     """
 
     key: str
     candidate: dict[str, object]
     phase: Phase
     with_report: bool = False
+    with_tables: bool = True
     versions: dict[str, str] = {}
     may_stay: bool = False
     is_checked: bool = False

@@ -1,0 +1,267 @@
+"""What serving a load comes to: latencies, rates, and what they are bound by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from hespas.errors import ConfigError, option
+from hespas.serve.load import PICOSECONDS, Requests
+from hespas.serve.simulation import Router, Served, Setup, serve
+from hespas.serve.surface import Surface
+
+_BISECTIONS, _MOST_FACTOR = 8, 16
+_SHARE_OF_GOOD = 0.99
+"""Requests that meet the objectives where a rate counts as served."""
+_OVERLOADED, _BACKLOGGED = 1.0, 2.0
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds over all requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """What limits: iterations that decode, those with prompts, and the queue."""
+
+    decode: str
+    prefill: str
+    queue: str
+
+
+class SurfaceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted steps that iterations are interpolated from: seconds by new tokens."""
+
+    tokens_s: tuple[tuple[int, float], ...]
+    context_s: tuple[tuple[int, float], ...]
+    pair_s: float
+
+
+class StateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a replica at a time."""
+
+    time_s: float
+    replica: int
+    decoding: int
+    waiting: int
+    kv_blocks: int
+
+
+class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A load on replicas of an engine; null is what is not known."""
+
+    model: str
+    engine: str
+    cluster: str
+    devices: int
+    replicas: int
+    requests: int
+    ttft_s: Latency
+    tpot_s: Annotated[Latency | None, Meta(description="null where no request has two tokens")]
+    latency_s: Latency
+    queue_s: Latency
+    duration_s: float
+    output_tokens_per_s: float
+    output_tokens_per_s_per_device: float
+    requests_per_s: float
+    goodput: Annotated[
+        float | None, Meta(description="requests/s that meet all objectives; null without any")
+    ]
+    max_rate: Annotated[
+        float | None,
+        Meta(description="largest rate, in requests/s, that is served (within the objectives)"),
+    ]
+    load: str
+    kv_blocks: int
+    block_tokens: int
+    mean_batch: float
+    preemptions: int
+    iterations: int
+    bound: Bound
+    expected_error: float
+    energy_j_per_output_token: float | None
+    usd_per_million_output_tokens: float | None
+    launch: str
+    steps: SurfaceReport
+    states: list[StateRow]
+    assumptions: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """What a request should meet, in seconds; None is no objective."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    latency_s: float | None = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is an objective."""
+        return any(value is not None for value in (self.ttft_s, self.tpot_s, self.latency_s))
+
+    def met(self, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return which requests meet all objectives."""
+        met = np.ones(len(figures.ttft_s), dtype=bool)
+        pairs = (
+            (self.ttft_s, figures.ttft_s),
+            (self.tpot_s, figures.tpot_s),
+            (self.latency_s, figures.latency_s),
+        )
+        for most_s, values in pairs:
+            if most_s is not None:
+                met &= np.nan_to_num(values) <= most_s
+        return met
+
+
+Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Seconds of each request; of one with a single token ``tpot_s`` is not a number."""
+
+    ttft_s: Seconds
+    tpot_s: Seconds
+    latency_s: Seconds
+    queue_s: Seconds
+    duration_s: float
+
+
+def figures_of(requests: Requests, served: Served) -> Figures:
+    """Return what each request waited for."""
+    arrived, started, first, ended = (
+        np.asarray(times, dtype=np.int64)
+        for times in (served.arrivals_ps, served.started_ps, served.first_ps, served.ended_ps)
+    )
+    more = np.asarray(requests.outputs, dtype=np.int64) - 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        between = np.where(more > 0, (ended - first) / np.maximum(more, 1), np.nan)
+    return Figures(
+        ttft_s=(first - arrived) / PICOSECONDS,
+        tpot_s=between / PICOSECONDS,
+        latency_s=(ended - arrived) / PICOSECONDS,
+        queue_s=(started - arrived) / PICOSECONDS,
+        duration_s=float(ended.max() - arrived.min()) / PICOSECONDS,
+    )
+
+
+def latency(values: Seconds) -> Latency | None:
+    """Return mean and percentiles; None where no value is a number."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    middle, high, highest = (float(value) for value in np.percentile(known, (50, 90, 99)))
+    return Latency(mean=float(known.mean()), p50=middle, p90=high, p99=highest)
+
+
+def largest_rate(
+    requests: Requests,
+    setup: Setup,
+    objectives: Objectives,
+    *,
+    replicas: int,
+    router: Router,
+) -> float | None:
+    """Return the largest rate in 1/s that replicas serve within the objectives.
+
+    Without objectives it is the rate at which they work when all requests are there at once. None
+    for a closed load, and where even single requests miss an objective.
+    """
+    if requests.rate is None:
+        return None
+
+    def served_at(rate: float | None) -> Figures:
+        load = requests.at_once() if rate is None else requests.at_rate(rate)
+        return figures_of(load, serve(load, setup, replicas=replicas, router=router))
+
+    most = len(requests) / served_at(None).duration_s
+    if not objectives.are_given:
+        return most
+
+    def is_met(rate: float) -> bool:
+        return bool(objectives.met(served_at(rate)).mean() >= _SHARE_OF_GOOD)
+
+    # A short load never fills replicas, so that more may be served than what they do at once.
+    low, high = 0.0, most
+    while is_met(high) and high < _MOST_FACTOR * most:
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if is_met(middle):
+            low = middle
+        else:
+            high = middle
+    return low or None
+
+
+def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
+    """Say how a load stands to what replicas serve: stable, backlogged or overloaded."""
+    rate = requests.rate
+    if rate is None or most is None:
+        return "stable"
+    queue_s = figures.queue_s
+    quarter = max(1, len(queue_s) // 4)
+    first, last = float(queue_s[:quarter].mean()), float(queue_s[-quarter:].mean())
+    is_growing = last > _BACKLOGGED * first and last > float(figures.ttft_s.min())
+    if rate > _OVERLOADED * most and is_growing:
+        return "overloaded"
+    return "backlogged" if is_growing else "stable"
+
+
+def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -> Bound:
+    """Return what limits iterations of the mean batch, and what the queue waited for most."""
+    causes = served.causes_ps
+    queue = max(causes, key=lambda cause: causes[cause]) if causes else "nothing"
+    return Bound(
+        decode=_largest(surface.report_near(round(mean_batch), is_prompt=False).bound),
+        prefill=_largest(surface.report_near(prompt, is_prompt=True).bound),
+        queue=queue,
+    )
+
+
+def _largest(shares: msgspec.Struct) -> str:
+    values: Mapping[str, float] = msgspec.to_builtins(shares)
+    return max(values, key=lambda name: values[name] or 0.0).replace("_", " ")
+
+
+def mean_batch(served: Served, figures: Figures) -> float:
+    """Return how many requests decode at a time, in the mean over the run, on all replicas."""
+    first, ended = np.asarray(served.first_ps), np.asarray(served.ended_ps)
+    return float((ended - first).sum()) / PICOSECONDS / figures.duration_s
+
+
+def check_lengths(requests: Requests, longest: int | None) -> None:
+    """Raise `ConfigError` for a request that is longer than the model's context."""
+    if longest is None:
+        return
+    for number, lengths in enumerate(zip(requests.prompts, requests.outputs, strict=True), start=1):
+        if sum(lengths) > longest:
+            raise ConfigError(
+                f"request {number} has {lengths[0]} + {lengths[1]} tokens, and the model's context "
+                f"{longest}",
+                hint=f"give a shorter {option('isl')} or {option('osl')}",
+            )
+
+
+def states(served: Served) -> list[StateRow]:
+    """Return the states of replicas over time."""
+    return [
+        StateRow(
+            time_s=sample.time_ps / PICOSECONDS,
+            replica=sample.replica,
+            decoding=sample.decoding,
+            waiting=sample.waiting,
+            kv_blocks=sample.blocks,
+        )
+        for sample in served.samples
+    ]

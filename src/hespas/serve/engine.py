@@ -1,0 +1,174 @@
+"""Engines: how each fills an iteration, and what it keeps of memory for keys and values.
+
+Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
+vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and
+managers/scheduler.py; TensorRT-LLM, llm_args.py (SchedulerConfig, KvCacheConfig, max_batch_size
+2048 and max_num_tokens 8192).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import entry_points
+
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+
+_LARGE_BYTES = 70 * 2**30
+"""vLLM's defaults are those of large parts from so much memory on, but on A100."""
+_A100 = "A100"
+
+
+class Reserve(Enum):
+    """For how much of a request blocks must be free when it is admitted."""
+
+    PROMPT = "prompt"
+    """The prompt: the last request admitted is preempted where blocks run out, and recomputed."""
+    OUTPUT = "output"
+    """All of it: nothing is ever preempted."""
+
+
+class MemoryRule(Enum):
+    """Of what ``Engine.memory_share`` is a share."""
+
+    OF_ALL = "all"
+    """Of the device's memory, with weights and workspace in it."""
+    WEIGHTS_AND_CACHE = "weights and cache"
+    """Of the device's memory, with the weights in it; the rest is for the workspace."""
+    OF_FREE = "free"
+    """Of what weights and workspace leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How an engine fills iterations.
+
+    An iteration has at most ``token_budget`` tokens of at most ``most_sequences``. One that
+    ``mixes`` has decoding sequences first and prompts with what is left, another either prompts,
+    which go first, or decoding sequences. Prompts are cut into chunks where ``cuts_prompts``.
+    CUDA graphs serve decoding batches of ``graph_sizes``, which others are padded up to. Keys and
+    values stand in blocks of ``block_tokens``. ``host_s`` is what an iteration waits for the host:
+    0 where the engine schedules the next iteration while one runs.
+    """
+
+    name: str
+    token_budget: int
+    most_sequences: int
+    mixes: bool
+    cuts_prompts: bool
+    reserve: Reserve
+    block_tokens: int
+    memory_rule: MemoryRule
+    memory_share: float
+    graph_sizes: tuple[int, ...]
+    host_s: float = 0.0
+    launch: str = ""
+
+    def padded(self, sequences: int) -> int:
+        """Return the size of the CUDA graph that serves a batch; larger ones run without.
+
+        >>> vllm(memory_bytes=80 * 2**30, part="H100").padded(9)
+        16
+        """
+        position = bisect_left(self.graph_sizes, sequences)
+        return self.graph_sizes[position] if position < len(self.graph_sizes) else sequences
+
+    def cache_bytes(self, *, capacity: int, weights: int, workspace: int) -> int:
+        """Return the bytes of a device that keys and values get; 0 where the model does not fit."""
+        match self.memory_rule:
+            case MemoryRule.OF_ALL:
+                left = self.memory_share * capacity - weights - workspace
+            case MemoryRule.WEIGHTS_AND_CACHE:
+                left = self.memory_share * capacity - weights
+            case MemoryRule.OF_FREE:
+                left = self.memory_share * (capacity - weights - workspace)
+        return max(0, int(left))
+
+
+def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
+    most = min(2 * most_sequences, 512, most_tokens)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
+    return tuple(size for size in sizes if size <= most)
+
+
+def vllm(*, memory_bytes: int, part: str) -> Engine:
+    """Return vLLM V1 as ``vllm serve`` starts it on a part."""
+    is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
+    budget, sequences = (8192, 1024) if is_large else (2048, 256)
+    return Engine(
+        name="vllm",
+        token_budget=budget,
+        most_sequences=sequences,
+        mixes=True,
+        cuts_prompts=True,
+        reserve=Reserve.PROMPT,
+        block_tokens=16,
+        memory_rule=MemoryRule.OF_ALL,
+        memory_share=0.92,
+        graph_sizes=_capture_sizes(sequences, budget),
+        launch="vllm serve {model} --tensor-parallel-size {tensor} "
+        "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
+    )
+
+
+def sglang(*, memory_bytes: int, part: str) -> Engine:
+    """Return SGLang on a part."""
+    del part
+    budget = 8192 if memory_bytes >= _LARGE_BYTES else 2048 if memory_bytes < 25 * 10**9 else 4096
+    graphs = 512 if memory_bytes >= _LARGE_BYTES else 128
+    return Engine(
+        name="sglang",
+        token_budget=budget,
+        most_sequences=4096,
+        mixes=False,
+        cuts_prompts=True,
+        reserve=Reserve.PROMPT,
+        block_tokens=1,
+        memory_rule=MemoryRule.WEIGHTS_AND_CACHE,
+        memory_share=0.88,
+        graph_sizes=tuple(size for size in _capture_sizes(graphs, graphs) if size <= graphs),
+        launch="python -m sglang.launch_server --model-path {model} --tp {tensor} "
+        "--chunked-prefill-size {budget}",
+    )
+
+
+def tensorrt_llm(*, memory_bytes: int, part: str) -> Engine:
+    """Return TensorRT-LLM on a part, in the PyTorch flow."""
+    del memory_bytes, part
+    return Engine(
+        name="trtllm",
+        token_budget=8192,
+        most_sequences=2048,
+        mixes=True,
+        cuts_prompts=False,
+        reserve=Reserve.OUTPUT,
+        block_tokens=32,
+        memory_rule=MemoryRule.OF_FREE,
+        memory_share=0.9,
+        graph_sizes=_capture_sizes(64, 128),
+        launch="trtllm-serve {model} --tp_size {tensor} --max_batch_size {sequences} "
+        "--max_num_tokens {budget}",
+    )
+
+
+ENGINES = {"vllm": vllm, "sglang": sglang, "trtllm": tensorrt_llm}
+_ENTRY_POINTS = "hespas.engines"
+
+
+def engine_named(name: str, *, memory_bytes: int, part: str) -> Engine:
+    """Return an engine with the defaults of a part.
+
+    Another package adds one by an entry point of the group ``hespas.engines``: a function of
+    ``memory_bytes`` and ``part`` that returns an `Engine`. Raises `ConfigError` for an unknown one.
+    """
+    added: Mapping[str, object] = {each.name: each for each in entry_points(group=_ENTRY_POINTS)}
+    if name in ENGINES:
+        return ENGINES[name](memory_bytes=memory_bytes, part=part)
+    if name in added:
+        (point,) = entry_points(group=_ENTRY_POINTS, name=name)
+        return point.load()(memory_bytes=memory_bytes, part=part)
+    known = (*ENGINES, *added)
+    raise ConfigError(f"{option('engine')} is {name!r}", hint=suggestion(name, known))

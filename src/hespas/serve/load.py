@@ -1,0 +1,255 @@
+"""Requests: when they arrive and how many tokens each has, drawn with a seed or from a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from hespas.errors import ConfigError, option
+
+PICOSECONDS = 10**12
+_MOST_REQUESTS = 10_000_000
+
+
+class Arrivals(Enum):
+    """How requests of an open load are spaced."""
+
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    """With the coefficient of variation that `Load.burstiness` has: above 1 it is burstier."""
+    UNIFORM = "uniform"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests in the order of their arrival: times in ps, prompt and output lengths in tokens.
+
+    Of a closed load ``concurrency`` are under way at a time: each starts when one before it ends,
+    and its own ``arrivals_ps`` have passed then.
+    """
+
+    arrivals_ps: tuple[int, ...]
+    prompts: tuple[int, ...]
+    outputs: tuple[int, ...]
+    concurrency: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def rate(self) -> float | None:
+        """The mean rate of arrivals in 1/s; None where arrivals are not known or all at once."""
+        if self.concurrency is not None or len(self) < 2:
+            return None
+        span_ps = self.arrivals_ps[-1] - self.arrivals_ps[0]
+        return (len(self) - 1) * PICOSECONDS / span_ps if span_ps else None
+
+    def at_rate(self, rate: float) -> Requests:
+        """Return the same requests with arrivals stretched to another mean rate in 1/s."""
+        own = self.rate
+        if own is None:
+            raise ConfigError("a closed load has no rate to change", hint="give a rate")
+        factor = own / rate
+        arrivals = tuple(round(arrival * factor) for arrival in self.arrivals_ps)
+        return Requests(arrivals_ps=arrivals, prompts=self.prompts, outputs=self.outputs)
+
+    def at_once(self) -> Requests:
+        """Return the same requests, all there from the start."""
+        return Requests(arrivals_ps=(0,) * len(self), prompts=self.prompts, outputs=self.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths in tokens: ``mean``, and how far they spread around it.
+
+    ``spread`` is a share of the mean: lengths are uniform from ``mean (1 - spread)`` to ``mean (1 +
+    spread)``, as benchmarks draw them.
+    """
+
+    mean: int
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mean < 1:
+            raise ConfigError(f"a length is {self.mean} tokens", hint="give 1 or more")
+        if not 0 <= self.spread < 1:
+            raise ConfigError(f"a spread is {self.spread:g}", hint="give 0 or more, less than 1")
+
+    def drawn(self, generator: np.random.Generator, count: int) -> tuple[int, ...]:
+        """Draw lengths."""
+        if not self.spread:
+            return (self.mean,) * count
+        low, high = self.mean * (1 - self.spread), self.mean * (1 + self.spread)
+        drawn = generator.integers(max(1, round(low)), round(high), count, endpoint=True)
+        return tuple(drawn.tolist())
+
+
+def drawn_requests(
+    count: int,
+    *,
+    prompts: Lengths,
+    outputs: Lengths,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    arrivals: Arrivals = Arrivals.POISSON,
+    burstiness: float = 1.0,
+    turnaround_s: float = 0.0,
+    seed: int = 0,
+) -> Requests:
+    """Draw requests of an open load with a ``rate`` in 1/s, or a closed one.
+
+    Of a closed load ``turnaround_s`` is the mean time from the end of a request to the arrival of
+    the next, which is exponential.
+
+    >>> closed = drawn_requests(4, prompts=Lengths(mean=8), outputs=Lengths(mean=2), concurrency=2)
+    >>> closed.prompts, closed.concurrency
+    ((8, 8, 8, 8), 2)
+    """
+    if not 1 <= count <= _MOST_REQUESTS:
+        raise ConfigError(
+            f"{option('requests')} is {count}", hint=f"give 1 to {_MOST_REQUESTS:,} requests"
+        )
+    generator = np.random.Generator(np.random.PCG64(seed))
+    times: tuple[int, ...] = (0,) * count
+    if turnaround_s:
+        drawn = generator.exponential(turnaround_s * PICOSECONDS, count)
+        times = tuple(np.rint(drawn).astype(np.int64).tolist())
+    if rate is not None:
+        times = _arrivals(generator, count, rate, arrivals, burstiness)
+    return Requests(
+        arrivals_ps=times,
+        prompts=prompts.drawn(generator, count),
+        outputs=outputs.drawn(generator, count),
+        concurrency=concurrency,
+    )
+
+
+def _arrivals(
+    generator: np.random.Generator, count: int, rate: float, kind: Arrivals, variation: float
+) -> tuple[int, ...]:
+    mean_ps = PICOSECONDS / rate
+    match kind:
+        case Arrivals.POISSON:
+            gaps = generator.exponential(mean_ps, count)
+        case Arrivals.GAMMA:
+            shape = 1 / variation**2
+            gaps = generator.gamma(shape, mean_ps / shape, count)
+        case Arrivals.UNIFORM:
+            gaps = np.full(count, mean_ps)
+    gaps[0] = 0
+    return tuple(np.rint(np.cumsum(gaps)).astype(np.int64).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A line of a load file: a time in s, and lengths in tokens."""
+
+    time_s: float
+    prompt: int
+    output: int
+
+
+def read_requests(path: Path, *, most: int | None = None) -> Requests:
+    """Read a load file: Azure's columns (.csv) or Mooncake's lines (.jsonl).
+
+    A .csv has ``TIMESTAMP`` (a date or seconds), ``ContextTokens`` and ``GeneratedTokens``; a line
+    of .jsonl has ``timestamp`` in ms, ``input_length`` and ``output_length``. Of them at most the
+    first ``most`` are read. Raises `ConfigError` with the line of what doesn't fit.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", location=str(path)) from error
+    reader: Callable[[str, str], Iterator[_Row]]
+    reader = _mooncake if path.suffix == ".jsonl" else _azure
+    return _gathered(reader(text, str(path)), str(path), most)
+
+
+def _gathered(rows: Iterable[_Row], location: str, most: int | None) -> Requests:
+    arrivals: list[int] = []
+    prompts: list[int] = []
+    outputs: list[int] = []
+    start_s: float | None = None
+    before_s = 0.0
+    for number, row in enumerate(rows, start=1):
+        if most is not None and len(prompts) == most:
+            break
+        where = f"{location}, request {number}"
+        start_s = row.time_s if start_s is None else start_s
+        if row.time_s < before_s or row.time_s < 0:
+            raise ConfigError(
+                f"arrives at {row.time_s:g} s, before the request above it",
+                location=where,
+                hint="sort the file by time",
+            )
+        before_s = row.time_s
+        if row.prompt < 1 or row.output < 1:
+            raise ConfigError(
+                f"has {row.prompt} tokens of prompt and {row.output} of output",
+                location=where,
+                hint="give 1 or more of both",
+            )
+        arrivals.append(round((row.time_s - start_s) * PICOSECONDS))
+        prompts.append(row.prompt)
+        outputs.append(row.output)
+    if not prompts:
+        raise ConfigError("holds no requests", location=location)
+    return Requests(arrivals_ps=tuple(arrivals), prompts=tuple(prompts), outputs=tuple(outputs))
+
+
+def _azure(text: str, location: str) -> Iterator[_Row]:
+    reader = csv.DictReader(io.StringIO(text))
+    columns = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
+    missing = sorted(columns - set(reader.fieldnames or ()))
+    if missing:
+        raise ConfigError(
+            f"has no column {', '.join(missing)}",
+            location=location,
+            hint="give a .csv with TIMESTAMP, ContextTokens and GeneratedTokens, or a .jsonl",
+        )
+    for number, row in enumerate(reader, start=2):
+        try:
+            yield _Row(
+                time_s=_seconds(row["TIMESTAMP"]),
+                prompt=int(row["ContextTokens"]),
+                output=int(row["GeneratedTokens"]),
+            )
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{error}", location=f"{location}, line {number}") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        # Azure's have seven digits of a second, of which a date holds six.
+        whole, _, fraction = text.partition(".")
+        date = datetime.fromisoformat(whole)
+        return date.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+class _MooncakeLine(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+
+
+def _mooncake(text: str, location: str) -> Iterator[_Row]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            given = msgspec.json.decode(line, type=_MooncakeLine)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{error}", location=f"{location}, line {number}") from error
+        yield _Row(
+            time_s=given.timestamp / 1e3, prompt=given.input_length, output=given.output_length
+        )

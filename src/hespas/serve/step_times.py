@@ -1,0 +1,64 @@
+"""The time of an engine's iteration, by what it computes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hespas.serve.load import PICOSECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """An iteration takes what its tokens take, and what each attends to.
+
+    ``tokens_s`` has the seconds of iterations of so many new tokens, ascending, without what they
+    attend to; ``context_s`` the seconds for each token of context that a batch of so many decoding
+    sequences attends to; ``pair_s`` those for each pair of a token of a prompt and one that it
+    attends to. Between sizes all is linear, as it goes on beyond the last.
+    """
+
+    tokens_s: tuple[tuple[int, float], ...]
+    context_s: tuple[tuple[int, float], ...]
+    pair_s: float = 0.0
+
+    def of_tokens(self, tokens: int) -> int:
+        """Return the ps of an iteration of so many tokens, without attention."""
+        return round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
+
+    def of_context(self, sequences: int) -> int:
+        """Return the ps for each token of context of a batch of so many sequences."""
+        return round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
+
+    @cached_property
+    def of_pair(self) -> float:
+        """The ps for each pair of a token of a prompt and one that it attends to."""
+        return max(0.0, self.pair_s) * PICOSECONDS
+
+    @property
+    def left_out_error(self) -> float:
+        """How far a size is off that its neighbours would stand for, at most; 0 for two sizes.
+
+        The first and the last have a neighbour on one side alone, and are not left out.
+        """
+        errors = [
+            abs(interpolated(self.tokens_s[:at] + self.tokens_s[at + 1 :], size) / value - 1)
+            for at, (size, value) in enumerate(self.tokens_s)
+            if 0 < at < len(self.tokens_s) - 1
+        ]
+        return max(errors, default=0.0)
+
+
+def interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
+    """Return the value at a size, linear between points; below the first it is the first's.
+
+    >>> interpolated([(1, 2.0), (3, 4.0)], 2), interpolated([(1, 2.0), (3, 4.0)], 5)
+    (3.0, 6.0)
+    """
+    if len(points) == 1 or size <= points[0][0]:
+        return points[0][1]
+    upper = min(bisect_right(points, size, key=lambda point: point[0]), len(points) - 1)
+    (low, below), (high, above) = points[upper - 1], points[upper]
+    return below + (above - below) * (size - low) / (high - low)

@@ -1,0 +1,247 @@
+"""Predict the time of an engine's iterations: steps of prefill and decode at designed sizes.
+
+Between them `StepTimes` is linear along physical axes. What a sequence attends to is taken from two
+contexts of one batch, and what a prompt attends to from two ways to cut the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from hespas.base.cache import ContentCache, installed_state
+from hespas.base.files import cache_home
+from hespas.errors import CacheError, ConfigError
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.workload import source_of
+from hespas.serve.step_times import StepTimes
+from hespas.sources.source import ModelSource
+from hespas.study.entry import entry_of
+from hespas.study.executor import Ending, ExecutorOptions, Phase, Task, executor_of
+from hespas.study.keys import CLUSTER, WORKLOAD, Scalar
+from hespas.study.space import Candidate
+
+SHORT, LONG = 512, 4096
+"""Contexts of decoding sequences."""
+DECODED, ATTENDED = (1, 8, 64, 256), (1, 64, 256)
+"""Batches of decoding sequences; those of the latter with both contexts."""
+PROMPTS = (1024, 4096, 8192)
+"""Tokens of a prompt."""
+_CUT = 8
+"""In as many prompts the longest is cut, to tell products from attention."""
+_MARK = b"hespas serving steps 1\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What is served on one replica, as a study's candidate says it.
+
+    ``cluster`` is of the devices of one replica.
+    """
+
+    name: str
+    cluster: str
+    mesh: tuple[tuple[str, int], ...]
+    settings: Mapping[str, Scalar]
+    values: Mapping[str, Scalar]
+
+    def candidate(self, size: Size) -> Candidate:
+        """Return the prediction of one size."""
+        shape: dict[str, Scalar] = {"batch": size.batch}
+        settings = dict(self.settings)
+        if size.is_prompt:
+            shape |= {"prefill": True, "sequence": size.tokens}
+        else:
+            shape |= {"decode": True}
+            settings["context"] = size.tokens
+        return Candidate(
+            values={WORKLOAD: self.name, CLUSTER: self.cluster, **self.values, **shape},
+            settings=settings,
+            mesh=self.mesh,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A step: ``batch`` prompts of ``tokens``, or sequences that decode with a context of them."""
+
+    batch: int
+    tokens: int
+    is_prompt: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a token and one that it attends to prompts have."""
+        return self.batch * self.tokens * (self.tokens + 1) // 2
+
+
+def sizes(*, longest: int | None = None) -> tuple[Size, ...]:
+    """Return the steps that are predicted; contexts stay below the model's ``longest``."""
+    short, long = (min(tokens, longest or tokens) for tokens in (SHORT, LONG))
+    prompts = sorted({min(tokens, longest or tokens) for tokens in PROMPTS})
+    decoded = [Size(batch=batch, tokens=short) for batch in DECODED]
+    attended = [Size(batch=batch, tokens=long) for batch in ATTENDED]
+    whole = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
+    cut = Size(batch=_CUT, tokens=prompts[-1] // _CUT, is_prompt=True)
+    return (*decoded, *attended, *whole, cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surface:
+    """Step times of one replica, and what its devices hold, in bytes of one device.
+
+    ``workspace_bytes`` are those of the largest step beside weights and cache. ``power_w`` is that
+    of a device by new tokens; None where it is not known. ``reports`` are the predicted steps.
+    """
+
+    times: StepTimes
+    weights_bytes: int
+    workspace_bytes: int
+    kv_bytes_per_token: float
+    capacity_bytes: int | None
+    parts: int
+    power_w: tuple[tuple[int, float], ...] | None
+    reports: Mapping[Size, RunReport]
+
+    def report_near(self, size: int, *, is_prompt: bool) -> RunReport:
+        """Return the predicted step whose batch, or prompt, is nearest to a size."""
+        near = [each for each in self.reports if each.is_prompt == is_prompt]
+        if is_prompt:
+            return self.reports[min(near, key=lambda each: abs(each.batch * each.tokens - size))]
+        return self.reports[min(near, key=lambda each: abs(each.batch - size))]
+
+
+def surface_of(
+    model: ServedModel, *, fidelity: Phase, executor: ExecutorOptions, longest: int | None = None
+) -> Surface:
+    """Predict the steps of a model and return their surface; cached ones are read.
+
+    Raises `ConfigError` with the reason where one of them can't be predicted.
+    """
+    designed = sizes(longest=longest)
+    parts = _parts(model, designed[0])
+    reports = dict(zip(designed, _reports(model, designed, fidelity, executor), strict=True))
+    return surface(reports, parts=parts)
+
+
+def surface(reports: Mapping[Size, RunReport], *, parts: int) -> Surface:
+    """Return the surface through predicted steps of the sizes that `sizes` returns."""
+    decoded = [size for size in reports if not size.is_prompt]
+    prompts = [size for size in reports if size.is_prompt]
+    short = min(size.tokens for size in decoded)
+    context_s: list[tuple[int, float]] = []
+    for long in (size for size in decoded if size.tokens > short):
+        base = Size(batch=long.batch, tokens=short)
+        longer_s = reports[long].step_time_s - reports[base].step_time_s
+        attended = (long.tokens - short) * long.batch
+        context_s.append((long.batch, max(0.0, longer_s / attended)))
+    cut = next(size for size in prompts if size.batch > 1)
+    whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
+    pair_s = (reports[whole].step_time_s - reports[cut].step_time_s) / (whole.pairs - cut.pairs)
+    pair_s = max(0.0, pair_s)
+    times = StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=pair_s)
+    tokens_s = [
+        (
+            size.batch,
+            reports[size].step_time_s - times.of_context(size.batch) / 1e12 * size.batch * short,
+        )
+        for size in decoded
+        if size.tokens == short
+    ]
+    tokens_s += [
+        (size.tokens, reports[size].step_time_s - pair_s * size.pairs)
+        for size in prompts
+        if size.batch == 1
+    ]
+    kv_bytes, weights, workspace = _memory(reports)
+    power_w = [
+        (size.batch * (size.tokens if size.is_prompt else 1), energy_j / report.step_time_s)
+        for size, report in reports.items()
+        if (energy_j := report.energy_j) is not None
+    ]
+    return Surface(
+        times=StepTimes(tokens_s=tuple(tokens_s), context_s=tuple(context_s), pair_s=pair_s),
+        weights_bytes=weights,
+        workspace_bytes=workspace,
+        kv_bytes_per_token=kv_bytes,
+        capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
+        parts=parts,
+        power_w=tuple(sorted(dict(power_w).items())) or None,
+        reports=reports,
+    )
+
+
+def _memory(reports: Mapping[Size, RunReport]) -> tuple[float, int, int]:
+    """Return bytes of a token's keys and values, of weights, and of the largest workspace."""
+    decoded = [size for size in reports if not size.is_prompt]
+    short = min(size.tokens for size in decoded)
+    long = max(decoded, key=lambda size: (size.tokens, size.batch))
+    base = Size(batch=long.batch, tokens=short)
+    longer = reports[long].peak_memory_bytes - reports[base].peak_memory_bytes
+    kv_bytes = longer / ((long.tokens - short) * long.batch)
+
+    def without_cache(size: Size) -> int:
+        return reports[size].peak_memory_bytes - round(kv_bytes * size.batch * size.tokens)
+
+    weights = min(without_cache(size) for size in reports)
+    workspace = max(without_cache(size) for size in reports) - weights
+    return kv_bytes, weights, workspace
+
+
+def _parts(model: ServedModel, size: Size) -> int:
+    """Return over how many data-parallel parts of its mesh a replica divides a batch."""
+    candidate = model.candidate(size)
+    source = source_of(candidate.options(), candidate.system)
+    if not isinstance(source, ModelSource):
+        raise ConfigError(
+            "only models can be served", location=model.name, hint="hespas models lists them"
+        )
+    return source.settings.parts
+
+
+def _reports(
+    model: ServedModel, designed: Sequence[Size], phase: Phase, executor: ExecutorOptions
+) -> list[RunReport]:
+    """Return the reports of steps in their order: read from the cache, or predicted."""
+    cache = ContentCache(
+        directory=cache_home() / "serving", suffix=".step", mark=_MARK, what="serving steps"
+    )
+    tasks = [_task(model.candidate(size), phase, number) for number, size in enumerate(designed)]
+    reports: dict[str, RunReport] = {}
+    for task in tasks:
+        with suppress(CacheError, msgspec.DecodeError):
+            content = cache.read(task.key)
+            if content is not None:
+                reports[task.key] = msgspec.json.decode(content, type=RunReport)
+    missing = [task for task in tasks if task.key not in reports]
+    if missing:
+        for key, content in _predicted(missing, executor):
+            reports[key] = msgspec.json.decode(content, type=RunReport)
+            with suppress(CacheError):
+                cache.write(key, content)
+    return [reports[task.key] for task in tasks]
+
+
+def _task(candidate: Candidate, phase: Phase, number: int) -> Task:
+    entry = entry_of(number, candidate)
+    key = sha256(f"{entry.key(phase)} {installed_state()}".encode()).hexdigest()
+    return Task(
+        key=key,
+        candidate=candidate.to_dict(),
+        phase=phase,
+        with_report=True,
+        with_tables=False,
+        may_stay=True,
+    )
+
+
+def _predicted(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str, bytes]]:
+    with executor_of(options) as executor:
+        for task, outcome in executor.outcomes(tasks):
+            if outcome.ending is not Ending.DONE:
+                raise ConfigError(outcome.reason, location=str(task.candidate[WORKLOAD]))
+            yield task.key, outcome.report.encode()

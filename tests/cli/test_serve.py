@@ -1,0 +1,92 @@
+"""``hespas serve`` as a user calls it: its keys, laws of its figures, typical mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+Call = Callable[..., CompletedProcess[str]]
+CONFIGURATION = Path(__file__).parents[2] / "src/hespas/configs/models/Qwen/Qwen3-0.6B.json"
+ON = ("--cluster", "4xH100_80GB", "--mesh", "tp=2")
+SERVED = ("hespas", "serve", "Qwen/Qwen3-0.6B", *ON)
+LOAD = ("--rate", "50", "--isl", "256", "--osl", "32", "--requests", "200")
+KEYS = {
+    *("ttft_s", "tpot_s", "latency_s", "output_tokens_per_s", "output_tokens_per_s_per_device"),
+    *("goodput", "max_rate", "kv_blocks", "bound", "expected_error", "assumptions"),
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """A directory with the configuration of a small model."""
+    given = json.loads(CONFIGURATION.read_bytes())
+    given |= {"num_hidden_layers": 2, "hidden_size": 256, "vocab_size": 4096}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(given))
+    return str(tmp_path / "model")
+
+
+def test_a_load_is_served(call: Call, small: str, tmp_path: Path) -> None:
+    def answered(*arguments: str) -> dict[str, Any]:
+        done = call("hespas", "serve", small, *ON, *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    answer = answered(*LOAD, "--slo", "ttft=1s,tpot=50ms")
+    assert answer.keys() >= KEYS
+    assert (answer["replicas"], answer["devices"], answer["requests"]) == (2, 4, 200)
+    for name in ("ttft_s", "tpot_s", "latency_s"):
+        values = answer[name]
+        assert 0 < values["p50"] <= values["p90"] <= values["p99"]
+    assert answer["ttft_s"]["mean"] < answer["latency_s"]["mean"]
+    assert answer["goodput"] == pytest.approx(answer["requests_per_s"])
+    assert answer["load"] == "stable"
+    assert answer["output_tokens_per_s"] == pytest.approx(32 * answer["requests_per_s"])
+    assert answered(*LOAD, "--slo", "ttft=1s,tpot=50ms") == answer
+
+    slow = answered(*LOAD, "--host-time", "5ms")
+    assert slow["tpot_s"]["p50"] == pytest.approx(answer["tpot_s"]["p50"] + 5e-3, rel=0.2)
+    one = answered(*LOAD, "--replicas", "1")
+    assert one["devices"] == 2
+    assert one["latency_s"]["mean"] >= answer["latency_s"]["mean"]
+    for engine in ("sglang", "trtllm"):
+        assert answered(*LOAD, "--engine", engine)["engine"] == engine
+
+    file = tmp_path / "load.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,5\n1,200,6\n")
+    done = call("hespas", "serve", small, *ON, "--load", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "2 requests on 4xH100_80GB" in done.stdout
+    assert f"vllm serve {small} --tensor-parallel-size 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*SERVED,), "no load is given"),
+        ((*SERVED, *LOAD, "--concurrency", "3"), "--rate"),
+        ((*SERVED, *LOAD, "--requests", "0"), "--requests is 0"),
+        ((*SERVED, *LOAD, "--engine", "vlm"), "did you mean 'vllm'"),
+        ((*SERVED, *LOAD, "--replicas", "3"), "do not fit"),
+        ((*SERVED, *LOAD, "--slo", "tptot=1ms"), "did you mean 'tpot'"),
+        ((*SERVED, "--rate", "-1"), "--rate"),
+        (("hespas", "serve", "Qwen/Qwen3-0.6B", *LOAD), "no cluster is given"),
+        (("hespas", "serve", "Qwen/Qwen3-0.6B", "--cluster", "H100_80GB", *LOAD), "8xH100_80GB"),
+        (("hespas", "serve", "llama3-100m", *SERVED[3:], *LOAD), "has no step of decode"),
+        (("hespas", "serve", "Qwen/Qwen3-8", "--cluster", "8xH100_80GB", *LOAD), "did you mean"),
+        (
+            (*SERVED, *LOAD[:2], "--isl", "40000", "--osl", "1000"),
+            "the model's context 40960",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(call: Call, arguments: tuple[str, ...], message: str) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,100 @@
+"""Figures of a served load: percentiles, goodput, the largest rate and the word for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.serve.answer import (
+    Objectives,
+    check_lengths,
+    figures_of,
+    largest_rate,
+    latency,
+    load_word,
+    mean_batch,
+)
+from hespas.serve.engine import vllm
+from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
+from hespas.serve.simulation import Router, Setup, serve
+from hespas.serve.step_times import StepTimes
+
+TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
+SETUP = Setup(engine=vllm(memory_bytes=80 * 2**30, part="H100"), times=TIMES, blocks=50_000)
+NO_OBJECTIVES = Objectives()
+
+
+def _load(rate: float, count: int = 300) -> Requests:
+    return drawn_requests(count, prompts=Lengths(mean=512), outputs=Lengths(mean=64), rate=rate)
+
+
+def _most(objectives: Objectives, replicas: int = 1) -> float | None:
+    return largest_rate(
+        _load(10.0), SETUP, objectives, replicas=replicas, router=Router.ROUND_ROBIN
+    )
+
+
+def test_percentiles_are_in_order_and_no_number_is_left_out() -> None:
+    values = latency(np.array([3.0, 1.0, np.nan, 2.0]))
+    assert values is not None
+    assert (values.mean, values.p50) == (2.0, 2.0)
+    assert values.p50 <= values.p90 <= values.p99 <= 3.0
+    assert latency(np.array([np.nan])) is None
+
+
+def test_a_single_request_takes_what_its_iterations_take() -> None:
+    requests = Requests(arrivals_ps=(7,), prompts=(1000,), outputs=(3,))
+    served = serve(requests, SETUP)
+    figures = figures_of(requests, served)
+    prompt_s = TIMES.of_tokens(1000) / PICOSECONDS
+    assert figures.ttft_s[0] == pytest.approx(prompt_s)
+    step_s = TIMES.of_tokens(1) / PICOSECONDS
+    assert figures.tpot_s[0] == pytest.approx(step_s + 1000.5 * 1e-8, rel=1e-6)
+    assert figures.latency_s[0] == pytest.approx(prompt_s + 2 * figures.tpot_s[0])
+    assert figures.queue_s[0] == 0
+    assert mean_batch(served, figures) == pytest.approx(
+        2 * figures.tpot_s[0] / figures.latency_s[0]
+    )
+
+
+def test_requests_of_one_token_have_no_time_between_tokens() -> None:
+    requests = Requests(arrivals_ps=(0,), prompts=(10,), outputs=(1,))
+    assert latency(figures_of(requests, serve(requests, SETUP)).tpot_s) is None
+
+
+def test_the_largest_rate_meets_the_objectives_and_a_larger_one_does_not() -> None:
+    objectives = Objectives(ttft_s=0.1)
+    most = _most(objectives)
+    assert most is not None
+    for factor, is_met in ((0.9, True), (1.3, False)):
+        load = _load(10.0).at_rate(most * factor)
+        met = objectives.met(figures_of(load, serve(load, SETUP)))
+        assert bool(met.mean() >= 0.99) is is_met
+
+
+def test_stricter_objectives_and_fewer_replicas_never_serve_more() -> None:
+    rates = [_most(Objectives(tpot_s=limit)) or 0.0 for limit in (9e-3, 12e-3, 20e-3)]
+    assert rates == sorted(rates)
+    for objectives in (NO_OBJECTIVES, Objectives(ttft_s=0.5)):
+        by_replicas = [_most(objectives, replicas) or 0.0 for replicas in (1, 2, 4)]
+        assert by_replicas == sorted(by_replicas)
+
+
+def test_objectives_that_nothing_meets_have_no_rate() -> None:
+    assert _most(Objectives(ttft_s=1e-3)) is None
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.3, "stable"), (4.0, "overloaded")])
+def test_a_load_has_a_word(share: float, word: str) -> None:
+    most = _most(NO_OBJECTIVES)
+    assert most is not None
+    load = _load(10.0).at_rate(most * share)
+    assert load_word(load, figures_of(load, serve(load, SETUP)), most) == word
+
+
+def test_a_request_beyond_the_context_is_refused() -> None:
+    requests = Requests(arrivals_ps=(0, 0), prompts=(10, 90), outputs=(10, 11))
+    check_lengths(requests, 101)
+    with pytest.raises(ConfigError, match=r"request 2 has 90 \+ 11 tokens"):
+        check_lengths(requests, 100)

@@ -1,0 +1,70 @@
+"""Options of serving are refused where they have no effect or mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.serve.answer import Objectives
+from hespas.serve.engine import engine_named
+from hespas.serve.load import Arrivals
+from hespas.serve.options import EngineOptions, LoadOptions, ServeOptions, parse_objectives
+
+
+def test_objectives_are_read() -> None:
+    assert parse_objectives("ttft=500ms,tpot=40ms,latency=3s") == Objectives(
+        ttft_s=0.5, tpot_s=0.04, latency_s=3.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tptot=1ms", "did you mean 'tpot'"),
+        ("ttft", "write ttft=500ms,tpot=40ms"),
+        ("ttft=0ms", "more than 0"),
+        ("ttft=1ms,ttft=2ms", "given twice"),
+        ("ttft=5kg", "5kg"),
+    ],
+)
+def test_objectives_that_mean_nothing_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_objectives(text)
+    assert message in str(caught.value)
+
+
+def test_a_load_is_needed() -> None:
+    with pytest.raises(ConfigError, match="no load is given"):
+        LoadOptions().made()
+
+
+def test_a_closed_load_has_ten_requests_of_each_concurrent_one() -> None:
+    assert len(LoadOptions(concurrency=300).made()) == 3000
+    assert len(LoadOptions(concurrency=3, requests=7).made()) == 7
+
+
+def test_what_has_no_effect_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no effect"):
+        LoadOptions(concurrency=3, arrivals=Arrivals.GAMMA)
+    with pytest.raises(ConfigError, match="no effect on poisson"):
+        LoadOptions(rate=3.0, burstiness=2.0)
+    with pytest.raises(ConfigError, match="rate"):
+        LoadOptions(rate=3.0, concurrency=2)
+
+
+@pytest.mark.parametrize("share", [1.5, -0.1])
+def test_a_share_of_memory_is_a_share(share: float) -> None:
+    with pytest.raises(ConfigError, match="memory_share"):
+        EngineOptions(memory_share=share)
+
+
+def test_options_change_the_engine() -> None:
+    engine = engine_named("vllm", memory_bytes=80 * 2**30, part="H100")
+    changed = EngineOptions(max_sequences=7, host_time_s=2e-3).changed(engine)
+    assert (changed.most_sequences, changed.host_s) == (7, 2e-3)
+    assert changed.token_budget == engine.token_budget
+
+
+def test_a_cluster_is_needed() -> None:
+    with pytest.raises(ConfigError, match="no cluster is given"):
+        ServeOptions(model_name="llama3-8b")

@@ -1,0 +1,94 @@
+"""The surface finds what each part of a predicted step takes, and goes through the steps."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hespas.prediction.figures.schema import RunReport
+from hespas.serve.surface import LONG, SHORT, ServedModel, Size, Surface, sizes, surface
+from step_reports import EMPTY_RESULT
+
+BASE_S, OF_TOKEN_S, OF_CONTEXT_S, OF_PAIR_S = 5e-3, 2e-5, 1e-8, 4e-10
+WEIGHTS, OF_ROW, KV = 10_000_000, 1000, 256
+
+
+def _report(size: Size) -> RunReport:
+    tokens = size.batch * (size.tokens if size.is_prompt else 1)
+    attended_s = OF_PAIR_S * size.pairs if size.is_prompt else 0.0
+    if not size.is_prompt:
+        attended_s = OF_CONTEXT_S * size.batch * size.tokens
+    made = {
+        "compute_s": BASE_S,
+        "exposed_communication_s": 0.0,
+        "step_time_s": BASE_S + OF_TOKEN_S * tokens + attended_s,
+        "peak_memory_bytes": WEIGHTS + OF_ROW * tokens + KV * size.batch * size.tokens,
+        "memory_capacity_bytes": 80_000_000,
+        "energy_j": 3.0,
+    }
+    empty = {**EMPTY_RESULT, "schema_version": 1, "memory_capacity_bytes": None}
+    return msgspec.convert({**empty, **made}, RunReport, strict=False)
+
+
+@pytest.fixture(scope="module")
+def exact() -> Surface:
+    return surface({size: _report(size) for size in sizes()}, parts=1)
+
+
+def test_the_parts_of_a_linear_engine_are_found_exactly(exact: Surface) -> None:
+    assert exact.times.pair_s == pytest.approx(OF_PAIR_S)
+    assert [value for _, value in exact.times.context_s] == pytest.approx([OF_CONTEXT_S] * 3)
+    for tokens, value in exact.times.tokens_s:
+        assert value == pytest.approx(BASE_S + OF_TOKEN_S * tokens, rel=1e-6)
+    assert exact.times.left_out_error == pytest.approx(0, abs=1e-9)
+
+
+def test_memory_is_divided_into_weights_workspace_and_cache(exact: Surface) -> None:
+    assert exact.kv_bytes_per_token == KV
+    assert exact.weights_bytes == WEIGHTS + OF_ROW
+    assert exact.workspace_bytes == OF_ROW * (8192 - 1)
+    assert exact.capacity_bytes == 80_000_000
+
+
+def test_power_is_that_of_the_steps(exact: Surface) -> None:
+    assert exact.power_w is not None
+    assert exact.power_w[0] == (1, pytest.approx(3.0 / exact.reports[sizes()[0]].step_time_s, 0.01))
+
+
+def test_the_nearest_step_says_what_bounds_it(exact: Surface) -> None:
+    assert exact.report_near(60, is_prompt=False) is exact.reports[Size(batch=64, tokens=SHORT)]
+    whole = Size(batch=1, tokens=4096, is_prompt=True)
+    assert exact.report_near(3000, is_prompt=True) is exact.reports[whole]
+
+
+@pytest.mark.parametrize("longest", [None, 2048, 131072])
+def test_no_step_is_longer_than_the_context(longest: int | None) -> None:
+    designed = sizes(longest=longest)
+    assert max(size.tokens for size in designed) <= (longest or 8192)
+    assert {size.tokens for size in designed if not size.is_prompt} == {
+        SHORT,
+        min(LONG, longest or LONG),
+    }
+    cut, whole = designed[-1], designed[-2]
+    assert cut.batch * cut.tokens == whole.tokens
+
+
+def test_a_size_is_a_candidate_of_a_study() -> None:
+    model = ServedModel(
+        name="llama3-8b",
+        cluster="2xH100_80GB",
+        mesh=(("tp", 2),),
+        settings={"weight_dtype": "f8"},
+        values={},
+    )
+    decode = model.candidate(Size(batch=8, tokens=512)).to_dict()
+    assert decode == {
+        "model": "llama3-8b",
+        "cluster": "2xH100_80GB",
+        "batch": 8,
+        "decode": True,
+        "mesh": {"tp": 2},
+        "set": {"weight_dtype": "f8", "context": 512},
+    }
+    prefill = model.candidate(Size(batch=1, tokens=1024, is_prompt=True)).to_dict()
+    assert (prefill["sequence"], prefill["prefill"]) == (1024, True)
