@@ -80,6 +80,8 @@ class Overrides(ModelOverrides, _AnyPrediction, total=False):
     host_bandwidth: float | str | None
     per_datatype_flops: Mapping[str, float] | str | None
     launch_overhead_s: float | str | None
+    host_launch_s: float | str | None
+    cuda_graphs: bool
     power_limit_w: float | str | None
     clocks: str | None
     custom_calls: Mapping[str, CustomCallCost] | None
