@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from hespas.program.attrs import KernelAttrs
 from hespas.program.operations.reduction import only_replaces, updates_of
 from hespas.program.operations.traits import Category, memory_bytes
 from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops, size_of
@@ -45,7 +46,7 @@ def written_elements(op: Op) -> int:
     if op.traits.category is Category.UPDATE:
         return max(map(size_of, updates_of(op)))
     if op.traits.category is not Category.FUSION:
-        return max(map(size_of, op.results), default=0)
+        return _written_of_results(op)
     block = op.regions[0]
     uses = Uses.of_block(block)
     updates = [_update_in_place(root, uses, block) for root in block.operations[-1].operands]
@@ -54,6 +55,14 @@ def written_elements(op: Op) -> int:
         [size_of(root if update is None else updates_of(update)[0]) for root, update in roots],
         default=0,
     )
+
+
+def _written_of_results(op: Op) -> int:
+    """Return the elements of the largest result; of kernels that write parts, of those."""
+    if not isinstance(op.attrs, KernelAttrs):
+        return max(map(size_of, op.results), default=0)
+    sizes = [tensor.element.bits for value in op.results for tensor in tensors(value.type)]
+    return op.attrs.bytes_written * 8 // max(sizes, default=32)
 
 
 def operations_of(op: Op) -> Iterator[Op]:

@@ -20,7 +20,8 @@ Operand = str | int
 """A register (``%r1``), a whole number, or any other text as it stands."""
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
-_COMMENT = re.compile(r"//[^\n]*")
+_COMMENT = re.compile(r"//[^\n]*|^[ \t]*\.loc[ \t][^\n;]*$", re.MULTILINE)
+"""Comments, and what says where the next instruction comes from: it ends with the line."""
 _LABEL = re.compile(r"(\$?[\w$]+):(?!:)\s*(.*)$", re.DOTALL)
 _STATEMENT = re.compile(
     r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w:]*(?:\.[\w:]+)*)(?![\w.:])\s*(.*)$", re.DOTALL

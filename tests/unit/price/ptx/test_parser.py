@@ -68,3 +68,19 @@ def test_a_text_without_a_kernel_is_refused(text: str) -> None:
 def test_what_is_no_statement_is_refused_with_its_place() -> None:
     with pytest.raises(ProgramError, match="here: cannot read"):
         read_kernel(".entry k() {\n 7up %r1;\n}", location="here")
+
+
+def test_an_instruction_behind_a_source_line_is_read() -> None:
+    text = """
+    .visible .entry fill(.param .u64 out) {
+      ld.param.b64 %rd1, [out];
+      .loc 1 60 4                          // step.py:60:4
+      st.global.b32 [%rd1], %r1;
+      .loc\t1 61 4
+      ret;
+    }"""
+    assert [each.opcode for each in read_kernel(text).instructions] == [
+        "ld.param.b64",
+        "st.global.b32",
+        "ret",
+    ]
