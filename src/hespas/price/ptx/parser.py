@@ -194,8 +194,12 @@ def _value(text: str) -> Operand:
 
 
 def address_of(instruction: Instruction) -> tuple[str, int]:
-    """Return the base, if any, and the offset of a memory access."""
-    for source in instruction.sources:
+    """Return the base, if any, and the offset of a memory access.
+
+    Of a copy to shared memory, which ``cp.async`` names first, those of what it reads.
+    """
+    sources = instruction.sources[1:] if instruction.name == "cp" else instruction.sources
+    for source in sources:
         if isinstance(source, str) and source[0] == "[":
             return _address(source)
     return "", 0
@@ -209,6 +213,8 @@ def _address(operand: str) -> tuple[str, int]:
 
 _ENDS = frozenset({"bra", "ret", "exit", "trap"})
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
+_COPIED = ("shared", "global")
+"""How the opcode of a thread's own copy ends, ``cp.async``: bulk copies have other addresses."""
 NOWHERE = -1
 
 
@@ -241,9 +247,16 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_access(instruction: Instruction) -> bool:
     """Return whether an instruction touches global or shared memory."""
+    if instruction.name == "cp":
+        return instruction.parts[-2:] == _COPIED
     if instruction.parts[0] not in _ACCESSES:
         return False
     return "global" in instruction.parts or "shared" in instruction.parts
+
+
+def is_load(instruction: Instruction) -> bool:
+    """Return whether an access reads memory; atomic ones count as writing it."""
+    return instruction.name in {"ld", "cp"}
 
 
 def flow_of(kernel: Kernel) -> Flow:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hespas.errors import ProgramError
 from hespas.price.ptx.opcodes import NOTHING, slots_of
-from hespas.price.ptx.parser import Instruction, Kernel, read_kernel
+from hespas.price.ptx.parser import Instruction, Kernel, is_load, read_kernel
 from hespas.price.ptx.terms import WARP, Access, KernelAnalysis, Slots
 from hespas.price.ptx.walk import AccessCounts, Walk, walk, width_bytes
 from hespas.program.kernels import KernelLaunch
@@ -66,7 +66,7 @@ def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
         slots=_slots(walked.kernel, counts),
         load_sectors=load_sectors,
         fresh_sectors=fresh_sectors,
-        store_sectors=sum(access.sectors for each, access in accesses if each.name != "ld"),
+        store_sectors=sum(access.sectors for each, access in accesses if not is_load(each)),
         loop_sectors=loop_sectors,
         loop_runs=loop_runs,
         loop_rounds=max((runs[number] / warps for number in inside), default=0.0),
@@ -96,7 +96,7 @@ def _slots(kernel: Kernel, counts: list[float]) -> Slots:
 def _access(instruction: Instruction, counts: AccessCounts) -> Access:
     width = width_bytes(instruction)
     return Access(
-        is_store=instruction.name != "ld",
+        is_store=not is_load(instruction),
         width_bytes=width,
         stride=counts.stride,
         bytes=counts.threads * width,

@@ -28,6 +28,7 @@ from hespas.price.ptx.parser import (
     address_of,
     flow_of,
     is_access,
+    is_load,
     loop_of,
 )
 from hespas.price.ptx.terms import SECTOR_BYTES
@@ -350,16 +351,16 @@ class Walk:
             self.data_addresses.add(position)
         if start is None:
             start = np.arange(self.threads, dtype=np.int64) * 4096
-        is_load = instruction.name == "ld"
-        if is_load:
+        reads = is_load(instruction)
+        if reads:
             self._load(instruction, start, offset, is_scattered=base in self.scattered)
         row = self.touched[self.rows[position]]
-        if "shared" in instruction.parts:
+        if "shared" in instruction.parts and instruction.name != "cp":
             row[4] += self.patterns.passes(start, offset, mask, width_bytes(instruction))
             return
         found, self.strides[position] = self.patterns.access(start, offset, mask)
         row[:4] += (found.warps, found.threads, found.sectors, found.lines)
-        (self.loaded if is_load else self.stored).append(found.ids)
+        (self.loaded if reads else self.stored).append(found.ids)
 
     def _load(
         self, instruction: Instruction, start: Value, offset: int, *, is_scattered: bool
@@ -435,6 +436,8 @@ def width_bytes(instruction: Instruction) -> int:
     >>> width_bytes(kernel.instructions[0])
     8
     """
+    if instruction.name == "cp":
+        return next((each for each in instruction.sources if isinstance(each, int)), 4)
     lanes = next((int(p[1:]) for p in instruction.parts if p[0] == "v" and p[1:].isdigit()), 1)
     bits = "".join(filter(str.isdigit, instruction.parts[-1]))
     return max(1, int(bits or 32) // 8) * lanes

@@ -69,3 +69,21 @@ def test_what_the_next_block_loads_again_stays_in_l1() -> None:
     alone = launch("stream", blocks=1, threads=128)
     walked = walk_middle(text, alone)
     assert with_neighbour(analyse(text, alone), walked, alone).neighbour_sectors == 0
+
+
+def test_a_copy_to_shared_memory_loads_what_it_reads() -> None:
+    text = """
+    .visible .entry copy(.param .u64 from) .reqntid 128, 1, 1
+    {
+      ld.param.b64 %rd1, [from];
+      mov.u32 %r1, %tid.x;
+      mul.wide.u32 %rd2, %r1, 16;
+      add.s64 %rd3, %rd1, %rd2;
+      cp.async.cg.shared.global [ %r9 + 0 ], [ %rd3 + 0 ], 0x10, %r11;
+      cp.async.commit_group;
+      ret;
+    }"""
+    analysis = analyse(text, launch("copy", blocks=8, threads=128))
+    assert analysis.load_sectors == 128 * 16 / 32
+    assert analysis.store_sectors == 0
+    assert [(each.is_store, each.width_bytes) for each in analysis.accesses] == [(False, 16)]
