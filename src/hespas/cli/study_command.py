@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 import click
+import msgspec
 
 from hespas.base.fields import Group, Option
 from hespas.base.files import check_file
@@ -26,6 +27,9 @@ from hespas.errors import ConfigError, option
 from hespas.models.catalogue import find_model
 from hespas.models.model import Model
 from hespas.models.part import PIPE
+from hespas.report.serving import serving_search_text
+from hespas.serve.options import ServeOptions
+from hespas.serve.search import search_serving
 from hespas.sources.source import platform_of
 from hespas.study.executor import ExecutorOptions
 from hespas.study.goal import figure_text
@@ -476,6 +480,16 @@ def sweep(model: str, output: Path, **given: Any) -> Answer | int:
     return _ran(study_from(model, given), output, given)
 
 
+_OF_SERVING = (
+    *("rate", "load", "isl", "osl", "length_spread", "requests", "arrivals", "burstiness", "seed"),
+    *("engine", "max_sequences", "max_batched_tokens", "memory_share", "host_time"),
+    *("slo", "device_hour_usd", "set"),
+)
+"""Options of ``hespas serve`` that a search for serving has too."""
+_SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
+"""Options that both kinds of search have."""
+
+
 @answering("search", example="hespas search llama3-70b --cluster 256xH100_80GB -o DIR")
 @click.argument("model")
 @searched
@@ -486,13 +500,51 @@ def sweep(model: str, output: Path, **given: Any) -> Answer | int:
     metavar="N",
     help="How many of the best are compiled (default: 8).",
 )
-@_output_option
+@flags.plain(
+    "--serve",
+    "serves",
+    is_flag=True,
+    group=Group.MAIN,
+    help="Search how MODEL is served: with --rate or --load, and --slo.",
+)
+@flags.both(
+    "output",
+    "-o",
+    type=flags.FILE,
+    metavar="DIR",
+    help="Where the study's results live; where there are some, the study goes on.",
+)
+@flags.derived(ServeOptions, only=_OF_SERVING)
 @flags.derived(ExecutorOptions)
-def search(model: str, output: Path, compiled: int | None, **given: Any) -> Answer | int:
+def search(
+    model: str, output: Path | None, compiled: int | None, serves: bool, **given: Any
+) -> Answer | int:
     """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
 
     Unless they are given, all meshes of the model's axes are searched (pipe, context and sequence
     only where --mesh names them), what the backward pass computes again, and how many sequences are
-    computed at a time.
+    computed at a time. With --serve, layouts of replicas are ranked by the rate that they serve.
     """
-    return _ran(search_from(model, given, compiled=compiled), output, given)
+    if serves:
+        others = {"output": output, "compile": compiled, **given}
+        return _searched_serving(model, others)
+    _refuse_given(given, _OF_SERVING, f"without {option('serve')}", "add it")
+    if output is None:
+        raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
+    own = {name: value for name, value in given.items() if name not in _OF_SERVING}
+    return _ran(search_from(model, own, compiled=compiled), output, own)
+
+
+def _searched_serving(model: str, given: Mapping[str, Any]) -> Answer:
+    allowed = {*_OF_SERVING, *_SHARED}
+    others = [name for name in given if name not in allowed]
+    _refuse_given({**given, "fidelity": None}, others, f"with {option('serve')}", "drop it")
+    own = {name: value for name, value in given.items() if name in allowed}
+    found = search_serving(flags.built(ServeOptions, {**own, "model_name": model}))
+    return Answer(text=lambda: serving_search_text(found), json=lambda: msgspec.to_builtins(found))
+
+
+def _refuse_given(given: Mapping[str, Any], names: Sequence[str], where: str, remedy: str) -> None:
+    for name in names:
+        if given.get(name) not in (None, ()):
+            raise ConfigError(f"{option(name)} has no effect {where}", hint=remedy)

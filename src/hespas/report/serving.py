@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
 from hespas.serve.answer import Latency, ServingReport
+from hespas.serve.search import Layout, ServingSearch
 
 _WIDTHS = {"mean": 10, "p50": 10, "p90": 10, "p99": 10}
 
@@ -72,3 +73,56 @@ def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
 def _cells(values: Latency) -> Iterator[str]:
     for value in (values.mean, values.p50, values.p90, values.p99):
         yield format_time(value)
+
+
+_OF_LAYOUTS = {
+    "replicas": 9,
+    "requests/s": 11,
+    "first token": 12,
+    "between": 11,
+    "tokens/s/device": 16,
+}
+
+
+def serving_search_text(search: ServingSearch) -> str:
+    """Return layouts as a table, with the reason why each is not the best, and trade-offs."""
+    best = search.layouts[0].report
+    lines = [
+        f"{search.model} on {search.cluster}: {len(search.layouts)} layouts, by the largest rate",
+        "",
+        *table_lines("Layout", _OF_LAYOUTS, [_cells_of(each) for each in search.layouts], least=8),
+        "",
+    ]
+    lines += [f"tp={layout.tp}: {layout.reason}" for layout in search.layouts if layout.reason]
+    trade_offs = [
+        (f"tp={layout.tp}, {point.concurrency} under way", point)
+        for layout in search.layouts
+        for point in layout.trade_offs
+        if point.is_best
+    ]
+    trade_offs.sort(key=lambda pair: pair[1].tokens_per_s_per_user)
+    rows = [
+        (name, f"{point.tokens_per_s_per_user:.1f}", f"{point.tokens_per_s_per_device:.1f}")
+        for name, point in trade_offs
+    ]
+    columns = {"tokens/s/user": 15, "tokens/s/device": 17}
+    lines += ["", *table_lines("No other gives more of both", columns, rows)]
+    if best is not None:
+        lines += ["", "Launch the best", f"  {best.launch}"]
+    return "\n".join(lines)
+
+
+def _cells_of(layout: Layout) -> tuple[str, ...]:
+    report = layout.report
+    if report is None:
+        return f"tp={layout.tp}", str(layout.replicas), "refused", "", "", ""
+    most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
+    between = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
+    return (
+        f"tp={layout.tp}",
+        str(layout.replicas),
+        most,
+        format_time(report.ttft_s.mean),
+        between,
+        f"{report.output_tokens_per_s_per_device:.1f}",
+    )

@@ -16,6 +16,8 @@ from hespas.serve.simulation import Router, Served, Setup, serve
 from hespas.serve.surface import Surface
 
 _BISECTIONS, _MOST_FACTOR = 8, 16
+IDLE_QUEUE = "nothing"
+"""What the queue waited for where it never waited."""
 _SHARE_OF_GOOD = 0.99
 """Requests that meet the objectives where a rate counts as served."""
 _OVERLOADED, _BACKLOGGED = 1.0, 2.0
@@ -221,7 +223,7 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
 def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -> Bound:
     """Return what limits iterations of the mean batch, and what the queue waited for most."""
     causes = served.causes_ps
-    queue = max(causes, key=lambda cause: causes[cause]) if causes else "nothing"
+    queue = max(causes, key=lambda cause: causes[cause]) if causes else IDLE_QUEUE
     return Bound(
         decode=_largest(surface.report_near(round(mean_batch), is_prompt=False).bound),
         prefill=_largest(surface.report_near(prompt, is_prompt=True).bound),

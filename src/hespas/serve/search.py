@@ -1,0 +1,151 @@
+"""Find how a cluster serves a model best: the layouts of its devices, ranked, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from hespas.errors import ConfigError, HespasError, option
+from hespas.hardware.sized import find_system
+from hespas.models.model import MeshAxes
+from hespas.serve.answer import IDLE_QUEUE, ServingReport
+from hespas.serve.options import LoadOptions, ServeOptions
+from hespas.serve.serving import serving
+
+CONCURRENT = (1, 4, 16, 64, 256)
+"""Requests under way on a replica, for the trade-off of speed and throughput."""
+_SAMPLED = 4
+"""Requests for each that is under way."""
+
+
+class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
+    """One concurrency of a layout: what a user sees, and what a device gives."""
+
+    concurrency: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_device: float
+    is_best: Annotated[bool, Meta(description="no layout gives more of both")] = False
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve: replicas of ``tp`` devices; one that is refused has no ``report``.
+
+    ``reason`` says why it is not the best, empty for the best.
+    """
+
+    tp: int
+    replicas: int
+    reason: str = ""
+    report: ServingReport | None = None
+    trade_offs: tuple[TradeOff, ...] = ()
+
+
+class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Layouts of a cluster, the best first; one without a largest rate meets no objective."""
+
+    model: str
+    cluster: str
+    layouts: tuple[Layout, ...]
+
+
+def search_serving(options: ServeOptions) -> ServingSearch:
+    """Rank the layouts of a cluster by the largest rate that they serve within the objectives.
+
+    Layouts are the powers of two of ``tp``, with as many replicas as there is room for. Raises
+    `ConfigError` for a load without a rate, and where the options fix a layout.
+    """
+    if options.load.concurrency is not None:
+        raise ConfigError(
+            f"{option('concurrency')} has no effect in a search", hint=f"give {option('rate')}"
+        )
+    if options.model.mesh is not None or options.replicas is not None:
+        raise ConfigError(
+            "a search chooses the mesh and the replicas",
+            hint=f"drop {option('mesh')} and {option('replicas')}",
+        )
+    layouts = sorted(_layouts(options), key=_rank)
+    explained = [_explained(layout, layouts[0]) for layout in layouts]
+    return ServingSearch(
+        model=options.model_name, cluster=options.cluster, layouts=_with_best(explained)
+    )
+
+
+def _rank(layout: Layout) -> tuple[bool, float, float]:
+    """Return what layouts are sorted by: served ones, then their rates, then fast ones."""
+    report = layout.report
+    if report is None:
+        return True, 0.0, 0.0
+    return False, -(report.max_rate or 0.0), report.latency_s.mean
+
+
+def _layouts(options: ServeOptions) -> Iterator[Layout]:
+    count, tensor = find_system(options.cluster).device_count, 1
+    while tensor <= count:
+        mesh = MeshAxes(axes=(("tp", tensor),))
+        own = replace(options, model=replace(options.model, mesh=mesh))
+        replicas = count // tensor
+        try:
+            report = serving(own)
+        except HespasError as error:
+            yield Layout(tp=tensor, replicas=replicas, reason=error.message)
+        else:
+            trade_offs = tuple(_trade_offs(own, replicas))
+            yield Layout(tp=tensor, replicas=replicas, report=report, trade_offs=trade_offs)
+        tensor *= 2
+
+
+def _trade_offs(options: ServeOptions, replicas: int) -> Iterator[TradeOff]:
+    load = options.load
+    for concurrent in CONCURRENT:
+        under_way = concurrent * replicas
+        closed = LoadOptions(
+            concurrency=under_way, isl=load.isl, osl=load.osl, requests=_SAMPLED * under_way
+        )
+        report = serving(replace(options, load=closed))
+        if report.tpot_s is not None:
+            yield TradeOff(
+                concurrency=under_way,
+                tokens_per_s_per_user=1 / report.tpot_s.mean,
+                tokens_per_s_per_device=report.output_tokens_per_s_per_device,
+            )
+
+
+def _explained(layout: Layout, best: Layout) -> Layout:
+    """Return a layout with the reason why it is not the best."""
+    report, most = layout.report, best.report
+    if report is None or most is None or layout is best:
+        return layout
+    if report.max_rate is None:
+        alone = f"a request takes {report.ttft_s.p50 * 1e3:.0f} ms to its first token"
+        if report.tpot_s is not None:
+            alone += f" and {report.tpot_s.p50 * 1e3:.1f} ms between tokens"
+        return msgspec.structs.replace(layout, reason=f"no rate meets the objectives: {alone}")
+    share = "as fast" if not most.max_rate else f"{report.max_rate / most.max_rate:.0%} of the best"
+    bound = report.bound
+    reason = f"{share}; decoding is bound by {bound.decode}, prompts by {bound.prefill}"
+    if bound.queue != IDLE_QUEUE:
+        reason += f", the queue by {bound.queue}"
+    return msgspec.structs.replace(layout, reason=reason)
+
+
+def _with_best(layouts: Sequence[Layout]) -> tuple[Layout, ...]:
+    """Return layouts whose trade-offs say which of them no other one beats."""
+    points = [point for layout in layouts for point in layout.trade_offs]
+
+    def marked(point: TradeOff) -> TradeOff:
+        is_beaten = any(
+            other.tokens_per_s_per_user >= point.tokens_per_s_per_user
+            and other.tokens_per_s_per_device >= point.tokens_per_s_per_device
+            and other is not point
+            for other in points
+        )
+        return msgspec.structs.replace(point, is_best=not is_beaten)
+
+    return tuple(
+        msgspec.structs.replace(layout, trade_offs=tuple(map(marked, layout.trade_offs)))
+        for layout in layouts
+    )

@@ -1,0 +1,114 @@
+"""A search ranks layouts by the rate that they serve, and says why others are not the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.models.model import parse_mesh
+from hespas.report.serving import serving_search_text
+from hespas.serve import search
+from hespas.serve.answer import Bound, Latency, ServingReport, SurfaceReport
+from hespas.serve.options import LoadOptions, ServeOptions
+from hespas.serve.search import CONCURRENT, search_serving
+from hespas.sources.options import ModelOptions
+
+OPTIONS = ServeOptions(model_name="m", cluster="8xH100_80GB", load=LoadOptions(rate=5.0))
+RATES: Mapping[int, float | None] = {2: 10.0, 4: 20.0, 8: None}
+
+
+def _report(tensor: int, concurrent: int) -> ServingReport:
+    """A larger ``tp`` is faster for a user, and no better for a device."""
+    time = Latency(mean=1 / tensor, p50=1 / tensor, p90=1.0, p99=1.0)
+    return ServingReport(
+        model="m",
+        engine="vllm",
+        cluster="8xH100_80GB",
+        devices=8,
+        replicas=8 // tensor,
+        requests=1,
+        ttft_s=time,
+        tpot_s=msgspec.structs.replace(time, mean=(1 + concurrent) / tensor),
+        latency_s=time,
+        queue_s=time,
+        duration_s=1.0,
+        output_tokens_per_s=1.0,
+        output_tokens_per_s_per_device=concurrent / tensor,
+        requests_per_s=1.0,
+        goodput=None,
+        max_rate=RATES[tensor],
+        load="stable",
+        kv_blocks=1,
+        block_tokens=16,
+        mean_batch=1.0,
+        preemptions=0,
+        iterations=1,
+        bound=Bound(decode="memory", prefill="compute", queue="KV blocks"),
+        expected_error=0.0,
+        energy_j_per_output_token=None,
+        usd_per_million_output_tokens=None,
+        launch=f"serve {tensor}",
+        steps=SurfaceReport(tokens_s=(), context_s=(), pair_s=0.0),
+        states=[],
+        assumptions=[],
+    )
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serving(options: ServeOptions) -> ServingReport:
+        assert options.model.mesh is not None
+        tensor = options.model.mesh.device_count
+        if tensor == 1:
+            raise ConfigError("m does not fit")
+        return _report(tensor, options.load.concurrency or 1)
+
+    monkeypatch.setattr(search, "serving", serving)
+
+
+@pytest.mark.usefixtures("served")
+def test_layouts_are_ranked_and_explained() -> None:
+    found = search_serving(OPTIONS)
+    assert [layout.tp for layout in found.layouts] == [4, 2, 8, 1]
+    best, second, missing, refused = found.layouts
+    assert (best.reason, best.replicas) == ("", 2)
+    assert second.reason.startswith("50% of the best; decoding is bound by memory")
+    assert second.reason.endswith("the queue by KV blocks")
+    assert missing.reason.startswith("no rate meets the objectives: a request takes 125 ms")
+    assert (refused.reason, refused.report) == ("m does not fit", None)
+    text = serving_search_text(found)
+    assert "serve 4" in text
+    assert "tp=1: m does not fit" in text
+
+
+@pytest.mark.usefixtures("served")
+def test_a_trade_off_is_best_where_no_other_has_more_of_both() -> None:
+    points = [point for layout in search_serving(OPTIONS).layouts for point in layout.trade_offs]
+    assert len(points) == 3 * len(CONCURRENT)
+    for point in points:
+        beaten = [
+            other
+            for other in points
+            if other.tokens_per_s_per_user > point.tokens_per_s_per_user
+            and other.tokens_per_s_per_device > point.tokens_per_s_per_device
+        ]
+        assert not (point.is_best and beaten)
+    assert any(point.is_best for point in points)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"load": LoadOptions(concurrency=3)}, "no effect in a search"),
+        ({"replicas": 2}, "chooses the mesh and the replicas"),
+        ({"model": ModelOptions(mesh=parse_mesh("tp=2"))}, "chooses the mesh and the replicas"),
+    ],
+)
+def test_what_a_search_chooses_is_not_given(changed: dict[str, object], message: str) -> None:
+    given = {"model_name": "m", "cluster": "8xH100_80GB", "load": LoadOptions(rate=5.0)}
+    options = ServeOptions(**{**given, **changed})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=message):
+        search_serving(options)
