@@ -15,8 +15,10 @@ from pathlib import Path
 from hespas.errors import HespasError
 from hespas.models.configured import configuration_of
 from hespas.models.figures import ModelFigures, model_figures
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Learning, Network, run_of
+from hespas.models.resnet_layers import ResNet
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "validation" / "measurements"
@@ -32,12 +34,16 @@ class Compared:
     figures: ModelFigures
     counted: dict[str, str]
     card: dict[str, str]
-    network: Network | None = None
+    network: Network | ResNet | None = None
 
     @property
     def parameters(self) -> int:
-        """The elements of the library's parameters and of what else a checkpoint holds."""
-        return int(self.counted["parameters"]) + int(self.counted["buffers"])
+        """The elements of the library's parameters and of what else a checkpoint holds.
+
+        The running means of a ResNet are states.
+        """
+        buffers = 0 if isinstance(self.network, ResNet) else int(self.counted["buffers"])
+        return int(self.counted["parameters"]) + buffers
 
     def flops_error(self, prefix: str, tokens: int) -> float | None:
         """Return by how much the FLOPs of a forward differ; None where they were not counted.
@@ -46,6 +52,8 @@ class Compared:
         """
         counted = self.counted[f"{prefix}flops"]
         network = self.network
+        if isinstance(network, ResNet):
+            return (self.figures.flops_per_sample or 0) / int(counted) - 1 if counted else None
         if network is not None:
             return _network_flops(network, tokens) / int(counted) - 1 if counted else None
         if not counted or self.counted[f"{prefix}input"] != f"{tokens} tokens":
@@ -71,7 +79,8 @@ def compared() -> Iterator[Compared]:
             continue
         if configuration is not None and row["library"]:
             figures = model_figures(configuration, name=row["name"])
-            network = configuration.model if isinstance(configuration.model, Network) else None
+            model = configuration.model
+            network = None if isinstance(model, LanguageModel) else model
             card = cards.get(row["name"], {"parameters": "", "active_parameters": ""})
             yield Compared(figures=figures, counted=row, card=card, network=network)
 

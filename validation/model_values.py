@@ -344,7 +344,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "resnet": (
         "microsoft/resnet-50",
-        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2], "num_labels": 10},
+        {"hidden_sizes": [256, 512, 1024], "depths": [2, 1, 1], "num_labels": 10},
+    ),
+    "resnet-basic": (
+        "microsoft/resnet-18",
+        {"hidden_sizes": [64, 128, 256], "depths": [2, 1, 1], "num_labels": 10},
     ),
     "flux": (
         "black-forest-labs/FLUX.1-dev",
@@ -357,6 +361,33 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "joint_attention_dim": 32,
             "pooled_projection_dim": 24,
             "axes_dims_rope": [4, 6, 6],
+        },
+    ),
+    "unet": (
+        "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        {
+            "block_out_channels": [16, 32],
+            "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+            "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+            "norm_num_groups": 8,
+            "attention_head_dim": 4,
+            "cross_attention_dim": 24,
+            "sample_size": 8,
+        },
+    ),
+    "unet-xl": (
+        "stabilityai/stable-diffusion-xl-base-1.0",
+        {
+            "block_out_channels": [16, 32],
+            "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+            "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+            "transformer_layers_per_block": [1, 2],
+            "norm_num_groups": 8,
+            "attention_head_dim": [2, 4],
+            "cross_attention_dim": 24,
+            "addition_time_embed_dim": 8,
+            "projection_class_embeddings_input_dim": 72,
+            "sample_size": 8,
         },
     ),
     "dit": (
@@ -391,7 +422,7 @@ def small(name: str) -> dict[str, Any]:
     return fields | changes | LEFT_OUT.get(name, ({}, ""))[0]
 
 
-def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: PLR0911 - one for each kind
+def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: C901, PLR0911 - one for each kind
     """Draw what a forward takes, by the library's names."""
     random = np.random.default_rng(0)
 
@@ -408,7 +439,8 @@ def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: PLR0911 - one f
             sound = values(2, fields["num_mel_bins"], 2 * fields["max_source_positions"])
             return {"input_features": sound, "decoder_input_ids": ids()}
         case "vit" | "resnet":
-            side = fields.get("image_size", 32)
+            # Where sides are odd, padding is as much on both.
+            side = fields.get("image_size", 33)
             return {"pixel_values": values(2, 3, side, side)}
         case "FluxTransformer2DModel":
             sides = np.stack(np.meshgrid(range(4), range(4), indexing="ij"), -1).reshape(-1, 2)
@@ -428,6 +460,17 @@ def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: PLR0911 - one f
                 "timestep": np.array([10, 500]),
                 "class_labels": np.array([3, 7]),
             }
+        case "UNet2DConditionModel":
+            side = fields["sample_size"]
+            drawn_inputs: dict[str, Any] = {
+                "sample": values(2, fields["in_channels"], side, side),
+                "timestep": np.array([10, 500]),
+                "encoder_hidden_states": values(2, 7, fields["cross_attention_dim"]),
+            }
+            if "addition_embed_type" in fields:
+                added = {"text_embeds": values(2, 24), "time_ids": values(2, 6)}
+                drawn_inputs["added_cond_kwargs"] = added
+            return drawn_inputs
         case "siglip":
             side, longest = (
                 fields["vision_config"]["image_size"],
@@ -436,6 +479,16 @@ def inputs(fields: dict[str, Any]) -> dict[str, Array]:  # noqa: PLR0911 - one f
             return {"pixel_values": values(2, 3, side, side), "input_ids": ids()[:, :longest]}
         case _:
             return {"input_ids": ids()}
+
+
+def _tensors(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays as PyTorch's."""
+    import torch
+
+    return {
+        key: _tensors(value) if isinstance(value, dict) else torch.from_numpy(value)
+        for key, value in given.items()
+    }
 
 
 def drawn(model: Any) -> dict[str, Array]:
@@ -476,7 +529,7 @@ def record(name: str) -> dict[str, Any]:
     weights = drawn(model.float())
     given = inputs(fields)
     with torch.no_grad():
-        output = model(**{key: torch.from_numpy(value) for key, value in given.items()})
+        output = model(**_tensors(given))
     values = _values(output).numpy()
     if not np.isfinite(values).all():
         raise ValueError(f"{name}: its values are not finite")

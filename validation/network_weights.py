@@ -10,6 +10,7 @@ round there, and channels of images before pixels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ NAMES = {
     "timestep": "step",
     "class_labels": "label",
     "guidance": "guidance",
+    "text_embeds": "pooled",
+    "time_ids": "times",
 }
 """What hespas calls that which goes in."""
 
@@ -63,13 +66,36 @@ def _weights(network: Any, tensors: Mapping[str, Array]) -> dict[str, Array]:
 def _given(given: Mapping[str, Array]) -> dict[str, Array]:
     has_source = "decoder_input_ids" in given
     made: dict[str, Array] = {}
-    for name, array in given.items():
+    for name, array in (given | given.get("added_cond_kwargs", {})).items():
         if name in NAMES:
             own = "source" if has_source and name == "input_ids" else NAMES[name]
             is_first = name in {"pixel_values", "hidden_states", "sample"} and array.ndim == 4
             is_first = is_first or name == "input_features"
             made[own] = np.moveaxis(array, 1, -1) if is_first else array
     return made
+
+
+def _resnet(net: Any, tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the weights and the running statistics of a ResNet by hespas' names."""
+    weights: dict[str, Array] = {
+        "dense_kernel": tensors["classifier.1.weight"].T,
+        "dense_bias": tensors["classifier.1.bias"],
+    }
+    statistics: dict[str, Array] = {}
+    for layer in net.convolutions():
+        match = re.fullmatch(r"stage(\d+)_block(\d+)_(\w+)", layer.name)
+        path = "resnet.embedder.embedder"
+        if match is not None:
+            stage, block = int(match[1]) - 1, int(match[2]) - 1
+            part = "shortcut" if match[3] == "shortcut" else f"layer.{match[3]}"
+            path = f"resnet.encoder.stages.{stage}.layers.{block}.{part}"
+        kernel = tensors[f"{path}.convolution.weight"]
+        weights[f"{layer.name}_kernel"] = np.moveaxis(kernel, (0, 1), (-1, -2))
+        for name, own in (("weight", "scale"), ("bias", "bias")):
+            weights[f"{layer.name}_{own}"] = tensors[f"{path}.normalization.{name}"]
+        for name, own in (("running_mean", "mean"), ("running_var", "variance")):
+            statistics[f"{layer.name}_{own}"] = tensors[f"{path}.normalization.{name}"]
+    return weights, statistics
 
 
 def outputs(
@@ -82,10 +108,18 @@ def outputs(
     from hespas.models.configuration import configured
     from hespas.models.model import MeshAxes
     from hespas.models.network_model import Learning
+    from hespas.models.resnet import Forward
+    from hespas.models.resnet_layers import ResNet
     from hespas.models.sharding import Divided
 
     network = configured(fields, location="config.json", name="small").model
     samples = _given(given)
+    if isinstance(network, ResNet):
+        forward: Any = Forward(network=network.layers, dtype="float32", axes=None)
+        weights, statistics = _resnet(network.layers, tensors)
+        with jax.default_matmul_precision("highest"):
+            made = jax.jit(lambda *given: forward(*given)[0])(weights, statistics, samples["image"])
+            return np.asarray(made)
     if hasattr(network.design, "kinds"):
         samples["kinds"] = np.zeros_like(samples["inputs"])
     batch = len(next(iter(samples.values())))

@@ -15,34 +15,7 @@ from hespas.models import families
 from hespas.models.configured import STEPS, configured_model, published
 from hespas.models.language import LanguageModel, Routing, Sizes, Style, Training
 from hespas.models.model import MeshAxes, Model, check_division
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResNet:
-    """A network and how it is run; ``batch`` counts images per device, ``image`` its pixels.
-
-    ``stages`` is how many blocks each stage has, as in 3-4-6-3. All axes of the mesh divide the
-    batch.
-    """
-
-    module: ClassVar[str] = "hespas.models.resnet"
-
-    stages: str
-    bottleneck: bool
-    train: bool = True
-    mesh: MeshAxes = MeshAxes(axes=(("data", 4),))  # noqa: RUF009 - immutable
-    batch: int = 256
-    image: int = 224
-    dtype: str = "bf16"
-    loss_scale: bool = True
-
-    @property
-    def parts(self) -> int:
-        """How many data-parallel parts the mesh has: all its devices."""
-        return self.mesh.device_count
-
-    def check(self) -> None:
-        """Do nothing: any mesh divides the images."""
+from hespas.models.resnet_layers import ResNet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.quantization import read_precision
+from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import parameters
 
 FILE = "config.json"
@@ -37,7 +38,7 @@ class Configuration:
 
     name: str
     family: str
-    model: LanguageModel | Network
+    model: LanguageModel | Network | ResNet
     longest: int
     precision: Precision = UNQUANTISED
     source: str = ""
@@ -133,13 +134,15 @@ def _network(fields: Fields, name: str) -> Configuration:
     fields.known("model_type", "_class_name")
     design = NETWORKS[kind](fields)
     fields.check_read()
-    model = Network(design=design, run=first_run(design))
-    _check_count(network_parameters(model), fields)
+    model = design
+    if not isinstance(design, ResNet):
+        model = Network(design=design, run=first_run(design))
+        _check_count(network_parameters(model), fields)
     return Configuration(
         name=name,
         family=kind,
         model=model,
-        longest=design.longest or 0,
+        longest=getattr(design, "longest", None) or 0,
         source=fields.text("source"),
         date=fields.text("date"),
     )

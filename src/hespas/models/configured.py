@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from hespas.models.network_model import (
     run_of,
     steps_of,
 )
+from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import active_parameters, parameters, weight_bytes
 
 PREFIX = "megatron:"
@@ -135,22 +137,25 @@ def _shipped() -> Mapping[str, str]:
 
 def _step(configuration: Configuration, name: str, step: str) -> Model:
     model = configuration.model
-    if isinstance(model, Network):
-        count = active = network_parameters(model)
-    else:
+    if isinstance(model, LanguageModel):
         count, active = parameters(model), active_parameters(model)
+    else:
+        count = active = counted(model)
     _check_step(model, name, step)
     some = f", {active / 1e9:.3f} B of them active" if active != count else ""
     # Another process, in another directory, reads a file by the same name.
     named = str(Path(name).resolve()) if Path(name).exists() else name
     title = configuration.name.removesuffix(".json")
-    run = (
-        _network_run(model, step)
-        if isinstance(model, Network)
-        else _run(model, configuration, step)
-    )
-    settings: Any = replace(model, run=run)
     trains = step == "training"
+    settings: Any
+    match model:
+        case ResNet():
+            mesh = MeshAxes(axes=(("data", 8 if trains else 1),))
+            settings = replace(model, train=trains, loss_scale=trains, mesh=mesh)
+        case Network():
+            settings = replace(model, run=_network_run(model, step))
+        case LanguageModel():
+            settings = replace(model, run=_run(model, configuration, step))
     return Model(
         name=named if trains else f"{named}:{step}",
         summary=f"{title} {_SUMMARIES[step]}, {count / 1e9:.3f} B parameters{some}",
@@ -159,9 +164,18 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
     )
 
 
-def _check_step(model: LanguageModel | Network, name: str, step: str) -> None:
+def counted(model: Network | ResNet) -> int:
+    """Return how many weights a network has."""
+    if isinstance(model, Network):
+        return network_parameters(model)
+    return sum(prod(shape) for shape in model.layers.weights().values())
+
+
+def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -> None:
     """Raise `ConfigError` for a step that a model has not."""
-    known = steps_of(model.design) if isinstance(model, Network) else STEPS[:3]
+    known = STEPS[:3]
+    if not isinstance(model, LanguageModel):
+        known = steps_of(model.design if isinstance(model, Network) else model)
     if step not in known:
         lacks = "writes no tokens one after the other" if step != "inference" else "writes tokens"
         raise ConfigError(

@@ -126,7 +126,7 @@ class Fields:
             return []
         if not all(isinstance(each, int) for each in members):
             raise self._wrong(names[0], members, "a list of whole numbers")
-        return cast("list[int]", value)
+        return cast("list[int]", members)
 
     def known(self, *names: str) -> None:
         """Take fields as read that say nothing of cost here."""

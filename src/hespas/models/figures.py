@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from hespas.hardware.presets import load_device
 from hespas.models.configuration import Configuration
-from hespas.models.flops import attention_flops, layer_flops
+from hespas.models.configured import counted
+from hespas.models.flops import attention_flops, layer_flops, model_flops
 from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.model import MeshAxes
-from hespas.models.network_model import Network, cached_bytes, network_parameters
+from hespas.models.network_model import Network, cached_bytes
 from hespas.models.precision import UNQUANTISED, Precision
+from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import (
     active_parameters,
     parameters,
@@ -85,7 +87,7 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     '2xH100_80GB'
     """
     model = configuration.model
-    if isinstance(model, Network):
+    if not isinstance(model, LanguageModel):
         return _network_figures(configuration, model, name=name)
     count, precision = parameters(model), configuration.precision
     parts = weight_bytes_by_part(model, precision)
@@ -124,11 +126,17 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     )
 
 
-def _network_figures(configuration: Configuration, model: Network, *, name: str) -> ModelFigures:
+def _network_figures(
+    configuration: Configuration, model: Network | ResNet, *, name: str
+) -> ModelFigures:
     """Return the figures of a network that is no decoder; clusters hold states alone."""
-    count = network_parameters(model)
-    cached, of_source = cached_bytes(model)
-    tokens = model.sequence
+    count, cached, of_source, tokens = counted(model), 0, 0, None
+    if isinstance(model, Network):
+        (cached, of_source), tokens = cached_bytes(model), model.sequence
+        flops, sample = model.flops, " and ".join(map(str, model.inputs))
+    else:
+        one = replace(model, train=False, batch=1, mesh=MeshAxes(axes=(("data", 1),)))
+        flops, sample = model_flops(one) or 0.0, f"image {model.image} x {model.image} x 3"
     return ModelFigures(
         name=name,
         family=configuration.family,
@@ -136,8 +144,8 @@ def _network_figures(configuration: Configuration, model: Network, *, name: str)
         active_parameters=count,
         flops_per_token=None,
         attention_flops_per_token=None,
-        flops_per_sample=round(model.flops),
-        sample=" and ".join(map(str, model.inputs)),
+        flops_per_sample=round(flops),
+        sample=sample,
         kv_bytes_per_token=cached,
         state_bytes_per_sequence=of_source,
         longest=configuration.longest or tokens or 0,

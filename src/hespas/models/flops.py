@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hespas.models.catalogue import Experts, Gemm, ResNet
+from hespas.models.catalogue import Experts, Gemm
 from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
 from hespas.models.network_model import Learning, Network
-from hespas.models.resnet_layers import CLASSES, network
+from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import layer_products, state_elements
 
 
@@ -118,7 +118,7 @@ def _resnet(settings: ResNet) -> int:
     out; backward it has as many for the gradient of the kernel, and for that of its input, which
     the first has not.
     """
-    net = network(settings.stages, bottleneck=settings.bottleneck, classes=CLASSES)
+    net = settings.layers
     windows = net.windows(settings.image)
     each = {
         layer.name: 2 * layer.inputs * layer.outputs * windows[layer.name].read ** 2

@@ -13,6 +13,8 @@ from hespas.models.decoder_parts import ACTIVATIONS
 from hespas.models.diffusion import Dit, Flux
 from hespas.models.encoders import T5, Bert, Siglip, Tower, Vit, Whisper
 from hespas.models.fields import Fields
+from hespas.models.resnet_layers import ResNet
+from hespas.models.unet import Level, Unet
 
 _ACTIVATIONS = {**ACTIVATIONS, "relu": "relu", "gelu-approximate": "gelu"}
 _EPSILON = 1e-5
@@ -246,13 +248,117 @@ def _flux(fields: Fields) -> Flux:
     )
 
 
+def _unet(fields: Fields) -> Unet:
+    widths = fields.numbers("block_out_channels")
+    count = len(widths)
+    down, up = fields.texts("down_block_types"), fields.texts("up_block_types")
+    attends = [name == "CrossAttnDownBlock2D" for name in down]
+    expected = ["CrossAttnUpBlock2D" if each else "UpBlock2D" for each in reversed(attends)]
+    names = {"CrossAttnDownBlock2D", "DownBlock2D"}
+    if not widths or len(down) != count or up != expected or not set(down) <= names:
+        raise ConfigError(
+            f"blocks {', '.join(down)} and {', '.join(up)} for {count} widths are not known",
+            location=fields.location,
+            hint="known: DownBlock2D and CrossAttnDownBlock2D, and the same upwards",
+        )
+    for name, known in _UNET.items():
+        fields.one_of(name, known)
+    fields.known("downsample_padding")
+    # What this is called is the number of heads.
+    heads = _for_each(fields, "attention_head_dim", count, 8)
+    layers = _for_each(fields, "transformer_layers_per_block", count, 1)
+    for width, number in zip(widths, heads, strict=True):
+        _divides(fields, "attention_head_dim", number, "block_out_channels", width)
+    groups, is_added = fields.size("norm_num_groups", default=32), _ADDED in fields.values
+    for width in widths:
+        _divides(fields, "norm_num_groups", groups, "block_out_channels", width)
+    fields.one_of(_ADDED, ("text_time",))
+    waves = fields.size("addition_time_embed_dim") if is_added else 0
+    all_added = fields.size("projection_class_embeddings_input_dim") if is_added else 0
+    return Unet(
+        side=fields.size("sample_size"),
+        channels=fields.size("in_channels", default=4),
+        made=fields.size("out_channels", default=4),
+        text=fields.size("cross_attention_dim", default=1280),
+        levels=tuple(
+            Level(width=width, heads=number, layers=depth if each else 0)
+            for width, number, depth, each in zip(widths, heads, layers, attends, strict=True)
+        ),
+        middle=Level(width=widths[-1], heads=heads[-1], layers=layers[-1]),
+        blocks=fields.size("layers_per_block", default=2),
+        groups=groups,
+        epsilon=fields.number("norm_eps", default=_EPSILON),
+        is_linear=fields.flag("use_linear_projection"),
+        added=all_added - 6 * waves,
+        added_waves=waves,
+    )
+
+
+_ADDED = "addition_embed_type"
+_UNET: dict[str, tuple[Any, ...]] = {
+    "act_fn": ("silu",),
+    "center_input_sample": (False,),
+    "flip_sin_to_cos": (True,),
+    "freq_shift": (0,),
+    "mid_block_scale_factor": (1, 1.0),
+    "mid_block_type": ("UNetMidBlock2DCrossAttn",),
+    "resnet_time_scale_shift": ("default",),
+    "time_embedding_type": ("positional",),
+    "conv_in_kernel": (3,),
+    "conv_out_kernel": (3,),
+}
+"""What of a U-Net is computed in one way alone."""
+
+
+def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
+    """Return a number for each level: one for all, or a list of as many."""
+    numbers = fields.numbers(name) or [default]
+    numbers = numbers * count if len(numbers) == 1 else numbers
+    if len(numbers) != count or min(numbers) < 1:
+        raise ConfigError(
+            f"{name} is {numbers}, and there are {count} levels", location=fields.location
+        )
+    return numbers
+
+
+_RESNET_BLOCKS = {"basic": 1, "bottleneck": 4}
+"""By how much the last convolution of a block widens its rows."""
+
+
+def _resnet(fields: Fields) -> ResNet:
+    _class(fields, "ResNetForImageClassification")
+    kind = fields.text("layer_type", default="bottleneck")
+    for name in ("downsample_in_first_stage", "downsample_in_bottleneck"):
+        fields.one_of(name, (False,))
+    fields.one_of("layer_type", tuple(_RESNET_BLOCKS))
+    fields.one_of("hidden_act", ("relu",))
+    fields.one_of("num_channels", (3,))
+    fields.one_of("embedding_size", (64,))
+    depths, widths = fields.numbers("depths"), fields.numbers("hidden_sizes")
+    expected = [64 * _RESNET_BLOCKS[kind] * 2**stage for stage in range(len(depths))]
+    if widths != expected or not depths or min(depths) < 1:
+        raise ConfigError(
+            f"hidden_sizes = {widths} and depths = {depths}: stages of a ResNet are "
+            f"{expected or [256]} wide, and have a layer or more",
+            location=fields.location,
+        )
+    names = fields.given("id2label") or ()
+    return ResNet(
+        stages="-".join(map(str, depths)),
+        bottleneck=kind == "bottleneck",
+        classes=fields.size("num_labels", default=len(names) or 2),
+    )
+
+
 NETWORKS: dict[str, Callable[[Fields], Any]] = {
     "bert": _bert,
     "vit": _vit,
     "siglip": _siglip,
     "t5": _t5,
     "whisper": _whisper,
+    "resnet": _resnet,
     "DiTTransformer2DModel": _dit,
     "FluxTransformer2DModel": _flux,
+    "UNet2DConditionModel": _unet,
 }
 """What reads the configuration of each ``model_type`` or class."""

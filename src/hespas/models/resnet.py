@@ -22,9 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hespas.models.catalogue import ResNet
 from hespas.models.model import Step
-from hespas.models.resnet_layers import CHANNELS, CLASSES, Block, Convolution, Network, network
+from hespas.models.resnet_layers import CHANNELS, Block, Convolution, Network, ResNet
 from hespas.models.sharding import dtype_named
 
 Weights = Mapping[str, jax.Array]
@@ -114,7 +113,7 @@ _GROWTH_INTERVAL, _GROWTH, _BACKOFF = 2000, 2.0, 0.5
 def build(settings: ResNet) -> Step:
     """Make the training or the inference step."""
     mesh, axes = settings.mesh.abstract(), tuple(name for name, _ in settings.mesh.axes)
-    net = network(settings.stages, bottleneck=settings.bottleneck, classes=CLASSES)
+    net = settings.layers
     whole, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(axes))
     count = settings.batch * settings.mesh.device_count
     dtype = dtype_named(settings.dtype)
@@ -222,7 +221,7 @@ def _unless_overflown(state: State, changed: dict[str, Any], gradients: Tree) ->
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    one_hot = jax.nn.one_hot(labels, CLASSES)
+    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
     return jnp.mean(-jnp.sum(one_hot * jax.nn.log_softmax(logits), -1))
 
 

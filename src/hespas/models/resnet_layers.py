@@ -6,8 +6,10 @@ Version 1.5: a block's stride is on its 3x3 convolution.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from hespas.errors import ConfigError
+from hespas.models.model import MeshAxes
 
 CLASSES, CHANNELS = 1000, 3
 _FIRST_WIDTH, _EXPANSION = 64, 4
@@ -157,3 +159,37 @@ def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool)
         name=f"{name}_shortcut", kernel=1, inputs=inputs, outputs=outputs, stride=stride
     )
     return Block(name=name, main=main, shortcut=None if same else shortcut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResNet:
+    """A network and how it is run; ``batch`` counts images per device, ``image`` its pixels.
+
+    ``stages`` is how many blocks each stage has, as in 3-4-6-3. All axes of the mesh divide the
+    batch.
+    """
+
+    module: ClassVar[str] = "hespas.models.resnet"
+
+    stages: str
+    bottleneck: bool
+    train: bool = True
+    mesh: MeshAxes = MeshAxes(axes=(("data", 4),))  # noqa: RUF009 - immutable
+    batch: int = 256
+    image: int = 224
+    dtype: str = "bf16"
+    loss_scale: bool = True
+    classes: int = CLASSES
+
+    @property
+    def layers(self) -> Network:
+        """Its layers."""
+        return network(self.stages, bottleneck=self.bottleneck, classes=self.classes)
+
+    @property
+    def parts(self) -> int:
+        """How many data-parallel parts the mesh has: all its devices."""
+        return self.mesh.device_count
+
+    def check(self) -> None:
+        """Do nothing: any mesh divides the images."""

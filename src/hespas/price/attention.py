@@ -227,13 +227,14 @@ class AttentionModel:
         """Return one head of the table's attention, and how many heads there are of it.
 
         Of a sliding window it is as long as two windows, of which a causal mask leaves each query
-        one in the mean, and there are as many heads more. Beyond the longest that was measured it
-        is that one: all longer ones run at its rate.
+        one in the mean, and there are as many heads more. So there are of more queries than keys:
+        kernels compute blocks of queries on their own. Beyond the longest that was measured it is
+        that one: all longer ones run at its rate.
         """
         length = 2 * attention.window if is_windowed(attention) else attention.key_length
         length = min(length, self._longest)
         heads = attention.batch * attention.heads
-        if is_windowed(attention):
+        if is_windowed(attention) or attention.query_length > attention.key_length:
             heads = max(1, round(heads * attention.query_length / length))
         one = replace(
             attention,
@@ -309,8 +310,7 @@ class AttentionModel:
             )
         elif not attention.is_causal or attention.window:
             notes.append("attention without a causal mask runs at the rate of one with it")
-        if attention.query_length != attention.key_length:
-            notes.append("attention of unequal lengths is scaled from equal ones by FLOPs")
+        notes += _length_notes(attention)
         other = _SMALLER_HEADS.get(self.part.about.part)
         smallest = _grid(self.part.about.part).axes[0].sizes[0]
         if other is not None and attention.head_size < smallest:
@@ -347,6 +347,14 @@ class AttentionModel:
             f"TensorRT-LLM's was measured on {fitted_part(self.part.about.part)}"
         )
         return [note]
+
+
+def _length_notes(attention: Attention) -> list[str]:
+    if attention.query_length > attention.key_length:
+        return ["attention to fewer keys than queries takes as long as of more heads"]
+    if attention.query_length < attention.key_length:
+        return ["attention of unequal lengths is scaled from equal ones by FLOPs"]
+    return []
 
 
 def is_windowed(attention: Attention) -> bool:

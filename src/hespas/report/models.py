@@ -23,7 +23,6 @@ from hespas.models.figures import (
     zoo_figures,
 )
 from hespas.models.language import LanguageModel, LayerKind
-from hespas.models.network_model import Network
 
 _WIDTH = 48
 _PART = "H100_80GB"
@@ -43,7 +42,7 @@ def figures_of(name: str | None) -> list[ModelFigures]:
     return [_described(each)[1] for each in (*published(), *zoo)]
 
 
-def _described(name: str) -> tuple[LanguageModel | Network, ModelFigures]:
+def _described(name: str) -> tuple[object, ModelFigures]:
     """Return the model of a name or of a configuration's path, and its figures."""
     model = _language(name)
     if model is not None:

@@ -142,4 +142,4 @@ def test_names_are_unique_and_all_models_have_a_summary() -> None:
 
 def test_an_unknown_model_is_named_with_its_neighbours() -> None:
     with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
-        model_named("resnet-50")
+        model_named("resnet5O")

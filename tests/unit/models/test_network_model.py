@@ -31,6 +31,7 @@ def settings_of(name: str, **given: str) -> Network:
         ("openai/whisper-tiny", 37_760_640),
         ("facebook/DiT-XL-2-256", 749_826_464),
         ("black-forest-labs/FLUX.1-dev", 11_901_408_320),
+        ("stabilityai/stable-diffusion-xl-base-1.0", 2_567_463_684),
     ],
 )
 def test_parameters_are_those_of_the_published_model(name: str, count: int) -> None:

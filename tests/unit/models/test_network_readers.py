@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from hespas.errors import ConfigError
+from hespas.models.catalogue import model_named
 from hespas.models.configuration import SHIPPED, configured
 
 BERT = "google-bert/bert-large-uncased"
 VIT = "google/vit-base-patch16-224"
+UNET = "stable-diffusion-v1-5/stable-diffusion-v1-5"
 FLUX = "black-forest-labs/FLUX.1-dev"
 
 
@@ -29,6 +31,13 @@ FLUX = "black-forest-labs/FLUX.1-dev"
         (FLUX, {"axes_dims_rope": [16, 56, 55]}, "axes_dims_rope"),
         (FLUX, {"patch_size": 2}, "patch_size"),
         ("facebook/DiT-XL-2-256", {"norm_type": "layer_norm"}, "norm_type"),
+        (UNET, {"down_block_types": ["DownBlock2D"] * 2}, "for 4 widths are not known"),
+        (UNET, {"attention_head_dim": 7}, "attention_head_dim"),
+        (UNET, {"transformer_layers_per_block": [1, 2]}, "there are 4 levels"),
+        (UNET, {"act_fn": "mish"}, "act_fn"),
+        (UNET, {"time_cond_proj_dim": 256}, "time_cond_proj_dim"),
+        ("microsoft/resnet-50", {"hidden_sizes": [256, 512]}, "hidden_sizes"),
+        ("microsoft/resnet-50", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck"),
         ("google-t5/t5-base", {"feed_forward_proj": "gated-mish"}, "gated-mish"),
         ("openai/whisper-tiny", {"encoder_attention_heads": 7}, "encoder_attention_heads"),
     ],
@@ -45,3 +54,9 @@ def test_a_field_of_a_tower_is_named_too() -> None:
     values["vision_config"]["windows"] = 4
     with pytest.raises(ConfigError, match="windows"):
         configured(values, location="config.json", name="mine")
+
+
+def test_a_residual_network_is_the_one_of_the_zoo() -> None:
+    settings = model_named("microsoft/resnet-50").settings
+    assert settings.layers == model_named("resnet50").settings.layers
+    assert not model_named("microsoft/resnet-50:inference").settings.train

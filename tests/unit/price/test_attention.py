@@ -176,3 +176,12 @@ def test_earlier_kernels_run_at_their_published_rates(
     rate = sum(each.flops for each in both) / sum(each.time_s for each in priced)
     assert rate == pytest.approx(published, rel=0.1)
     assert any(kernel in note for note in priced[0].notes)
+
+
+def test_few_keys_take_as_long_as_more_heads(model: AttentionModel) -> None:
+    # Of images that attend to a text: blocks of queries are computed on their own.
+    square = replace(CAUSAL, batch=1, heads=16 * 8, query_length=128, key_length=128)
+    square = replace(square, is_causal=False)
+    long = replace(square, heads=8, query_length=16 * 128)
+    assert model.price(long).time_s == pytest.approx(model.price(square).time_s)
+    assert "fewer keys" in " ".join(model.price(long).notes)

@@ -1,0 +1,177 @@
+"""A U-Net that takes noise out of latents: blocks of convolutions, with attention to a text.
+
+Weights have the names and places of diffusers 0.42, whose ``UNet2DConditionModel`` is the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hespas.models.network import ROW, Heads, Input, Net
+
+Given = Mapping[str, Any]
+_EPSILON, _ATTENTION_EPSILON = 1e-5, 1e-6
+_TIMES = 6
+"""Sizes and cuts of an image, that SDXL is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What the blocks of a resolution have: channels, and attention of some layers, or none."""
+
+    width: int
+    heads: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unet:
+    """Levels down to the smallest resolution, and up again; ``blocks`` of each on the way down.
+
+    With ``added`` numbers of a text and a wave of ``added_waves`` for each of six sizes, these are
+    embedded beside the step.
+    """
+
+    IS_FIXED: ClassVar[bool] = True
+    objective: ClassVar[str] = "noise"
+    longest: ClassVar[None] = None
+    divides: ClassVar[bool] = False
+    side: int
+    channels: int
+    made: int
+    text: int
+    levels: tuple[Level, ...]
+    middle: Level
+    blocks: int
+    groups: int
+    epsilon: float
+    is_linear: bool
+    added: int = 0
+    added_waves: int = 0
+
+    @property
+    def defaults(self) -> Mapping[str, int]:
+        """Settings of a training step."""
+        return {"batch": 4, "sequence": 77}
+
+    def inputs(self, run: Any) -> tuple[Input, ...]:
+        """Return what a sample is."""
+        given = {"image": (self.side, self.side, self.channels), "text": (run.sequence, self.text)}
+        more = {"pooled": (self.added,), "times": (_TIMES,)} if self.added else {}
+        return (
+            *(Input(name, shape, is_number=False) for name, shape in (given | more).items()),
+            Input("step", ()),
+        )
+
+    def forward(self, net: Net, given: Given) -> Any:
+        """Return the noise."""
+        ops, text, first = net.ops, given["text"], self.levels[0].width
+        condition = ops.activate(self._condition(net, given, first), "silu")
+        x = net.convolution("conv_in", given["image"], first, 3, padding=1)
+        passed = [x]
+        for index, level in enumerate(self.levels):
+            part = net[f"down_blocks.{index}"]
+            with ops.scope(f"down_{index}"):
+                for block in range(self.blocks):
+                    x = self._block(part, block, x, level, condition, text)
+                    passed.append(x)
+                if index < len(self.levels) - 1:
+                    name = "downsamplers.0.conv"
+                    x = part.convolution(name, x, level.width, 3, stride=2, padding=1)
+                    passed.append(x)
+        with ops.scope("middle"):
+            x = self._block(net["mid_block"], 0, x, self.middle, condition, text)
+            x = self._convolved(net["mid_block.resnets.1"], x, self.middle.width, condition)
+        for index, level in enumerate(reversed(self.levels)):
+            part = net[f"up_blocks.{index}"]
+            with ops.scope(f"up_{index}"):
+                for block in range(self.blocks + 1):
+                    x = ops.join([x, passed.pop()], 3)
+                    x = self._block(part, block, x, level, condition, text)
+                if index < len(self.levels) - 1:
+                    larger = ops.enlarge(x)
+                    x = part.convolution("upsamplers.0.conv", larger, level.width, 3, padding=1)
+        with ops.scope("head"):
+            x = ops.activate(self._grouped(net, "conv_norm_out", x, self.epsilon), "silu")
+            return net.convolution("conv_out", x, self.made, 3, padding=1)
+
+    def _condition(self, net: Net, given: Given, first: int) -> Any:
+        ops = net.ops
+        with ops.scope("embedding"):
+            made = _embedded(net["time_embedding"], ops.waves(given["step"], first), 4 * first)
+            if not self.added:
+                return made
+            waves = ops.waves(given["times"], self.added_waves)
+            waves = ops.reshape(waves, waves.shape[0], _TIMES * self.added_waves)
+            both = ops.join([given["pooled"], waves], 1)
+            return made + _embedded(net["add_embedding"], both, 4 * first)
+
+    def _grouped(self, net: Net, name: str, x: Any, epsilon: float) -> Any:
+        return net.norm(name, x, epsilon, "group", self.groups)
+
+    def _block(  # noqa: PLR0917 - the inputs of a block
+        self, net: Net, index: int, x: Any, level: Level, condition: Any, text: Any
+    ) -> Any:
+        x = self._convolved(net[f"resnets.{index}"], x, level.width, condition)
+        return self._attended(net[f"attentions.{index}"], x, level, text) if level.layers else x
+
+    def _convolved(self, net: Net, x: Any, width: int, condition: Any) -> Any:
+        """Return two convolutions beside a shortcut."""
+        ops, how = net.ops, {"padding": 1}
+        inner = ops.activate(self._grouped(net, "norm1", x, self.epsilon), "silu")
+        inner = net.convolution("conv1", inner, width, 3, **how)
+        inner = inner + net.linear("time_emb_proj", condition, (ROW, width))[:, None, None]
+        inner = ops.activate(self._grouped(net, "norm2", inner, self.epsilon), "silu")
+        inner = net.convolution("conv2", inner, width, 3, **how)
+        if x.shape[-1] != width:
+            x = net.convolution("conv_shortcut", x, width, 1)
+        return ops.rows(x + inner)
+
+    def _attended(self, net: Net, x: Any, level: Level, text: Any) -> Any:
+        """Return layers of attention over pixels, each with attention to the text."""
+        ops, size = net.ops, level.width
+        batch, height, width, _ = x.shape
+        rows = batch, height * width, size
+        hidden = self._grouped(net, "norm", x, _ATTENTION_EPSILON)
+        if self.is_linear:
+            hidden = net.linear("proj_in", ops.reshape(hidden, *rows), (ROW, size))
+        else:
+            hidden = ops.reshape(net.convolution("proj_in", hidden, size, 1), *rows)
+        own, cross = (
+            Heads(
+                count=level.heads,
+                size=size // level.heads,
+                names=tuple(f"{part}.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0")),
+                biases=(False, False, False, True),
+            )
+            for part in ("attn1", "attn2")
+        )
+
+        def block(layer: Net, x: Any) -> Any:
+            x = x + layer.attention(layer.norm("norm1", x, _EPSILON), own)
+            x = x + layer.attention(layer.norm("norm2", x, _EPSILON), cross, source=text)
+            return x + _gated(layer, layer.norm("norm3", x, _EPSILON))
+
+        hidden = net.repeat("transformer_blocks", level.layers, block, hidden)
+        if self.is_linear:
+            made = ops.reshape(net.linear("proj_out", hidden, (ROW, size)), *x.shape)
+        else:
+            made = net.convolution("proj_out", ops.reshape(hidden, *x.shape), size, 1)
+        return x + made
+
+
+def _embedded(net: Net, x: Any, size: int) -> Any:
+    x = net.ops.activate(net.linear("linear_1", x, (ROW, size)), "silu")
+    return net.linear("linear_2", x, (ROW, size))
+
+
+def _gated(net: Net, x: Any) -> Any:
+    """Return three products, of which the first two are one, its second half the gate."""
+    ops, size = net.ops, x.shape[-1]
+    with ops.scope("mlp"):
+        both = ops.keep(net.linear("ff.net.0.proj", x, ("", 2), ("mlp", 4 * size)), "mlp_up")
+        inner = both[:, :, 0] * ops.activate(both[:, :, 1], "exact_gelu")
+        made = net.linear("ff.net.2", inner, (ROW, size), taken=("mlp",))
+        return ops.keep(ops.rows(made), "mlp_down")
