@@ -87,16 +87,15 @@ class _Walk:
             return {}
         if at not in self.loops or at in self.written:
             return dict.fromkeys(op.results, _HERE)
-        read: dict[Value, AbstractSet[int]] = {}
-        for value in op.operands:
-            before = self.producer.get(value)
-            theirs = {value: _HERE} if before is None else self.places[before]
-            for source, places in theirs.items():
-                together = read.get(source, frozenset()) | places
-                read[source] = frozenset(sorted(together)[:_COUNTED_PLACES])
+        read = _together([self._places_of(value) for value in dict.fromkeys(op.operands)])
         if op.traits.is_elementwise:
             return read
         return {value: {self._number(at, each) for each in read[value]} for value in read}
+
+    def _places_of(self, value: Value) -> Places:
+        """Return the places at which a value reads what is in memory."""
+        before = self.producer.get(value)
+        return {value: _HERE} if before is None else self.places[before]
 
     def _number(self, at: int, place: int) -> int:
         """Return the place that an operation reads where those before it would read one."""
@@ -113,6 +112,28 @@ class _Walk:
         elif sum(map(bytes_of, op.results)) > FEWEST_BYTES:
             self.written.add(at)
         self.places[at] = self._read_by(at)
+
+
+def _together(places: Sequence[Places]) -> Places:
+    """Return the places that several values read, of each array the first ones."""
+    if not places:
+        return {}
+    most = max(places, key=len)
+    if len(places) == 1:
+        return most
+    read = dict(most)
+    for theirs in places:
+        if theirs is most:
+            continue
+        for source, added in theirs.items():
+            known = read.get(source)
+            if known is None:
+                read[source] = added
+            elif known is not added and known != added:
+                together = known | added
+                is_counted = len(together) <= _COUNTED_PLACES
+                read[source] = together if is_counted else {*sorted(together)[:_COUNTED_PLACES]}
+    return read
 
 
 def multiplied_before(operations: Sequence[Op]) -> set[int]:

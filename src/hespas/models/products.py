@@ -165,6 +165,10 @@ def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
     return widened(Grouped(values=small, scales=scale, name=weight.name), x.dtype)
 
 
+_OUTPUT_RANK = 3
+"""Of the weights that heads are multiplied by: heads, their size, the width of the model."""
+
+
 def stored_order(name: str, rank: int) -> tuple[int, ...]:
     """Return the order in which the dimensions of a weight stand where it is stored in 8 bits.
 
@@ -173,7 +177,8 @@ def stored_order(name: str, rank: int) -> tuple[int, ...]:
     >>> stored_order("query_key_value", 4), stored_order("output", 3), stored_order("experts_up", 3)
     ((1, 2, 3, 0), (2, 0, 1), (0, 2, 1))
     """
-    summed = (0, 1) if name.endswith("output") else (2,) if name == ABSORBED else (0,)
+    is_output = name.endswith("output") and rank == _OUTPUT_RANK
+    summed = (0, 1) if is_output else (2,) if name == ABSORBED else (0,)
     if name.startswith("experts_"):
         summed = (1,)
     return (*(at for at in range(rank) if at not in summed), *summed)

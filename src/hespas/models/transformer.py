@@ -34,6 +34,7 @@ from hespas.models.language import (
 )
 from hespas.models.latent import latent_attention
 from hespas.models.norms import Places, normalised, plainly_normalised, rotated, scaled, turns
+from hespas.models.plan import Loop, layers_of
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.recurrent import through_delta, through_state_space
 from hespas.models.remat import rematerialised
@@ -97,10 +98,16 @@ class Transformer:
         array = partial(self.divided.array, dtype=dtype)
         plan = self.model.plan
 
-        def made(kind: LayerKind, *stacked: str) -> dict[str, Any]:
-            shapes = layer_weights(self.model, kind)
-            array = partial(self.divided_of(kind).array, dtype=dtype)
-            return {name: array(*stacked, *dimensions) for name, dimensions in shapes.items()}
+        def made(item: _Item, *turns: int) -> Any:
+            if isinstance(item, Loop):
+                return [made(each, *turns, item.times) for each in item.body]
+            divided, stacked = self.divided_of(item), {f"{size} turns": size for size in turns}
+            divided = replace(divided, sizes={**divided.sizes, **stacked})
+            dimensions = [f"{size} turns" for size in turns]
+            return {
+                name: divided.array(*dimensions, *shape, dtype=dtype)
+                for name, shape in layer_weights(self.model, item).items()
+            }
 
         weights: dict[str, Any] = {
             name: array(*dimensions) for name, dimensions in outer_weights(self.model).items()
@@ -108,16 +115,16 @@ class Transformer:
         if not self.is_looped:
             return weights | {_FIRST: [made(kind) for kind in self.model.kinds]}
         return weights | {
-            _FIRST: [made(kind) for kind in plan.first],
-            _STACKED: [made(kind, "groups") for kind in plan.repeated],
-            _LAST: [made(kind) for kind in plan.last],
+            _FIRST: [made(item) for item in plan.first],
+            _STACKED: [] if plan.loop is None else made(plan.loop),
+            _LAST: [made(item) for item in plan.last],
         }
 
     @property
     def is_looped(self) -> bool:
-        """Whether the layers are a loop."""
+        """Whether layers are in loops."""
         run = self.model.run
-        return isinstance(run, Training) and run.scan and self.model.plan.times > 0
+        return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
 
     def divided_of(self, kind: LayerKind) -> Divided:
         """Return the sizes of dimensions in layers of a kind, and how they are divided."""
@@ -140,14 +147,14 @@ class Transformer:
         if not isinstance(run, Training) or run.product_dtype != "f8":
             return {}
         weights = self.weights(SMALL)
-        return {
-            group: [
-                {f"{name}{STORED}": leaf for name, leaf in layer.items() if is_multiplied(name)}
-                for layer in weights[group]
-            ]
-            for group in (_FIRST, _STACKED, _LAST)
-            if group in weights
-        }
+
+        def fixed(layers: Any) -> Any:
+            if not isinstance(layers, dict):
+                return [fixed(each) for each in layers]
+            return {f"{name}{STORED}": leaf for name, leaf in layers.items() if is_multiplied(name)}
+
+        groups = (_FIRST, _STACKED, _LAST)
+        return {group: fixed(weights[group]) for group in groups if group in weights}
 
     def activations(self) -> Any:
         """Return the abstract array that goes from layer to layer."""
@@ -197,19 +204,14 @@ class Transformer:
         weights = self._with_inputs(x, weights, batch)
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
         alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
+        through = partial(_through, alone, layers)
         if not self.is_looped:
-            return _one_by_one(alone, model.kinds, x, weights[_FIRST], places)[0]
+            return through(model.kinds, x, weights[_FIRST], places)[0]
         plan = model.plan
-        x, places = _one_by_one(alone, plan.first, x, weights[_FIRST], places)
-
-        def group(carried: jax.Array, of_group: Sequence[Weights]) -> tuple[jax.Array, None]:
-            for kind, own in zip(plan.repeated, of_group, strict=True):
-                carried = layers[kind](carried, own, places)
-            return carried, None
-
-        with jax.named_scope("layers"):
-            x, _ = jax.lax.scan(group, x, weights[_STACKED])
-        return _one_by_one(alone, plan.last, x, weights[_LAST], places)[0]
+        x, places = through(plan.first, x, weights[_FIRST], places)
+        if plan.loop is not None:
+            x = _looped(layers, plan.loop, x, weights[_STACKED], places)
+        return through(plan.last, x, weights[_LAST], places)[0]
 
     def through_cached_layers(
         self, x: jax.Array, weights: Weights, batch: Weights, caches: Sequence[Cache]
@@ -244,24 +246,16 @@ class Transformer:
             made = made * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
             made = normalised(style, made, weights, "input_norm") + looked_up
             made = jnp.moveaxis(made * jnp.asarray(0.5**0.5, x.dtype), 2, 0)
-        alone, begin = list(made), len(plan.first)
-        size = len(plan.repeated) if self.is_looped else 0
-        end = begin + size * plan.times
-        numbers: dict[str, list[jax.Array]] = {
-            _FIRST: alone[:begin] if size else alone,
-            _STACKED: [made[begin + at : end : size] for at in range(size)],
-            _LAST: alone[end:],
-        }
+        if not self.is_looped or plan.loop is None:
+            return {**weights, _FIRST: _with_rows(self.model.kinds, weights[_FIRST], made)}
+        items = (*plan.first, plan.loop, *plan.last)
+        own = (*weights[_FIRST], weights[_STACKED], *weights[_LAST])
+        given, count = _with_rows(items, own, made), len(plan.first)
         return {
             **weights,
-            **{
-                group: [
-                    {**own, _INPUT: given}
-                    for own, given in zip(weights[group], numbers[group], strict=True)
-                ]
-                for group in numbers
-                if group in weights
-            },
+            _FIRST: given[:count],
+            _STACKED: given[count],
+            _LAST: given[count + 1 :],
         }
 
     def _places(self, batch: Weights) -> Places:
@@ -530,23 +524,72 @@ def _behind(before: BeforeLayer, layer: Any) -> Any:
     return changed
 
 
-def _one_by_one(
-    layers: Mapping[LayerKind, Any],
-    kinds: Sequence[LayerKind],
+_Item = LayerKind | Loop[LayerKind]
+_Layers = Mapping[LayerKind, Any]
+
+
+def _through(  # noqa: PLR0917 - the pieces of some layers
+    alone: _Layers,
+    looped: _Layers,
+    items: Sequence[_Item],
     x: jax.Array,
-    weights: Sequence[Weights],
+    weights: Sequence[Any],
     places: Places,
 ) -> tuple[jax.Array, Places]:
-    """Return what comes out of the last layer, and places with the keys that layers keep."""
-    for index, (kind, own) in enumerate(zip(kinds, weights, strict=True)):
+    """Return what comes out of the last layer, and places with the keys that layers keep.
+
+    Layers outside of loops are those of ``alone``.
+    """
+    for index, (item, own) in enumerate(zip(items, weights, strict=True)):
+        if isinstance(item, Loop):
+            x = _looped(looped, item, x, own, places)
+            continue
         with jax.named_scope(f"layers_{index:02d}"):
-            made = layers[kind](x, own, places)
-            if kind.keys == "kept":
+            made = alone[item](x, own, places)
+            if item.keys == "kept":
                 x, keys = made
-                places = places.with_keys(kind, keys)
+                places = places.with_keys(item, keys)
             else:
                 x = made
     return x, places
+
+
+def _looped(
+    layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
+) -> jax.Array:
+    """Return what comes out of the last turn of a loop."""
+
+    def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
+        for item, own in zip(loop.body, of_turn, strict=True):
+            if isinstance(item, Loop):
+                carried = _looped(layers, item, carried, own, places)
+            else:
+                carried = layers[item](carried, own, places)
+        return carried, None
+
+    with jax.named_scope("layers"):
+        return jax.lax.scan(turn, x, weights)[0]
+
+
+def _with_rows(
+    items: Sequence[_Item], weights: Sequence[Any], rows: jax.Array, depth: int = 0
+) -> list[Any]:
+    """Return the weights of layers, each with its own input of ``rows``.
+
+    Dimension ``depth`` of these counts layers, those before it the turns of loops.
+    """
+    made: list[Any] = []
+    begin = 0
+    for item, own in zip(items, weights, strict=True):
+        count = layers_of(item)
+        given = jax.lax.slice_in_dim(rows, begin, begin + count, axis=depth)
+        begin += count
+        if isinstance(item, Loop):
+            shape = (*rows.shape[:depth], item.times, -1, *rows.shape[depth + 1 :])
+            made.append(_with_rows(item.body, own, given.reshape(shape), depth + 1))
+        else:
+            made.append({**own, _INPUT: jnp.squeeze(given, depth)})
+    return made
 
 
 _Kept = tuple[jax.Array, ...]

@@ -326,7 +326,7 @@ def values_read(op: Op) -> Sequence[Value]:
     return _with_outer(op) if op.regions and op.traits.reads_around else op.operands
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _with_outer(op: Op) -> Sequence[Value]:
     """Return what an operation reads, its regions too: of the same few loops many rules ask."""
     read = [*op.operands]

@@ -1,0 +1,108 @@
+"""The order of a model's layers, as loops and as layers that are written out.
+
+A loop over all layers compiles once what they have in common. Where layers alternate in no regular
+order, several loops do, and loops inside of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T", bound=Hashable)
+_LOOP_COST = 4
+"""What a loop costs beside its layers, in layers of attention: with less, three equal layers before
+others would be a loop, and Gemma 3's five windows one inside of that over groups of six, which
+MaxText writes out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Generic[T]):
+    """Layers, and loops of them, that are computed several ``times``."""
+
+    body: tuple[T | Loop[T], ...]
+    times: int
+
+    @property
+    def layers(self) -> int:
+        """How many layers all turns have."""
+        return self.times * sum(layers_of(item) for item in self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Generic[T]):
+    """The loop of most layers, and what stands before and behind it; None of no layers."""
+
+    first: tuple[T | Loop[T], ...]
+    loop: Loop[T] | None
+    last: tuple[T | Loop[T], ...]
+
+
+def layers_of(item: object) -> int:
+    """Return how many layers a layer or a loop is."""
+    return item.layers if isinstance(item, Loop) else 1
+
+
+def plan_of(kinds: tuple[T, ...], costs: Mapping[T, int]) -> Plan[T]:
+    """Return the plan that costs least: what is written out, by ``costs`` of a layer, and loops.
+
+    >>> plan = plan_of(tuple("aab" + "caaaaaa" * 3 + "a"), dict.fromkeys("abc", 1))
+    >>> plan.first, plan.last
+    (('a', 'a', 'b'), ('a',))
+    >>> plan.loop
+    Loop(body=('c', Loop(body=('a',), times=6)), times=3)
+    """
+    items = _shortest(kinds, costs, _LOOP_COST, {})[1]
+    if not any(isinstance(item, Loop) for item in items):
+        # One loop is as good as none, and says what layers have in common.
+        items = _shortest(kinds, costs, 0, {})[1]
+    loops = [(layers_of(item), -at) for at, item in enumerate(items) if isinstance(item, Loop)]
+    if not loops:
+        loop = Loop(body=kinds[:1], times=1) if kinds else None
+        return Plan(first=(), loop=loop, last=kinds[1:])
+    at = -max(loops)[1]
+    chosen = cast("Loop[T]", items[at])
+    return Plan(first=items[:at], loop=chosen, last=items[at + 1 :])
+
+
+_Items = tuple[int, tuple[T | Loop[T], ...]]
+
+
+def _shortest(
+    kinds: tuple[T, ...],
+    costs: Mapping[T, int],
+    loop_cost: int,
+    known: dict[tuple[T, ...], _Items[T]],
+) -> _Items[T]:
+    """Return what loops and layers written out cost at least, and these."""
+    if kinds in known:
+        return known[kinds]
+    count = len(kinds)
+    best: list[_Items[T]] = [(0, ())] * (count + 1)
+    for begin in reversed(range(count)):
+        cost, items = best[begin + 1]
+        choices: list[_Items[T]] = [(costs[kinds[begin]] + cost, (kinds[begin], *items))]
+        for length in range(1, (count - begin) // 2 + 1):
+            ends = _repetitions(kinds, begin, length)
+            if not ends:
+                continue
+            group = kinds[begin : begin + length]
+            inside, body = _shortest(group, costs, loop_cost, known)
+            for end in ends:
+                cost, items = best[end]
+                loop: Loop[T] = Loop(body=body, times=(end - begin) // length)
+                choices.append((inside + loop_cost + cost, (loop, *items)))
+        best[begin] = min(choices, key=lambda choice: choice[0])
+    known[kinds] = best[0]
+    return best[0]
+
+
+def _repetitions(kinds: Sequence[T], begin: int, length: int) -> list[int]:
+    """Return where the second and each further repetition of some layers ends."""
+    ends: list[int] = []
+    end = begin + 2 * length
+    while end <= len(kinds) and kinds[end - length : end] == kinds[begin : begin + length]:
+        ends.append(end)
+        end += length
+    return ends
