@@ -35,8 +35,7 @@ from hespas.torch.places import FORWARD, OPTIMIZER, RECOMPUTE, Place, Places, cl
 _guards: Any = torch._C._dynamo.guards
 _MARK = "_hespas_at"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_ROOT = re.compile(r"^L\['\w+'\]\.?")
-_MEMBER = re.compile(r"\._modules\['(\w+)'\]|\['(\w+)'\]|\[(\d+)\]")
+_NAME = re.compile(r"(?:^|\.)(?!__dict__|_modules|L\[|G\[)(\w+)|\['(?!_modules')(\w+)'\]|\[(\d+)\]")
 
 
 def forbid_compilation() -> None:
@@ -240,9 +239,10 @@ def _place(node: Any, places: Places) -> Iterator[Place]:
 def relative_path(path: str) -> str:
     """Return a module's path in what is compiled, from Dynamo's expression for it.
 
-    ``L['self']._modules['layers'][0].attention`` is ``layers.0.attention``.
+    ``L['self'].__dict__['_modules']['layers'][0].attention`` is ``layers.0.attention``: the first
+    name is that of the variable that holds the outermost module.
     """
-    dotted = _MEMBER.sub(lambda match: "." + "".join(filter(None, match.groups())), path)
-    names = _ROOT.sub("", path) if dotted == path else dotted
-    names = re.sub(r"^L\.\w+\.?", "", names)
-    return clean_name(names.strip("."))
+    of_module = path.rpartition("cell_contents")[2]
+    names = [next(filter(None, match)) for match in _NAME.findall(of_module)]
+    is_closure = of_module != path
+    return clean_name(".".join(names[0 if is_closure else 1 :]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch_steps import (
     COMPILED,
     TRAIN,
     bytes_after,
+    collectives,
     kernel_calls,
     needs_torch,
     operations,
@@ -78,3 +81,17 @@ def test_without_compilation_nothing_is_compiled() -> None:
     assert [call.name for call in operations(eager)] == [
         call.name for call in operations(record(TRAIN))
     ]
+
+
+def test_the_example_recomputes_every_second_product_of_a_block() -> None:
+    script = Path("examples/torch_llama.py").read_text()
+    step = record(script, devices=8, layers=1, batch=2)
+    assert step.mesh == (("dp_shard", 8),)
+    assert step.tokens == 8 * 2 * 8192
+    again = [call for call in operations(step, "aten::mm") if call.phase == "recompute"]
+    assert [call.scope for call in again] == [
+        "layers.0.attention.wo",
+        "layers.0.feed_forward.w3",
+        "layers.0.attention.wk",
+    ]
+    assert [call.kind for call in collectives(step)].count("reduce_scatter") == 2
