@@ -26,7 +26,13 @@ from hespas.sources.options import (
     ModelOptions,
     TorchOptions,
 )
-from hespas.sources.torch_step import PREFIX, TorchStep, torch_step
+from hespas.sources.torch_step import (
+    PREFIX,
+    TorchStep,
+    hugging_face_step,
+    is_hugging_face,
+    torch_step,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +236,19 @@ def _torch(
     devices: int | None,
     target: str | None,
 ) -> TorchStep:
+    machine = None if target is None else find_target(target)
+    if is_hugging_face(text):
+        return hugging_face_step(
+            text,
+            options.texts(),
+            torch,
+            step=options.step or "train",
+            devices=devices,
+            target=machine,
+        )
     remedy = f"give arguments of the function with {option('set')}, as in batch=8"
     refuse_unused(replace(options, settings={}), {MODEL: "a step of PyTorch"}, remedy=remedy)
-    return torch_step(
-        text,
-        options.settings,
-        torch,
-        devices=devices,
-        target=None if target is None else find_target(target),
-    )
+    return torch_step(text, options.settings, torch, devices=devices, target=machine)
 
 
 def _maxtext(

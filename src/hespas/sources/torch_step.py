@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +20,17 @@ import msgspec
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.question import ask
+from hespas.base.suggest import suggestion
 from hespas.base.version import __version__, installed_version
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, option
+from hespas.models.configuration import FILE, SHIPPED
 from hespas.sources.options import TorchOptions
 from hespas.torch.messages import STEP_FILE, GpuDescription, StepAnswer, StepRequest
 
 PREFIX = "torch:"
+_HUGGING_FACE = "hf:"
+_HUGGING_FACE_MODULE = "hespas.torch.hugging_face"
 EXTRA = "torch"
 _LIMITS = Limits(time_s=1800)
 _FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
@@ -40,7 +44,10 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStep:
-    """A function that returns a step, its arguments as text, and what it is recorded for."""
+    """A function that returns a step, its arguments as text, and what it is recorded for.
+
+    ``label`` is how messages name it, where that is not by its function.
+    """
 
     module: str
     function: str
@@ -48,11 +55,12 @@ class TorchStep:
     target: GpuTarget
     devices: int
     options: TorchOptions = field(default_factory=TorchOptions)
+    label: str = ""
 
     @property
     def name(self) -> str:
         """How messages name it."""
-        return f"{PREFIX}{self.module}:{self.function}"
+        return self.label or f"{PREFIX}{self.module}:{self.function}"
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +108,50 @@ def torch_step(
         target=target,
         devices=devices,
         options=options,
+    )
+
+
+def is_hugging_face(text: str) -> bool:
+    """Return whether a text behind `PREFIX` names a model of Hugging Face's ``transformers``."""
+    return text.startswith(_HUGGING_FACE)
+
+
+def hugging_face_step(
+    text: str,
+    arguments: Mapping[str, str],
+    options: TorchOptions,
+    *,
+    step: str,
+    devices: int | None,
+    target: Target | None,
+) -> TorchStep:
+    """Return a step, ``train``, ``prefill`` or ``decode``, of a model of ``transformers``.
+
+    ``text`` has behind ``hf:`` a configuration that hespas ships, by ``ORG/NAME``, or one's own: a
+    ``config.json`` or a directory with it. Raises `ConfigError` where there is none.
+    """
+    name = text.removeprefix(_HUGGING_FACE)
+    made = torch_step(
+        f"{_HUGGING_FACE_MODULE}:{step}",
+        {**arguments, "config": str(_configuration(name).resolve())},
+        options,
+        devices=devices,
+        target=target,
+    )
+    return replace(made, label=f"{PREFIX}{text}:{step}")
+
+
+def _configuration(name: str) -> Path:
+    """Return the file of a model's configuration."""
+    own, shipped = Path(name), SHIPPED / f"{name}.json"
+    for file in (own / FILE, own, shipped):
+        if file.is_file():
+            return file
+    known = [str(file.relative_to(SHIPPED).with_suffix("")) for file in SHIPPED.glob("*/*.json")]
+    raise ConfigError(
+        f"there is no configuration of {name!r}",
+        location=f"{PREFIX}{_HUGGING_FACE}{name}",
+        hint=f"{suggestion(name, known)}, or give a directory with its config.json",
     )
 
 

@@ -156,7 +156,7 @@ def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
         return ProgramError(
             f"the module {error.name} is not installed",
             location=where,
-            hint=f"install it beside hespas: {sys.executable} -m pip install ..",
+            hint=f"install it where hespas is, for {sys.executable}",
         )
     text = " ".join(str(error).split()) or "no message"
     return ProgramError(f"{type(error).__name__}: {text[:400]}", location=where)

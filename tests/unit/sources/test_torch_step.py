@@ -90,3 +90,16 @@ def test_the_workload_is_the_recorded_step(tmp_path: Path, monkeypatch: pytest.M
     workload = read_workload(find("torch:train.py:train"), kept=None)
     step = decode_recorded(workload.content)
     assert (step.name, step.target, step.world_size) == ("torch:train.py:train", "sm_90a", 8)
+
+
+def test_a_published_model_is_named_by_its_configuration(tmp_path: Path) -> None:
+    step = find("torch:hf:Qwen/Qwen3-0.6B", batch=4, decode=True, settings={"layers": "2"})
+    assert step.name == "torch:hf:Qwen/Qwen3-0.6B:decode"
+    assert step.function == "decode"
+    config = step.arguments["config"]
+    assert config.endswith("configs/models/Qwen/Qwen3-0.6B.json")
+    assert step.arguments == {"batch": "4", "layers": "2", "config": config}
+    (tmp_path / "config.json").write_text("{}")
+    assert find(f"torch:hf:{tmp_path}").function == "train"
+    with pytest.raises(ConfigError, match="no configuration of 'Qwen/Qwen3-0"):
+        find("torch:hf:Qwen/Qwen3-0.7B")

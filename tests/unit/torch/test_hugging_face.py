@@ -1,0 +1,70 @@
+"""Models of Hugging Face's transformers, by their configuration."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hespas.compile.targets import find_target
+from hespas.errors import DeviceCountError, ProgramError
+from hespas.program.recorded import RecordedStep, decode_recorded
+from hespas.sources.options import TorchOptions
+from hespas.sources.torch_step import hugging_face_step, record_torch
+from torch_steps import collectives, needs_torch, operations
+
+pytestmark = [
+    needs_torch,
+    pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers"),
+]
+
+_CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1000,
+}
+_PRODUCTS = 7
+
+
+def _recorded(directory: Path, *, step: str, devices: int = 1, **values: object) -> RecordedStep:
+    (directory / "config.json").write_text(json.dumps(_CONFIG | values))
+    found = hugging_face_step(
+        f"hf:{directory}",
+        {"batch": "2", "sequence": "64"},
+        TorchOptions(eager=True),
+        step=step,
+        devices=devices,
+        target=find_target("H100_80GB"),
+    )
+    return decode_recorded(record_torch(found)[0])
+
+
+def test_training_divides_the_layers_and_computes_them_again(tmp_path: Path) -> None:
+    step = _recorded(tmp_path, step="train", devices=4)
+    assert step.tokens == 4 * 2 * 64
+    assert [call.kind for call in collectives(step)].count("reduce_scatter") == 3
+    products = [call.phase for call in operations(step, "aten::mm")]
+    assert products.count("forward") == 2 * _PRODUCTS + 1
+    assert products.count("recompute") >= 2 * (_PRODUCTS - 1)
+
+
+def test_decoding_reads_the_whole_cache(tmp_path: Path) -> None:
+    step = _recorded(tmp_path, step="decode")
+    assert step.tokens == 2
+    attention = operations(step, "aten::_scaled_dot_product_")
+    assert [call.inputs[1].shape[2] for call in attention] == [64, 64]
+    assert len(operations(step, "aten::mm")) == 2 * _PRODUCTS + 1
+
+
+def test_what_is_not_served_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceCountError, match="is of one GPU, and there are 2"):
+        _recorded(tmp_path, step="prefill", devices=2)
+    with pytest.raises(ProgramError, match="has no model_type 'unheard_of'"):
+        _recorded(tmp_path, step="train", model_type="unheard_of")
