@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hespas.models.attention import by_head, earlier
 from hespas.models.context import Sharing, context_attention, fused_blocks
 from hespas.models.model import Step
-from hespas.models.network import SOURCE, Block, Keys, Net, Weight
+from hespas.models.network import SOURCE, TABLE, Block, Keys, Net, Weight
 from hespas.models.network_model import (
     Learning,
     Network,
@@ -30,8 +30,10 @@ from hespas.models.network_model import (
     made_of,
 )
 from hespas.models.objectives import OBJECTIVES, target_shape
+from hespas.models.recommender import Dlrm
 from hespas.models.remat import rematerialised
 from hespas.models.sharding import Divided, dtype_named
+from hespas.models.sparse import bags, sparse_training
 from hespas.models.training import training
 
 Weights = Mapping[str, Any]
@@ -203,6 +205,10 @@ class Arrays:
         """Return rows of a table."""
         return table[numbers]
 
+    def bags(self, tables: Sequence[jax.Array], rows: jax.Array, sizes: Sequence[int]) -> jax.Array:
+        """Return a sum of rows for each table."""
+        return bags(self.divided, tables, rows, sizes)
+
     def join(self, arrays: Sequence[jax.Array], axis: int) -> jax.Array:
         """Concatenate arrays."""
         return jnp.concatenate(arrays, axis)
@@ -295,7 +301,7 @@ class Arrays:
             own = replace(self, weights={**self.weights, **weights})
             return block(Net(own, f"{path}.{at}"), carried)
 
-        remat = run.remat if isinstance(run, Learning) else "none"
+        remat = run.remat or "none" if isinstance(run, Learning) else "none"
         is_loop = _is_looped(self.network)
         if is_loop:
             step = rematerialised(partial(layer, at="*"), remat, is_loop=True)
@@ -393,6 +399,11 @@ class Program:
         ops = Arrays(network=self.model, divided=self.divided, weights=weights, caches=caches)
         return made_of(self.model.design, self.model.run, Net(ops), given)
 
+    def looked_up(self, weights: Weights, given: Weights) -> jax.Array:
+        """Return the sum of a sample's rows in each table."""
+        ops = Arrays(network=self.model, divided=self.divided, weights=weights)
+        return self.model.design.looked_up(Net(ops), given)
+
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the mean loss."""
         made = self.made(weights, batch)
@@ -412,7 +423,12 @@ def build(settings: Network) -> Step:
         return Program(model=settings, divided=divided, platform=platform)
 
     own = program(settings.axes)
-    if isinstance(settings.run, Learning):
+    design, run = settings.design, settings.run
+    if isinstance(design, Dlrm) and isinstance(run, Learning):
+        tables = [path for path, each in settings.weights.items() if each.dims[-1][0] == TABLE]
+        dtype = dtype_named(run.state_dtype)
+        return sparse_training(own, tables, design.bags, mesh=run.mesh, dtype=dtype)
+    if isinstance(run, Learning):
         return training(settings, own, program(settings.state_axes))
     weights, given = own.weights(dtype_named(settings.dtype)), own.batch()
     if not isinstance(settings.run, Reading | Writing):

@@ -14,6 +14,7 @@ from hespas.models.language import Decode, LanguageModel, LayerKind, Training
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, cached_bytes
 from hespas.models.precision import UNQUANTISED, Precision
+from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import (
     active_parameters,
@@ -27,6 +28,8 @@ PARTS = ("A100_SXM_80GB", "H100_80GB", "H200_141GB", "B200_180GB", "TPUv5p", "TP
 """The parts that clusters are named for."""
 TRAINED_BYTES = 16
 """For each parameter: weights and both moments in f32, with weights and gradients in bf16."""
+_SPARSE_BYTES = 8
+"""For each number of a table: it, and Adagrad's sum of squares, in f32."""
 USABLE = 0.9
 """The share of a device's memory that weights, states and a cache may take."""
 TRAINED_TOKENS = 4096
@@ -131,6 +134,8 @@ def _network_figures(
 ) -> ModelFigures:
     """Return the figures of a network that is no decoder; clusters hold states alone."""
     count, cached, of_source, tokens = counted(model), 0, 0, None
+    is_sparse = isinstance(model, Network) and isinstance(model.design, Dlrm)
+    trained = _SPARSE_BYTES if is_sparse else TRAINED_BYTES
     if isinstance(model, Network):
         (cached, of_source), tokens = cached_bytes(model), model.sequence
         flops, sample = model.flops, " and ".join(map(str, model.inputs))
@@ -153,7 +158,7 @@ def _network_figures(
         parts={},
         cache_format="bf16",
         smallest_cluster={
-            "training": _clusters(count * TRAINED_BYTES, 0),
+            "training": _clusters(count * trained, 0),
             "inference": _clusters(2.0 * count + cached * configuration.longest + of_source, 0),
         },
         notes=configuration.notes,

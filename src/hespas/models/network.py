@@ -17,6 +17,8 @@ Dim = tuple[str, int]
 """The name of a dimension, by which the axes of a mesh divide it, and its size."""
 Block = Callable[["Net", Any], Any]
 Keys = Callable[[], tuple[Any, Any]]
+TABLE = "columns"
+"""The dimension of tables that all data-parallel devices divide."""
 ROW = "embedding"
 """The dimension of a weight that data-parallel devices divide."""
 
@@ -316,6 +318,10 @@ class Shapes:
     def look_up(self, table: Shape, numbers: Shape) -> Shape:
         """Return a row for each number."""
         return Shape((*numbers.shape, *table.shape[1:]))
+
+    def bags(self, tables: Sequence[Shape], rows: Shape, _: Sequence[int]) -> Shape:
+        """Return a sum of rows for each table."""
+        return Shape((rows.shape[0], len(tables), tables[0].shape[-1]))
 
     def join(self, arrays: Sequence[Shape], axis: int) -> Shape:
         """Return the sum along an axis."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division
-from hespas.models.network import Counted, Input, Net, Shape, Shapes
+from hespas.models.network import TABLE, Counted, Input, Net, Shape, Shapes
 
-_LARGEST_HEAD = 256
-"""Of cuDNN's fused kernels, as in `hespas.models.language`."""
+_EVEN = {"heads", "mlp", TABLE}
+"""The dimensions that axes have to divide."""
 
 
 class Design(Protocol):
@@ -71,20 +71,23 @@ class EncoderDecoder(Design, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """A training step; fields mean what those of `hespas.models.language.Training` do."""
+    """A training step; fields mean what those of `hespas.models.language.Training` do.
+
+    What has no effect on a network is None.
+    """
 
     mesh: MeshAxes
     batch: int = 8
-    accumulation: int = 1
+    accumulation: int | None = 1
     sequence: int | None = None
     source: int | None = None
     image: int | None = None
-    attention: str = "auto"
-    remat: str = "minimal_with_context"
-    scan: bool = False
+    attention: str | None = "auto"
+    remat: str | None = "minimal_with_context"
+    scan: bool | None = False
     dtype: str = "bf16"
     state_dtype: str = "f32"
-    zero: int = 0
+    zero: int | None = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +98,8 @@ class Inferring:
     batch: int = 1
     sequence: int | None = None
     image: int | None = None
-    attention: str = "auto"
-    scan: bool = False
+    attention: str | None = "auto"
+    scan: bool | None = False
     dtype: str = "bf16"
 
 
@@ -162,7 +165,7 @@ class Network:
     @property
     def accumulation(self) -> int:
         """In how many rounds the batch is computed."""
-        return self.run.accumulation if isinstance(self.run, Learning) else 1
+        return (self.run.accumulation or 1) if isinstance(self.run, Learning) else 1
 
     @property
     def sequence(self) -> int | None:
@@ -172,6 +175,8 @@ class Network:
     @property
     def samples_are(self) -> str:
         """What a sample is called."""
+        if self.design.objective == "clicks":
+            return "samples"
         return "images" if self.sequence is None else "sequences"
 
     @property
@@ -201,16 +206,19 @@ class Network:
         named = dict.fromkeys(sorted(divided), ("tp",))
         if "heads" in named:
             named |= {"attended_heads": ("tp",), "attended_kv_heads": ("tp",)}
+        data = ("data", "fsdp") if isinstance(run, Learning) else ("data",)
+        if TABLE in labels:
+            return {TABLE: data, "batch": data}
         if not isinstance(run, Learning):
-            return {**named, "batch": ("data",)}
+            return {**named, "batch": data}
         shared = ("data", "fsdp") if run.zero == 3 else ("fsdp",)
-        return {**named, "batch": ("data", "fsdp"), "embedding": shared}
+        return {**named, "batch": data, "embedding": shared}
 
     @property
     def state_axes(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes that divide a dimension of states: with ZeRO ``data`` does, too."""
         run = self.run
-        if not isinstance(run, Learning) or run.zero in {0, 3}:
+        if not isinstance(run, Learning) or not run.zero or run.zero == 3:
             return self.axes
         return self.axes | {"embedding": ("fsdp", "data")}
 
@@ -258,7 +266,7 @@ class Network:
         axes = self.axes
         check_division(self.mesh, {}, axes)
         for weight in self.weights.values():
-            named = {label: size for label, size in weight.dims if label in {"heads", "mlp"}}
+            named = {label: size for label, size in weight.dims if label in _EVEN}
             check_division(self.mesh, named, axes)
         if self.batch % self.accumulation:
             raise ConfigError(
@@ -318,15 +326,16 @@ def steps_of(design: Any) -> tuple[str, ...]:
 def run_of(design: Any, step: str, mesh: MeshAxes) -> Learning | Inferring | Reading | Writing:
     """Return how a step is run unless one says otherwise."""
     sizes = {name: size for name, size in design.defaults.items() if name != "batch"}
+    absent: dict[str, Any] = dict.fromkeys(getattr(design, "absent", ()))
     match step:
         case "training":
-            return Learning(mesh=mesh, **design.defaults)
+            return Learning(mesh=mesh, **design.defaults, **absent)
         case "prefill":
             return Reading(mesh=mesh, source=sizes.get("source"))
         case "decode":
             return Writing(mesh=mesh, source=sizes.get("source"))
         case _:
-            return Inferring(mesh=mesh, **sizes)
+            return Inferring(mesh=mesh, **sizes, attention=absent.get("attention", "auto"))
 
 
 def first_run(design: Any) -> Any:

@@ -13,6 +13,7 @@ from hespas.models.decoder_parts import ACTIVATIONS
 from hespas.models.diffusion import Dit, Flux
 from hespas.models.encoders import T5, Bert, Siglip, Tower, Vit, Whisper
 from hespas.models.fields import Fields
+from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
 from hespas.models.unet import Level, Unet
 
@@ -321,6 +322,37 @@ def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
     return numbers
 
 
+def _dlrm(fields: Fields) -> Dlrm:
+    fields.one_of("interaction_type", ("dcn",))
+    tables, bags = (
+        fields.numbers(name) for name in ("num_embeddings_per_feature", "multi_hot_sizes")
+    )
+    below, above = (fields.numbers(f"{name}_arch_layer_sizes") for name in ("dense", "over"))
+    embedding = fields.size("embedding_dim")
+    if not tables or len(tables) != len(bags) or min(*tables, *bags) < 1:
+        raise ConfigError(
+            f"num_embeddings_per_feature has {len(tables)} tables, and multi_hot_sizes {len(bags)}",
+            location=fields.location,
+            hint="give as many, of 1 or more each",
+        )
+    if below[-1:] != [embedding] or above[-1:] != [1]:
+        raise ConfigError(
+            f"dense_arch_layer_sizes = {below} end with embedding_dim = {embedding}, and "
+            f"over_arch_layer_sizes = {above} with 1",
+            location=fields.location,
+        )
+    return Dlrm(
+        numbers=fields.size("dense_in_features"),
+        embedding=embedding,
+        tables=tuple(tables),
+        bags=tuple(bags),
+        below=tuple(below),
+        above=tuple(above),
+        crosses=fields.size("dcn_num_layers"),
+        rank=fields.size("dcn_low_rank_dim"),
+    )
+
+
 _RESNET_BLOCKS = {"basic": 1, "bottleneck": 4}
 """By how much the last convolution of a block widens its rows."""
 
@@ -357,6 +389,7 @@ NETWORKS: dict[str, Callable[[Fields], Any]] = {
     "t5": _t5,
     "whisper": _whisper,
     "resnet": _resnet,
+    "dlrm_dcnv2": _dlrm,
     "DiTTransformer2DModel": _dit,
     "FluxTransformer2DModel": _flux,
     "UNet2DConditionModel": _unet,

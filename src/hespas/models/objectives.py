@@ -36,11 +36,16 @@ def _noise(made: jax.Array, targets: jax.Array) -> jax.Array:
     return jnp.mean(jnp.square(known - targets.astype(made.dtype)))
 
 
+def _clicks(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    return jnp.mean(jax.nn.softplus(logits) - targets * logits)
+
+
 OBJECTIVES: dict[str, Loss] = {
     "tokens": _classes,
     "classes": _classes,
     "pairs": _pairs,
     "noise": _noise,
+    "clicks": _clicks,
 }
 """The losses by the name of what is guessed."""
 
@@ -52,7 +57,7 @@ def target_shape(
     match objective:
         case "tokens":
             return inputs["inputs"].shape, True
-        case "classes":
+        case "classes" | "clicks":
             return (), True
         case "noise":
             return inputs["image"].shape, False

@@ -83,14 +83,14 @@ def training(settings: LanguageModel | Network, model: Trained, of_states: Train
             model.loss,
             state,
             batch,
-            accumulates=run.accumulation > 1,
+            accumulates=(run.accumulation or 1) > 1,
             preparation=preparation,
         )
 
     function = jax.jit(train_step, out_shardings=(sharding, metrics), donate_argnums=0)
     return Step(
         function=function,
-        arguments=(state, model.batch(rounds=run.accumulation)),
+        arguments=(state, model.batch(rounds=run.accumulation or 1)),
         mesh=run.mesh,
         platform=model.platform,
     )

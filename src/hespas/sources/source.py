@@ -83,7 +83,7 @@ class ModelSource:
         samples = settings.batch * settings.parts
         tokens = getattr(settings, "sequence", None)
         if tokens is None:
-            return Batch(samples=samples, what="images")
+            return Batch(samples=samples, what=getattr(settings, "samples_are", "images"))
         return Batch(samples=samples, what="sequences", tokens=samples * tokens)
 
 

@@ -26,6 +26,7 @@ from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
+from hespas.models.recommender import Dlrm
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
@@ -75,6 +76,10 @@ def model_source(
 def _states_note(settings: object) -> Iterator[str]:
     """Say what type weights and moments have in training, and how to change it."""
     match settings:
+        case Network(design=Dlrm(), run=Learning(state_dtype=own)):
+            each = 2 * TYPE_BYTES[own]
+            yield f"memory: rows and Adagrad's sums of squares are in {own}, {each} bytes a number"
+            return
         case LanguageModel(run=Training(state_dtype=own)) | Network(run=Learning(state_dtype=own)):
             pass
         case _:

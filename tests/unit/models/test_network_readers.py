@@ -38,6 +38,8 @@ FLUX = "black-forest-labs/FLUX.1-dev"
         (UNET, {"time_cond_proj_dim": 256}, "time_cond_proj_dim"),
         ("microsoft/resnet-50", {"hidden_sizes": [256, 512]}, "hidden_sizes"),
         ("microsoft/resnet-50", {"downsample_in_bottleneck": True}, "downsample_in_bottleneck"),
+        ("mlcommons/dlrm-dcnv2", {"multi_hot_sizes": [1]}, "26 tables, and multi_hot_sizes 1"),
+        ("mlcommons/dlrm-dcnv2", {"embedding_dim": 64}, "embedding_dim = 64"),
         ("google-t5/t5-base", {"feed_forward_proj": "gated-mish"}, "gated-mish"),
         ("openai/whisper-tiny", {"encoder_attention_heads": 7}, "encoder_attention_heads"),
     ],

@@ -1,0 +1,86 @@
+"""DLRM-DCNv2: rows of large tables, crossed with each other by products of low rank.
+
+Source: MLCommons training, ``recommendation_v2/torchrec_dlrm``; R. Wang et al., DCN V2, 2020,
+section 3.2, the cross of low rank. Weights have torchrec's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hespas.models.network import ROW, TABLE, Input, Net
+
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dlrm:
+    """Products of numbers, and sums of the rows that a sample has in each of several tables."""
+
+    IS_FIXED: ClassVar[bool] = True
+    objective: ClassVar[str] = "clicks"
+    longest: ClassVar[None] = None
+    divides: ClassVar[bool] = False
+    absent: ClassVar[tuple[str, ...]] = ("accumulation", "attention", "remat", "scan", "zero")
+    numbers: int
+    embedding: int
+    tables: tuple[int, ...]
+    bags: tuple[int, ...]
+    below: tuple[int, ...]
+    above: tuple[int, ...]
+    crosses: int
+    rank: int
+
+    @property
+    def defaults(self) -> Mapping[str, int]:
+        """Settings of a training step: MLPerf's global batch, over eight devices."""
+        return {"batch": 8192}
+
+    def inputs(self, _: Any) -> tuple[Input, ...]:
+        """Return what a sample is."""
+        numbers = Input("numbers", (self.numbers,), is_number=False)
+        return numbers, Input("rows", (sum(self.bags),))
+
+    def looked_up(self, net: Net, given: Given) -> Any:
+        """Return the sum of a sample's rows in each table, (batch, tables, embedding)."""
+        part = net["sparse_arch.embedding_bag_collection.embedding_bags"]
+        tables = [
+            part[f"t_cat_{index}"].weight("weight", ("", count), (TABLE, self.embedding))
+            for index, count in enumerate(self.tables)
+        ]
+        with net.ops.scope("tables"):
+            return net.ops.bags(tables, given["rows"], self.bags)
+
+    def forward(self, net: Net, given: Given) -> Any:
+        """Return the logit of a click; what is ``looked_up`` may be given."""
+        ops = net.ops
+        rows = given["looked_up"] if "looked_up" in given else self.looked_up(net, given)
+        width = (len(self.tables) + 1) * self.embedding
+        with ops.scope("below"):
+            x = _layers(net["dense_arch.model._mlp"], given["numbers"], self.below, "_linear")
+        x = ops.reshape(ops.join([x[:, None], rows], 1), x.shape[0], width)
+        first, part = x, net["inter_arch.crossnet"]
+        with ops.scope("cross"):
+            for index in range(self.crosses):
+                low = ops.contract(
+                    x,
+                    part.weight(f"V_kernels.{index}", (ROW, width), ("", self.rank), kind="linear"),
+                    1,
+                )
+                wide = part.weight(
+                    f"W_kernels.{index}", ("", self.rank), (ROW, width), kind="linear"
+                )
+                bias = part.weight(f"bias.{index}", ("", width))
+                x = first * (ops.contract(low, wide, 1) + bias) + x
+        with ops.scope("above"):
+            *inner, last = self.above
+            x = _layers(net["over_arch.model.0._mlp"], x, tuple(inner), "_linear")
+            return net.linear("over_arch.model.1", x, (ROW, last))[:, 0]
+
+
+def _layers(net: Net, x: Any, widths: tuple[int, ...], name: str) -> Any:
+    for index, width in enumerate(widths):
+        x = net.ops.activate(net.linear(f"{index}.{name}", x, (ROW, width)), "relu")
+    return x
