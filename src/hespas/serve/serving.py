@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
@@ -34,6 +34,9 @@ from hespas.study.keys import Scalar
 
 _SIZED = re.compile(r"(\d+)[xX](\w.*)")
 _S_PER_HOUR = 3600.0
+_DROPLESS = "dropless"
+_CAPACITY = {_DROPLESS, "capacity_percent", "groups"}
+"""Settings of how tokens are sent to experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,8 @@ def serving(options: ServeOptions) -> ServingReport:
     """
     fleet, requests = fleet_of(options), options.load.made()
     configuration = configuration_of(options.model_name)
+    if configuration is not None and configuration.model.routing is not None:
+        options = _without_capacity(options)
     longest = None if configuration is None else configuration.longest
     check_lengths(requests, longest)
     device = load_device(fleet.part)
@@ -106,6 +111,14 @@ def serving(options: ServeOptions) -> ServingReport:
     )
     served = serve(requests, setup, replicas=fleet.replicas, router=options.router)
     return _report(options, fleet, requests, served, setup=setup, surface=surface)
+
+
+def _without_capacity(options: ServeOptions) -> ServeOptions:
+    """Return options with experts as engines have them: no token is dropped, none is padded."""
+    mesh, settings = options.model.mesh, options.model.settings
+    if _CAPACITY & settings.keys() or (mesh is not None and "expert" in mesh.names):
+        return options
+    return replace(options, model=replace(options.model, settings={**settings, _DROPLESS: "true"}))
 
 
 def _served_model(options: ServeOptions, fleet: Fleet) -> ServedModel:

@@ -11,6 +11,7 @@ from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, Fu
 from hespas.program.experts import grouped_product
 from hespas.program.operations.contraction import (
     Multiplier,
+    groups_with_rows,
     multiplier_of,
     real_pairs,
     window_axes,
@@ -21,8 +22,12 @@ from hespas.program.types import TensorType, size_bytes
 from hespas.work.fusion import operations_of
 from hespas.work.library_config import block_config, gemm_config
 
-TILE_ROWS = 128
-"""Rows of a block of kernels for such products; each group begins with a block of its own."""
+TILE_ROWS, FEWEST_TILE_ROWS = 128, 16
+"""Rows of a block of kernels for such products; each group begins with a block of its own.
+
+Kernels for groups of few rows have smaller blocks, as vLLM's: 16 rows at least (fused_moe.py,
+get_default_config).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,9 @@ class GroupedGemm:
     @property
     def rows(self) -> int:
         """The rows, those of each group filled up to whole tiles."""
-        return sum(-(-each // TILE_ROWS) * TILE_ROWS for each in self.group_rows)
+        mean = -(-sum(self.group_rows) // max(1, self.groups))
+        tile = min(TILE_ROWS, max(FEWEST_TILE_ROWS, 1 << (mean - 1).bit_length()))
+        return sum(-(-rows // tile) * tile for rows in self.group_rows)
 
     @property
     def groups(self) -> int:
@@ -57,7 +64,7 @@ class GroupedGemm:
 def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
     """Return the product of groups that an operation is; empty for any other operation.
 
-    Where the rows of each group are not known, all rows are divided evenly.
+    Where the rows of each group are not known, groups that have some have as many.
     """
     product, attrs = grouped_product(op), op.attrs
     if product is None or not isinstance(attrs, DotAttrs):
@@ -70,7 +77,7 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
     return (
         GroupedGemm(
             batch=_size(lhs, lhs_axes, GemmAxis.BATCH),
-            group_rows=attrs.group_rows or even(product.rows, product.groups),
+            group_rows=attrs.group_rows or spread(product.rows, product.groups),
             n=columns if attrs.is_divided else columns // product.groups,
             k=_size(lhs, lhs_axes, GemmAxis.M if attrs.is_divided else GemmAxis.K),
             is_divided=attrs.is_divided,
@@ -81,14 +88,19 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
     )
 
 
-def even(rows: int, groups: int) -> tuple[int, ...]:
-    """Return the rows of each group where they are as equal as can be, the larger ones first.
+def spread(rows: int, groups: int) -> tuple[int, ...]:
+    """Return the rows of each group: groups that have some are as equal as can be.
 
-    >>> even(10, 4)
+    How many have some is what `groups_with_rows` says.
+
+    >>> spread(10, 4)
     (3, 3, 2, 2)
+    >>> spread(4, 4)
+    (2, 1, 1, 0)
     """
-    each, over = divmod(rows, groups)
-    return (each + 1,) * over + (each,) * (groups - over)
+    filled = max(1, groups_with_rows(rows, groups))
+    of_group, over = divmod(rows, filled)
+    return (of_group + 1,) * over + (of_group,) * (filled - over) + (0,) * (groups - filled)
 
 
 _CUBLAS = "__cublas$"

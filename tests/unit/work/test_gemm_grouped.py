@@ -33,7 +33,21 @@ def test_a_row_meets_the_one_matrix_of_its_group(text: str) -> None:
         flops_per_product=2,
         operand_bits=(16, 16),
     )
-    assert (grouped.rows, grouped.groups) == (4 * 128, 4)
+    assert (grouped.rows, grouped.groups) == (4 * 16, 4)
+
+
+@pytest.mark.parametrize(
+    ("group_rows", "rows"),
+    [
+        ((1, 1, 0, 0), 2 * 16),
+        ((17, 17, 17, 17), 4 * 32),
+        ((100, 60), 128 + 128),
+        ((300, 300), 2 * 384),
+    ],
+)
+def test_groups_of_few_rows_have_small_tiles(group_rows: tuple[int, ...], rows: int) -> None:
+    (grouped,) = grouped_gemms(_op(product_alone(), group_rows))
+    assert grouped.rows == rows
 
 
 def test_rows_of_no_group_are_neither_multiplied_nor_moved() -> None:
@@ -51,7 +65,12 @@ def test_a_gradient_is_written_for_groups_without_rows_too() -> None:
     assert work.bytes_written == 2 * 4 * 8 * 16
 
 
-def test_fewer_rows_than_groups_read_as_many_matrices() -> None:
-    few = product_alone().replace("64x8", "2x8").replace("64x16", "2x16")
-    work = total(expand(_op(few)))
-    assert work.bytes_read == 2 * (2 * 8 + 2 * 8 * 16) + 4 * 4
+@pytest.mark.parametrize(("rows", "matrices"), [(1, 1), (2, 2), (4, 3), (16, 4)])
+def test_few_rows_read_the_matrices_that_they_meet_in_the_mean(rows: int, matrices: int) -> None:
+    """Of 4 matrices 2 rows meet 1.75, and 4 rows 2.73, where each chooses any alike."""
+    few = product_alone().replace("64x8", f"{rows}x8").replace("64x16", f"{rows}x16")
+    op = _op(few)
+    work = total(expand(op))
+    assert work.bytes_read == 2 * (rows * 8 + matrices * 8 * 16) + 4 * 4
+    (grouped,) = grouped_gemms(op)
+    assert (grouped.groups, sum(grouped.group_rows)) == (matrices, rows)

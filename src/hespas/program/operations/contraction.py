@@ -75,8 +75,7 @@ def ragged_dot(op: Op) -> Work:
     if not isinstance(attrs, DotAttrs) or attrs.ragged is None:
         return whole
     rows, count = operand(op, 0).shape[attrs.ragged], operand(op, 2).shape[-1]
-    # Rows that are divided evenly leave some groups empty where they are fewer than those.
-    filled, used = Fraction(1), Fraction(min(rows, count), count)
+    filled, used = Fraction(1), Fraction(groups_with_rows(rows, count), count)
     if attrs.group_rows:
         filled = Fraction(sum(attrs.group_rows), max(1, rows))
         used = Fraction(sum(1 for each in attrs.group_rows if each), len(attrs.group_rows))
@@ -89,6 +88,17 @@ def ragged_dot(op: Op) -> Work:
         bytes_read=round(read),
         bytes_written=round(whole.bytes_written * (1 if attrs.is_divided else filled)),
     )
+
+
+def groups_with_rows(rows: int, groups: int) -> int:
+    """Return how many groups have a row where each row chooses any group alike: the mean.
+
+    A group has none with the probability ``(1 - 1 / groups) ** rows``.
+
+    >>> groups_with_rows(64, 128), groups_with_rows(4096, 128), groups_with_rows(1, 128)
+    (51, 128, 1)
+    """
+    return min(rows, round(groups * (1 - (1 - 1 / groups) ** rows)))
 
 
 def convolution(op: Op) -> Work:
