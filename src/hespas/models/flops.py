@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hespas.models.catalogue import Experts, Gemm
-from hespas.models.language import Decode, LanguageModel, LayerKind, Prefill, Training
+from hespas.models.language import Decode, LanguageModel, Latent, LayerKind, Prefill, Training
 from hespas.models.network_model import Learning, Network
 from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import layer_products, state_elements
@@ -72,8 +72,15 @@ def mixing_flops(settings: LanguageModel) -> int:
 
 def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
     """Return the FLOPs of attention of one token in the forward pass of a layer."""
+    if kind.mixer != "attention":
+        return 0
     seen = min(settings.context, kind.window or kind.chunk or settings.context)
-    return attention_flops(settings, kind) * seen if kind.mixer == "attention" else 0
+    latent = settings.latent
+    if latent is None or not settings.selects_tokens:
+        return attention_flops(settings, kind) * seen
+    index = _index_flops(latent)
+    chosen = 2 * settings.sizes_of_layers.heads * (2 * latent.kv_rank + latent.rope_size)
+    return chosen * latent.indexed_tokens + index * seen
 
 
 def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
@@ -94,8 +101,13 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
     if latent is not None and isinstance(settings.run, Decode):
         # The vectors themselves are keys and values.
         query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
-    index = 2 * latent.index_heads * (latent.index_size + 1) if latent is not None else 0
+    index = _index_flops(latent) if latent is not None else 0
     return 2 * settings.sizes_of_layers.heads * (query + value) + index
+
+
+def _index_flops(latent: Latent) -> int:
+    """Return the FLOPs by which an index rates one token for one query."""
+    return 2 * latent.index_heads * (latent.index_size + 1)
 
 
 def _experts(settings: Experts) -> int:

@@ -18,6 +18,8 @@ from hespas.models.model import MeshAxes, check_division, check_heads, check_tok
 from hespas.models.plan import Plan, plan_of
 from hespas.models.precision import PARTS, SCALED, Precision
 
+SELECTING = 128
+"""Queries whose tokens are chosen at a time in long sequences: their scores fit in memory."""
 _LARGEST_HEAD = 256
 """Of the fused kernels for GPUs. Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention"."""
 
@@ -530,6 +532,23 @@ class LanguageModel:
         return "unfused" if is_large and self.run.attention != "splash" else self.run.attention
 
     @property
+    def selects_tokens(self) -> bool:
+        """Whether attention reads the tokens alone that an index rates highest.
+
+        New tokens over a cache do. Prompts and training do where that is fewer FLOPs: vectors of
+        ``kv_rank`` for each of the chosen tokens, against keys and values of heads for half of all.
+        In shorter sequences all are multiplied, and others masked. Source: DeepSeek-AI,
+        DeepSeek-V3.2, 2025, section 2.3 (masked multi-head mode for short prompts).
+        """
+        latent = self.latent
+        if latent is None or not 0 < latent.indexed_tokens < self.context:
+            return False
+        if isinstance(self.run, Decode):
+            return self.run.new_tokens == 1
+        chosen = (2 * latent.kv_rank + latent.rope_size) * latent.indexed_tokens
+        return chosen < sum(self.head_sizes) * self.sequence / 2
+
+    @property
     def plan(self) -> Plan[LayerKind]:
         """The order of the layers, as loops need it."""
         return _plan(self.kinds)
@@ -732,6 +751,19 @@ class LanguageModel:
                 f"and sequence of the mesh {self.mesh} divide",
                 hint="take them out of the mesh",
             )
+        if self.selects_tokens and not isinstance(self.run, Decode):
+            if devices > 1:
+                raise ConfigError(
+                    "attention among the tokens that an index chooses is not divided along a "
+                    f"sequence, as context and sequence of the mesh {self.mesh} ask for",
+                    hint="take them out of the mesh",
+                )
+            if self.sequence % SELECTING:
+                raise ConfigError(
+                    f"sequence = {self.sequence}: the tokens that each query sees are chosen for "
+                    f"{SELECTING} queries at a time",
+                    hint=f"give a multiple of {SELECTING}",
+                )
         for chunk in {kind.chunk for kind in self.kinds} - {0}:
             tokens = self.sequence if not isinstance(self.run, Decode) else 0
             if tokens > chunk and (tokens % chunk or devices > 1):

@@ -16,10 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
-from hespas.models.language import Decode, LanguageModel, Latent, LayerKind, Style
+from hespas.models.language import SELECTING, Decode, LanguageModel, Latent, LayerKind, Style
 from hespas.models.norms import Places, normalised, rotated, scaled
 from hespas.models.products import product
 from hespas.models.sharding import Divided
@@ -53,6 +54,15 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         if isinstance(model.run, Decode):
             made = _over_cache(model, divided, kind, query, weights, cache, indexes)
             return divided.constrain(made, "batch", "queries", "attended_heads", None), cache
+    if indexes and model.selects_tokens:
+        with jax.named_scope("projections"):
+            query = _absorbed(model, query, weights)
+        rows = jnp.concatenate((vectors, rotary), -1)
+        made = _among_selected(latent, query, rows, indexes)
+        made = divided.constrain(made, "batch", "queries", "attended_heads", None)
+        with jax.named_scope("projections"):
+            made = product("bshr,rhd->bshd", made, weights["value_up"])
+        return checkpoint_name(made, "context"), cache
     with jax.named_scope("projections"):
         key = product("bsr,rhd->bshd", vectors, weights["key_up"])
         value = product("bsr,rhd->bshd", vectors, weights["value_up"])
@@ -61,7 +71,7 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
         key = jnp.concatenate((key, shared), -1)
     made = causal_attention(model, divided, kind, (query, key, value), places)
     if indexes:
-        # Which tokens are seen is found, and all are: as many as that where sequences are short.
+        # In short sequences all tokens are multiplied, and those that are not chosen masked.
         made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
     return made, cache
 
@@ -96,13 +106,21 @@ def _indexes(
 
 
 def _most_rated(
-    latent: Latent, indexes: tuple[jax.Array, jax.Array, jax.Array], keys: jax.Array
+    latent: Latent,
+    indexes: tuple[jax.Array, jax.Array, jax.Array],
+    keys: jax.Array,
+    seen: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the places of the keys that each query sees, (batch, queries, places)."""
+    """Return the places of the keys that each query sees, (batch, queries, places).
+
+    ``seen`` says which keys stand before each query; all do where it is None.
+    """
     query, _, share = indexes
     with jax.named_scope("indexer"):
         scores = jax.nn.relu(jnp.einsum("bqhd,bkd->bqhk", query, keys))
         rated = jnp.einsum("bqhk,bqh->bqk", scores, share)
+        if seen is not None:
+            rated = jnp.where(seen, rated, -jnp.inf)
         return jax.lax.top_k(rated, min(latent.indexed_tokens, keys.shape[1]))[1]
 
 
@@ -127,6 +145,47 @@ def _projected(
     return query, vectors, rotary
 
 
+def _absorbed(model: LanguageModel, query: jax.Array, weights: Weights) -> jax.Array:
+    """Return queries that meet the vectors themselves: what makes keys is applied to them."""
+    size = model.sizes_of_layers.head_size
+    plain = product("bshd,rhd->bshr", query[..., :size], weights["key_up"])
+    return jnp.concatenate((plain, query[..., size:]), -1)
+
+
+def _among_selected(
+    latent: Latent,
+    query: jax.Array,
+    rows: jax.Array,
+    indexes: tuple[jax.Array, ...],
+) -> jax.Array:
+    """Return attention of each query among the tokens that it chooses, some queries at a time.
+
+    ``rows`` are the vectors of tokens, which are keys, and values without their part with
+    positions. Source: DeepSeek-AI, DeepSeek-V3.2, 2025, section 2.1.
+    """
+    index_query, index_key, share = indexes
+    length = rows.shape[1]
+
+    @jax.checkpoint
+    def chosen(given: tuple[jax.Array, ...]) -> jax.Array:
+        query, index_query, share, places = given
+        seen = jnp.arange(length) <= places[:, None]
+        best = _most_rated(latent, (index_query, index_key, share), index_key, seen)
+        keys = jnp.take_along_axis(rows[:, None], best[..., None], 2)
+        with jax.named_scope("softmax"):
+            scores = jnp.einsum("bqhr,bqkr->bqhk", query, keys).astype(jnp.float32)
+            scores = jnp.where(best[:, :, None] <= places[:, None, None], scores, -jnp.inf)
+            shares = jax.nn.softmax(scores, -1).astype(keys.dtype)
+            return jnp.einsum("bqhk,bqkr->bqhr", shares, keys[..., : latent.kv_rank])
+
+    def cut(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(x.reshape(x.shape[0], -1, SELECTING, *x.shape[2:]), 1, 0)
+
+    places = jnp.arange(length).reshape(-1, SELECTING)
+    made = jax.lax.map(chosen, (cut(query), cut(index_query), cut(share), places))
+    return jnp.moveaxis(made, 0, 1).reshape(*query.shape[:3], latent.kv_rank)
+
+
 def _over_cache(  # noqa: PLR0917 - the pieces of one layer
     model: LanguageModel,
     divided: Divided,
@@ -139,12 +198,10 @@ def _over_cache(  # noqa: PLR0917 - the pieces of one layer
     latent = model.latent
     assert latent is not None  # noqa: S101 - for the type checker
     rank = model.sizes["kv_rank"]
-    size = model.sizes_of_layers.head_size
     with jax.named_scope("projections"):
-        plain = product("bshd,rhd->bshr", query[..., :size], weights["key_up"])
-        query = jnp.concatenate((plain, query[..., size:]), -1)
+        query = _absorbed(model, query, weights)
     keys = cache.read(_CACHED)
-    if indexes and keys.shape[2] > latent.indexed_tokens and query.shape[1] == 1:
+    if indexes and model.selects_tokens:
         places = _most_rated(
             latent, (indexes[0], indexes[1], indexes[2]), cache.read(_INDEXED)[:, 0]
         )

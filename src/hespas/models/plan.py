@@ -57,7 +57,8 @@ def plan_of(kinds: tuple[T, ...], costs: Mapping[T, int]) -> Plan[T]:
     if not any(isinstance(item, Loop) for item in items):
         # One loop is as good as none, and says what layers have in common.
         items = _shortest(kinds, costs, 0, {})[1]
-    loops = [(layers_of(item), -at) for at, item in enumerate(items) if isinstance(item, Loop)]
+    places = [at for at, item in enumerate(items) if isinstance(item, Loop)]
+    loops = [(layers_of(items[at]), -at) for at in places]
     if not loops:
         loop = Loop(body=kinds[:1], times=1) if kinds else None
         return Plan(first=(), loop=loop, last=kinds[1:])

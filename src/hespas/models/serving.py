@@ -91,7 +91,8 @@ def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
     if len(leaf.shape) < _MATRIX:
         return leaf
     run = decoder.model.run
-    is_absorbed = name == "key_up" and isinstance(run, Decode)
+    absorbs = isinstance(run, Decode) or decoder.model.selects_tokens
+    is_absorbed = name == "key_up" and absorbs
     order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
     spec = PartitionSpec(*(leaf.sharding.spec[at] for at in order))
     sharding = leaf.sharding.update(spec=spec)

@@ -110,8 +110,53 @@ def test_a_token_over_a_cache_is_that_of_the_whole_prompt(family: str, *, paged:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+SELECTED = {
+    **FAMILIES["deepseek-v3"],
+    "indexed_tokens": "64",
+    "index_heads": "2",
+    "index_size": "16",
+    "weight_dtype": "f32",
+    "attention": "unfused",
+}
+LONG = 256
+
+
+def test_a_long_prompt_sees_the_tokens_that_its_index_chooses() -> None:
+    """The last token is that of a decode step, which reads the chosen ones of a cache."""
+    whole = SELECTED | {"batch": str(BATCH), "sequence": str(LONG)}
+    settings = model_named("deepseek-v3-prefill").with_options(SMALL | whole)
+    assert settings.selects_tokens
+    step = model_named("deepseek-v3-prefill").step(SMALL | whole | {"cache_dtype": "f32"})
+    weights, caches, _ = step.arguments
+    weights = filled(weights, jax.random.key(1))
+    empty = jax.tree.map(jnp.zeros_like, caches)
+    tokens = jax.random.randint(jax.random.key(2), (BATCH, LONG), 0, 256)
+    given = {"tokens": tokens, "position": 0}
+    last, cached = run("deepseek-v3-prefill", whole, weights, empty, given)
+    options = SELECTED | {"batch": str(BATCH), "context": str(LONG)}
+    again, _ = run(
+        "deepseek-v3-decode",
+        options,
+        weights,
+        cached,
+        {"tokens": tokens[:, -1:], "position": LONG - 1},
+    )
+    assert np.array_equal(last, again)
+
+
+def test_short_prompts_and_those_without_an_index_see_all_tokens() -> None:
+    for changed in ({"sequence": "128"}, {"indexed_tokens": "0"}):
+        options = SMALL | SELECTED | {"sequence": str(LONG)} | changed
+        assert not model_named("deepseek-v3-prefill").with_options(options).selects_tokens
+    with pytest.raises(ConfigError, match="128 queries at a time"):
+        model_named("deepseek-v3-prefill").step(SMALL | SELECTED | {"sequence": "300"})
+
+
 def exported(name: str, **options: str) -> Program:
     return load_source(partitioned(export_model(name, SMALL | options)).text, name=name)
+
+
+INDEX = {"indexed_tokens": "64", "index_heads": "2", "index_size": "16"}
 
 
 @pytest.mark.parametrize("page_size", ["0", "16"])
@@ -130,6 +175,7 @@ def test_caches_are_donated(page_size: str) -> None:
         ("gpt3-125m-decode", {"context": "64", "kv_heads": "4"}),
         ("deepseek-v3-prefill", {"sequence": "64", **LATENT, "layers": "3"}),
         ("deepseek-v3-decode", {"context": "64", **LATENT, "layers": "3"}),
+        ("deepseek-v3-decode", {"context": "256", **LATENT, "layers": "3", **INDEX}),
     ],
 )
 def test_products_are_the_closed_form(name: str, options: dict[str, str]) -> None:
