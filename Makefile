@@ -9,7 +9,7 @@ COMPILERS := .venv-compilers
 
 DOCS := .venv-docs
 
-.PHONY: demo test test-all test-compilers fuzz programs faults audit docs docs-serve lock clean
+.PHONY: demo test test-all test-compilers test-torch fuzz programs faults audit docs docs-serve lock clean
 
 demo: .venv/run-installed $(if $(COMPILES),.venv/compiler-installed)
 	$(BIN)/hespas run $(DEMO)
@@ -36,6 +36,18 @@ $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)
 	$(COMPILERS)/bin/python -m pip install --quiet --requirement requirements/compilers.lock
 	$(COMPILERS)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# What records steps of PyTorch: torch's CPU build and Triton have a place of their own (1.7 GB).
+TORCH := .venv-torch
+test-torch: $(TORCH)/installed
+	$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests/unit/torch \
+		tests/unit/sources/test_torch_step.py tests/unit/sources/test_torch_module.py
+
+$(TORCH)/installed: pyproject.toml requirements/compilers.lock requirements/torch.txt
+	test -e $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --requirement requirements/torch.txt
+	$(TORCH)/bin/python -m pip install --quiet --constraint requirements/compilers.lock --group compilers --editable .
 	touch $@
 
 # Damaged files for every reader, for so many minutes; those that fail are kept in fuzz-failures/.
@@ -115,4 +127,4 @@ simgrid: .venv/dev-installed .simgrid/installed
 	touch $@
 
 clean:
-	rm -rf .venv .simgrid $(COMPILERS) $(DOCS) site
+	rm -rf .venv .simgrid $(TORCH) $(COMPILERS) $(DOCS) site

@@ -23,6 +23,7 @@ from hespas.sources.torch_step import TorchStep, record_torch
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None or find_spec("triton") is None, reason="needs hespas[torch]"
 )
+"""Marks tests that record: `make test-torch` runs them."""
 
 NET = """
 import os

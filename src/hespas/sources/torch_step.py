@@ -23,10 +23,10 @@ from hespas.base.question import ask
 from hespas.base.suggest import suggestion
 from hespas.base.version import __version__, installed_version
 from hespas.compile.targets import GpuTarget, Target
-from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, option
+from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, ToolError, option
 from hespas.models.configuration import FILE, SHIPPED
 from hespas.sources.options import TorchOptions
-from hespas.torch.messages import STEP_FILE, GpuDescription, StepAnswer, StepRequest
+from hespas.torch.messages import PINNED, STEP_FILE, GpuDescription, StepAnswer, StepRequest
 
 PREFIX = "torch:"
 _HUGGING_FACE = "hf:"
@@ -34,8 +34,7 @@ _HUGGING_FACE_MODULE = "hespas.torch.hugging_face"
 EXTRA = "torch"
 _LIMITS = Limits(time_s=1800)
 _FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
-_PACKAGES = ("torch", "triton")
-_DECIDING = (*_PACKAGES, "numpy", "torchao", "transformers")
+_DECIDING = (*PINNED, "numpy", "torchao", "transformers")
 """Packages whose versions decide what is recorded, where they are installed."""
 _MAKERS = ("torch", "sources", "program")
 """The folders whose code decides what is recorded."""
@@ -161,9 +160,7 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
     Raises `ExtraMissingError` without torch and Triton, and what the user's program does wrong as
     `ProgramError`, with its own file and line.
     """
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            raise ExtraMissingError("a step of PyTorch", extra=EXTRA)
+    check_packages()
     with scratch_directory("torch") as home:
         answer = ask(
             "hespas.torch.worker",
@@ -174,6 +171,20 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
             limits=_LIMITS,
         )
         return (home / STEP_FILE).read_bytes(), tuple(answer.sources)
+
+
+def check_packages() -> None:
+    """Raise `ExtraMissingError` without torch or Triton, `ToolError` for other versions."""
+    for package, pinned in PINNED.items():
+        if find_spec(package) is None:
+            raise ExtraMissingError("a step of PyTorch", extra=EXTRA)
+        version = installed_version(package)
+        if version.split("+")[0] != pinned:
+            raise ToolError(
+                f"{package} {version} is installed, and steps are recorded with {pinned}, whose "
+                "internals hespas knows",
+                hint=f"pip install {package}=={pinned}",
+            )
 
 
 def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -41,10 +42,17 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
         **_memory_functions(streams, properties),
         **of_streams,
     }
+    parts = [module for name, module in sys.modules.items() if name.startswith("torch.cuda.")]
     for name, function in functions.items():
         setattr(torch.cuda, name, function)
+        # What a part of the package has imported by name.
+        for part in parts:
+            if name in vars(part):
+                setattr(part, name, function)
     torch.Event = of_streams["Event"]
     torch.Tensor.record_stream = lambda self, stream: None
+    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.Tensor.is_pinned = lambda self, device=None: False
     torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     torch._C._cuda_getCurrentRawStream = lambda device: 0
@@ -108,26 +116,34 @@ def _device_functions(
         "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda state, device=None: None,
         "is_current_stream_capturing": lambda: False,
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
+        "seed": lambda: None,
+        "seed_all": lambda: None,
     }
 
 
 def _memory_functions(
     streams: Streams, properties: SimpleNamespace
 ) -> Mapping[str, Callable[..., Any]]:
+    tape = streams.tape
+
     def free_and_total(device: Any = None) -> tuple[int, int]:
         del device
-        return properties.total_memory - streams.tape.live_bytes(), properties.total_memory
+        return properties.total_memory - tape.live_bytes, properties.total_memory
 
-    def live_bytes(device: Any = None) -> int:
+    def reset_peak(device: Any = None) -> None:
         del device
-        return streams.tape.live_bytes()
+        tape.peak_bytes = tape.live_bytes
 
-    counts = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
     return {
-        **dict.fromkeys(counts, live_bytes),
+        "memory_allocated": lambda device=None: tape.live_bytes,
+        "memory_reserved": lambda device=None: tape.live_bytes,
+        "max_memory_allocated": lambda device=None: tape.peak_bytes,
+        "max_memory_reserved": lambda device=None: tape.peak_bytes,
         "mem_get_info": free_and_total,
         "empty_cache": lambda: None,
-        "reset_peak_memory_stats": lambda device=None: None,
+        "reset_peak_memory_stats": reset_peak,
         "memory_stats": lambda device=None: {},
     }
 

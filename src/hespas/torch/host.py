@@ -47,9 +47,10 @@ class Host:
 
     @staticmethod
     def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run an operation with data."""
+        """Run an operation with data, in memory that no driver pins."""
+        unpinned = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         with unset_fake_temporarily():
-            return func(*args, **kwargs)
+            return func(*args, **unpinned)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -163,7 +163,7 @@ def _model(described: Any, dtype: torch.dtype) -> Any:
 
 def _blocks(model: Any) -> Iterator[Any]:
     """Yield the layers: what transformers itself keeps on one device."""
-    names = set(model._no_split_modules or ())
+    names: set[str] = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in names:
             yield module

@@ -6,6 +6,8 @@ import msgspec
 
 STEP_FILE = "step.json"
 """The recorded step, in the worker's directory."""
+PINNED = {"torch": "2.13.0", "triton": "3.7.1"}
+"""The versions whose internals are known; the extra ``torch`` has the same."""
 
 
 class GpuDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,8 @@ class Tape:
     """Calls and storages of the step that is recorded now.
 
     ``place`` says where the program is, ``stream`` is the current stream's number. What is done
-    before `start` is kept only where it lasts.
+    before `start` is kept only where it lasts. ``live_bytes`` are held now, ``peak_bytes`` were the
+    most at a time.
     """
 
     place: Callable[[], Place] = lambda: _NOWHERE
@@ -57,6 +58,8 @@ class Tape:
     calls: list[Call] = field(default_factory=list[Call])
     storages: list[HeldStorage] = field(default_factory=list[HeldStorage])
     is_recording: bool = False
+    live_bytes: int = 0
+    peak_bytes: int = 0
     _live: dict[int, _Live] = field(default_factory=dict[int, _Live])
 
     def start(self) -> None:
@@ -111,10 +114,6 @@ class Tape:
             for recorded in self._recorded(value)
         )
 
-    def live_bytes(self) -> int:
-        """Return the bytes that are held now."""
-        return sum(live.record.size_bytes for live in self._live.values())
-
     def _recorded(self, tensor: torch.Tensor) -> Iterable[RecordedTensor]:
         record = self.held(tensor)
         if record is None:
@@ -136,6 +135,8 @@ class Tape:
             allocated=len(self.calls) if self.is_recording else None,
             made_at=self.place(),
         )
+        self.live_bytes += record.size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         if self.is_recording:
             self.storages.append(record)
         return record
@@ -146,6 +147,7 @@ class Tape:
         self._end(live.record)
 
     def _end(self, record: HeldStorage) -> None:
+        self.live_bytes -= record.size_bytes
         if self.is_recording:
             record.freed, record.freed_in = len(self.calls), self.place().phase
 

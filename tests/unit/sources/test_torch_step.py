@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from hespas.base.cache import ContentCache
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, ExtraMissingError, ToolError
 from hespas.program.recorded import decode_recorded
 from hespas.sources import torch_step as module
 from hespas.sources.options import ModelOptions, TorchOptions
 from hespas.sources.source import find_source
-from hespas.sources.torch_step import TorchStep, kept_step
+from hespas.sources.torch_step import TorchStep, check_packages, kept_step
 from hespas.sources.workload import export_cache, read_workload
+from hespas.torch.messages import PINNED
 from torch_steps import TRAIN, needs_torch
 
 
@@ -103,3 +105,22 @@ def test_a_published_model_is_named_by_its_configuration(tmp_path: Path) -> None
     assert find(f"torch:hf:{tmp_path}").function == "train"
     with pytest.raises(ConfigError, match="no configuration of 'Qwen/Qwen3-0"):
         find("torch:hf:Qwen/Qwen3-0.7B")
+
+
+def test_versions_are_those_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    extra = [each.split(";")[0] for each in project["optional-dependencies"]["torch"]]
+    assert {f"{name}=={version}" for name, version in PINNED.items()} <= set(extra)
+    monkeypatch.setattr(module, "find_spec", dict[str, str]().get)
+    with pytest.raises(ExtraMissingError, match=r"pip install 'hespas\[torch\]'"):
+        check_packages()
+
+
+def test_another_version_of_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        return "2.12.1+cu130" if name == "torch" else "3.7.1"
+
+    monkeypatch.setattr(module, "find_spec", str)
+    monkeypatch.setattr(module, "installed_version", version)
+    with pytest.raises(ToolError, match=r"torch 2.12.1\+cu130 is installed"):
+        check_packages()

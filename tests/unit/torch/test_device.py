@@ -1,0 +1,67 @@
+"""What scripts commonly ask of ``torch.cuda``, and data of the host."""
+
+from __future__ import annotations
+
+from hespas.program.recorded import HostWait
+from torch_steps import NET, bytes_after, needs_torch, operations, record
+
+pytestmark = needs_torch
+
+_SCRIPT = f"""{NET}
+from torch.utils.data import DataLoader, TensorDataset
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net(64, 1)
+        self.drop = nn.Dropout(0.1)
+        self.net.out.weight = self.net.embedding.weight
+
+    def forward(self, x):
+        return self.drop(self.net(x))
+
+def train():
+    torch.manual_seed(0)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    assert "H100" in torch.cuda.get_device_name() and torch.cuda.device_count() == 8
+    assert torch.cuda.get_device_capability() == (9, 0)
+    model = Tied().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    data = TensorDataset(torch.arange(640).reshape(64, 10))
+    batches = iter(DataLoader(data, batch_size=8, pin_memory=True))
+    seen = []
+    def step():
+        (batch,) = next(batches)
+        seen.append(batch[0, 1].item())
+        batch = batch.to(device, non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(batch[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        host = loss.detach().to("cpu")
+        assert torch.cuda.max_memory_allocated() > torch.cuda.memory_allocated() > 0
+        assert seen == [1, 81][: len(seen)]
+    return step
+"""
+
+
+def test_a_usual_script_runs_as_it_is() -> None:
+    step = record(_SCRIPT)
+    # Tied weights are one parameter, before and after the model moves.
+    parameters = 4 * (1000 * 64 + 2 * 64 + 8 * 64**2)
+    assert bytes_after(step)["parameter"] == parameters
+    assert bytes_after(step)["optimizer_state"] == 2 * parameters
+    products = operations(step, "aten::mm")
+    assert {tensor.dtype for call in products for tensor in call.inputs} == {"bfloat16"}
+
+
+def test_the_host_waits_where_the_script_does() -> None:
+    waits = [call for call in record(_SCRIPT).calls if isinstance(call, HostWait)]
+    assert [wait.reason for wait in waits] == ["torch.cuda.synchronize", "copy to the host"]
+    assert all(wait.place.startswith("train.py:") for wait in waits)
