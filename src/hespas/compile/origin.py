@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hespas.compile.job import accelerator_of
-from hespas.compile.targets import GpuTarget, Target, find_target
+from hespas.compile.targets import GpuTarget, Target, compute_capability, find_target
 from hespas.errors import HardwareError
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
@@ -29,6 +29,8 @@ def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
     """
     if not program.is_scheduled:
         return ()
+    if program.is_recorded:
+        return tuple(_recorded(program.compiled_for, node))
     target = _target_of(node)
     name = node if target is None else target.name
     if program.compiled_for:
@@ -57,6 +59,31 @@ def _by_attribute(compiled_for: str, target: Target | None, name: str) -> Iterat
         yield (
             f"the program was compiled for {_spelled(compiled_for)}, and is priced on {name}{has}, "
             f"{_ELSEWHERE}"
+        )
+
+
+def _recorded(recorded_for: str, node: str) -> Iterator[str]:
+    """Compare the architecture that a step was recorded for with the node's.
+
+    Raises `HardwareError` for a TPU.
+    """
+    target = _target_of(node)
+    if target is not None and not isinstance(target, GpuTarget):
+        raise HardwareError(
+            f"the step was recorded for NVIDIA's GPUs, and {target.name} is a TPU",
+            location=node,
+            hint="name a GPU, as in 8xH100_80GB",
+        )
+    written = _PTX_TARGET.fullmatch(recorded_for)
+    if written is None:
+        return
+    own = compute_capability(node)
+    part = written[0].rstrip("af")
+    if own is None or f"sm_{round(10 * own)}" != part:
+        has = "" if own is None else f" (compute capability {own:.1f})"
+        yield (
+            f"the step was recorded for {_spelled(part)}, and is priced on {node}{has}, for which "
+            "PyTorch would compile and call other kernels"
         )
 
 

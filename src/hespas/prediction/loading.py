@@ -364,9 +364,9 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
 
 
 def with_origin_noted(program: Program, options: PredictOptions) -> Program:
-    """Return the program, with a note where it was compiled for another part than the node."""
+    """Return the program, with a note where it was made for another part than the node."""
     node = options.estimate.node
-    if program.fidelity != "compiled" or not isinstance(node, str | Path):
+    if program.fidelity not in {"compiled", "recorded"} or not isinstance(node, str | Path):
         return program
     # Few programs are compiled ones: the others need not wait for it.
     from hespas.compile.origin import with_origin  # noqa: PLC0415

@@ -4,9 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from hespas.compile.origin import compiled_elsewhere
+from hespas.errors import HardwareError
+from hespas.frontend.load import load_per_device
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import Program
+from hespas.program.recorded import encode_recorded
 from hlo_programs import module, read_hlo
+from recorded_steps import sharded_layers
 
 PLAIN = "  x = f32[8] parameter(0)\n  ROOT y = f32[8] add(x, x)"
 CALL = (
@@ -74,3 +78,29 @@ def test_what_was_compiled_for_another_part_is_said_to_be(
 )
 def test_nothing_is_said_of_what_fits_or_does_not_show(program: Program, node: str) -> None:
     assert compiled_elsewhere(program, node) == ()
+
+
+def recorded() -> Program:
+    """Return a step of PyTorch that was recorded for an H100."""
+    return load_per_device(encode_recorded(sharded_layers()), name="step.json").program
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("H100_80GB", ""),
+        ("H100_96GB", ""),
+        ("H200_141GB", ""),
+        ("A100_SXM_80GB", "recorded for compute capability 9.0, and is priced on A100_SXM_80GB"),
+        ("MI300X", "priced on MI300X, for which PyTorch would compile"),
+    ],
+)
+def test_a_recorded_step_says_if_it_is_priced_on_another_part(node: str, said: str) -> None:
+    notes = compiled_elsewhere(recorded(), node)
+    assert said in " ".join(notes)
+    assert bool(said) == bool(notes)
+
+
+def test_a_step_of_pytorch_for_gpus_does_not_run_on_a_tpu() -> None:
+    with pytest.raises(HardwareError, match="TPUv3 is a TPU"):
+        compiled_elsewhere(recorded(), "TPUv3")

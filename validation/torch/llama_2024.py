@@ -1,0 +1,83 @@
+"""The step that torchtitan published in December 2024, with the software of that time.
+
+`examples/torch_llama.py` is the same step with today's: PyTorch's fused norm and a compiled loss.
+Then the norm was written in operations, and the loss was not compiled. Parallelised as torchtitan
+does it (pytorch/torchtitan@b5bcd76, BSD-3-Clause): FSDP2, every second product computed again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import torch
+from torch import nn
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch_llama.py"
+
+
+def example() -> ModuleType:
+    """Return the example as a module."""
+    spec = importlib.util.spec_from_file_location("torch_llama", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Norm(nn.Module):
+    """RMSNorm as torch 2.6 ran it: operations in f32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale each row to a mean square of one."""
+        y = x.float()
+        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(
+            x
+        ) * self.weight
+
+
+def train(*, compiled: bool, batch: int = 2, sequence: int = 8192):
+    """Return a step of Llama 3.1 8B; ``compiled`` compiles each block."""
+    llama = example()
+    nn.RMSNorm, fused = Norm, nn.RMSNorm
+    ranks = int(os.environ["WORLD_SIZE"])
+    mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("dp",))
+    with torch.device("meta"):
+        model = llama.Llama("8B", None, sequence)
+    nn.RMSNorm = fused
+    for name, block in model.layers.items():
+        wrapped = checkpoint_wrapper(
+            block, context_fn=llama.every_second_product, preserve_rng_state=False
+        )
+        if compiled:
+            wrapped.compile(fullgraph=True)
+        model.layers[name] = wrapped
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    last = str(len(model.layers) - 1)
+    for name, block in model.layers.items():
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=name != last)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    model.to_empty(device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tokens = torch.zeros(batch, sequence, dtype=torch.long, device="cuda")
+
+    def step():
+        optimizer.zero_grad()
+        logits = model(tokens)
+        loss = llama.loss_of(logits, tokens)
+        del logits
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+
+    step.tokens = ranks * batch * sequence
+    return step
