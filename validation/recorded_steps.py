@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "recorded_steps.json"
 PAGE = ROOT / "docs" / "evidence" / "pytorch.md"
 BEGIN, END = "<!-- recorded: begin -->", "<!-- recorded: end -->"
-_SCRIPT = "validation/torch/llama_2024.py"
+_SCRIPT = "validation/torch_llama_2024.py"
 _GIB = 2**30
 
 

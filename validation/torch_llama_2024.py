@@ -12,14 +12,13 @@ import os
 from pathlib import Path
 from types import ModuleType
 
+import torch
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-import torch
-from torch import nn
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch_llama.py"
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "torch_llama.py"
 
 
 def example() -> ModuleType:
