@@ -10,6 +10,7 @@ from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
 from hespas.models.configured import configuration_of
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.serve.answer import (
     Figures,
@@ -34,9 +35,8 @@ from hespas.study.keys import Scalar
 
 _SIZED = re.compile(r"(\d+)[xX](\w.*)")
 _S_PER_HOUR = 3600.0
-_DROPLESS = "dropless"
-_CAPACITY = {_DROPLESS, "capacity_percent", "groups"}
-"""Settings of how tokens are sent to experts."""
+_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
+"""How tokens are sent to experts: groups of those decide where, and not how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ def serving(options: ServeOptions) -> ServingReport:
     """
     fleet, requests = fleet_of(options), options.load.made()
     configuration = configuration_of(options.model_name)
-    if configuration is not None and configuration.model.routing is not None:
-        options = _without_capacity(options)
+    if configuration is not None and isinstance(configuration.model, LanguageModel):
+        options = _without_capacity(options, configuration.model)
     longest = None if configuration is None else configuration.longest
     check_lengths(requests, longest)
     device = load_device(fleet.part)
@@ -113,12 +113,13 @@ def serving(options: ServeOptions) -> ServingReport:
     return _report(options, fleet, requests, served, setup=setup, surface=surface)
 
 
-def _without_capacity(options: ServeOptions) -> ServeOptions:
+def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptions:
     """Return options with experts as engines have them: no token is dropped, none is padded."""
     mesh, settings = options.model.mesh, options.model.settings
-    if _CAPACITY & settings.keys() or (mesh is not None and "expert" in mesh.names):
+    is_divided = mesh is not None and "expert" in mesh.names
+    if model.routing is None or is_divided or _CAPACITY.keys() & settings.keys():
         return options
-    return replace(options, model=replace(options.model, settings={**settings, _DROPLESS: "true"}))
+    return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
 
 
 def _served_model(options: ServeOptions, fleet: Fleet) -> ServedModel:
