@@ -33,6 +33,7 @@ from hespas.torch.libraries import install_library_choices
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, user_line
 from hespas.torch.recorder import Recorder
+from hespas.torch.replicas import install_replicas
 from hespas.torch.roles import mark_gradients, mark_lasting
 from hespas.torch.script import in_words, load_function, make_step, read_arguments
 from hespas.torch.streams import Streams
@@ -52,6 +53,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     kernels = TritonKernels(tape)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
+    install_replicas()
     choices = install_library_choices(
         torch_version=_version(request.torch_version or torch.__version__),
         capability=(request.gpu.major, request.gpu.minor),

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 
 from hespas.torch.places import Places, clean_name
+from hespas.torch.replicas import Replicas
 from hespas.torch.tape import Tape
 
 PARAMETER, GRADIENT, OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
@@ -37,7 +38,7 @@ def mark_lasting(tape: Tape, places: Places) -> None:
             _mark(tape, parameter.grad, GRADIENT, names.get(id(parameter), ""))
         for name, buffer in module.named_buffers(recurse=False):
             _mark(tape, buffer, BUFFER, clean_name(f"{path}.{name}".removeprefix(".")))
-        _mark_gathered(tape, module, path)
+        _mark_parallel(tape, module, path)
     for optimizer in list(places.optimizers):
         for parameter, state in optimizer.state.items():
             for value in state.values():
@@ -47,8 +48,11 @@ def mark_lasting(tape: Tape, places: Places) -> None:
             record.role = INPUT
 
 
-def _mark_gathered(tape: Tape, module: Any, path: str) -> None:
-    """Mark whole parameters that FSDP2 gathers from the ranks and frees again."""
+def _mark_parallel(tape: Tape, module: Any, path: str) -> None:
+    """Mark buckets of gradients, and whole parameters that FSDP2 gathers and frees again."""
+    if isinstance(module, Replicas):
+        for buffer in module.bucket_buffers():
+            _mark(tape, buffer, GRADIENT, "DistributedDataParallel's bucket")
     state = _get_module_fsdp_state(module)
     group = None if state is None else state._fsdp_param_group
     for parameter in () if group is None else group.fsdp_params:
