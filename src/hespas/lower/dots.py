@@ -147,6 +147,27 @@ def _opened(op: Op, _uses: Uses) -> Sequence[Op] | None:
 
 
 OPENED_VECTORS = Pattern(kinds=("dot_general",), change=_opened)
+_OF_A_BLOCK = 114_688
+"""Numbers of 16 bits that a block of threads keeps in shared memory.
+
+Source: NVIDIA, CUDA C++ Programming Guide, compute capability 9.0 and 10.0: 228 KiB, less 4."""
+
+
+def _opened_small(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return a multiplication and a sum for products of vectors with small matrices of their own.
+
+    Libraries stream them, as Megatron-LM's and Transformer Engine's kernels do that weigh what
+    experts make of a token and add it up; libraries of products have no kernel for them.
+    """
+    if not isinstance(op.attrs, DotAttrs) or not op.attrs.lhs_batching:
+        return None
+    left, right = sides_of(op, op.attrs)
+    summed = prod(left.sizes(left.contracting))
+    rows, columns = prod(left.sizes(left.free)), prod(right.sizes(right.free))
+    return _opened(op, uses) if (rows + columns) * summed <= _OF_A_BLOCK else None
+
+
+OPENED_SMALL = Pattern(kinds=("dot_general",), change=_opened_small)
 
 
 def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:

@@ -70,6 +70,7 @@ _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
 RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, dots.OPENED_VECTORS),
+    (Writer.LIBRARY, dots.OPENED_SMALL),
     (Writer.LIBRARY, dots.SCALED_PRODUCTS),
     (_ALL, reductions.SCANS),
     (_ALL, reductions.BEFORE_RESHAPES),

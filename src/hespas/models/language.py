@@ -286,7 +286,8 @@ class Training:
     what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
     gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
-    ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward.
+    ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
+    experts with ``expert_product_dtype`` f8.
     """
 
     mesh: MeshAxes
@@ -302,6 +303,7 @@ class Training:
     zero: int = 0
     sequence_parallel: bool = False
     product_dtype: str = "same"
+    expert_product_dtype: str = "same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -859,6 +861,12 @@ class LanguageModel:
         ]
 
     def _check_training(self, run: Training) -> None:
+        if run.expert_product_dtype != "same" and self.routing is None:
+            raise ConfigError(
+                f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has "
+                "no experts",
+                hint="drop it",
+            )
         if run.zero not in {0, 1, 2, 3}:
             raise ConfigError(f"zero is {run.zero}", hint="give 0, 1, 2 or 3")
         if run.zero and run.mesh.size("data") == 1:

@@ -138,6 +138,7 @@ CHOICES = {
     "cache_dtype": ("bf16", "f16", "f32", "f8"),
     "dtype": ("bf16", "f16", "f32"),
     "product_dtype": ("same", "f8"),
+    "expert_product_dtype": ("same", "f8"),
     "state_dtype": ("bf16", "f16", "f32"),
     "weight_dtype": tuple(FORMATS),
     "attention_dtype": ("same", *FORMATS),

@@ -24,11 +24,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from hespas.models.feed_forward import activated, gated
-from hespas.models.language import LanguageModel, Routing, Style
+from hespas.models.language import LanguageModel, Routing, Style, Training
 from hespas.models.part import EXPERT
 from hespas.models.products import (
     ACTIVATION_SCALE,
     Grouped,
+    Rounded,
     grouped_product,
     in_8_bits,
     is_stored,
@@ -79,6 +80,8 @@ def through_experts(
     }
     rows = divided.spec("batch", "sequence", None)
     routed = partial(_routed, routing, model.style, divided)
+    if isinstance(model.run, Training) and model.run.expert_product_dtype == "f8":
+        routed = partial(_in_8_bits, routed)
     if not divided.mesh.names:
         return routed(own, x, sent)
     mapped = jax.shard_map(
@@ -89,6 +92,19 @@ def through_experts(
         check_vma=False,
     )
     return mapped(own, x, sent)
+
+
+def _in_8_bits(
+    routed: Callable[..., jax.Array], weights: Weights, x: jax.Array, sent: jax.Array
+) -> jax.Array:
+    """Return what ``routed`` makes with products of experts in 8 bits, forward and backward."""
+    small = {
+        name: Rounded(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
+    }
+    return routed(small, x, sent)
+
+
+_MULTIPLIED = frozenset({"experts_gate", "experts_up", "experts_down"})
 
 
 def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:

@@ -282,13 +282,19 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
         "remat": "full" if line.text("recompute") == "full" else "elementwise",
+        "attention": "flash_triton",
         "scan": "true",
     }
+
+
+_CUDNN_SINCE = 2025
+"""The year of PyTorch 2.6, before which it calls FlashAttention-2 on Hopper."""
 
 
 def _titan(line: _Line, named: _Named) -> dict[str, str]:
     """Return how torchtitan runs a step: FSDP2, and stages where it has a pipeline."""
     stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
+    is_old = (_year(line, "torchtitan") or 0) < _CUDNN_SINCE
     shards = max(1, line.noted("fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
@@ -296,6 +302,7 @@ def _titan(line: _Line, named: _Named) -> dict[str, str]:
         "global_batch": str(int(batch) * (shards if local else 1)),
         "sequence": str(line.count("sequence")),
         "remat": "full" if "full" in line.text("recompute") else "alternate_products",
+        "attention": "flash2" if is_old else "auto",
         **_precision(line),
         **_tensor_parallel(tensor),
     }
@@ -323,6 +330,7 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
         "micro_batch": "1",
         "sequence": str(number.get("seq", 4096)),
         "remat": "elementwise",
+        "overlap": "tp=off,gradients=off,parameters=off",
         **_tensor_parallel(tensor),
     }
     if layers:
@@ -347,7 +355,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
         "remat": "elementwise",
-        **_precision(line),
+        **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
         **_tensor_parallel(tensor),
     }
     if shards > 1:
@@ -377,11 +385,13 @@ def _tensor_parallel(tensor: int) -> dict[str, str]:
     return {"sequence_parallel": "true"} if tensor > 1 else {}
 
 
-def _precision(line: _Line) -> dict[str, str]:
+def _precision(line: _Line, *, has_experts: bool = False) -> dict[str, str]:
     precision = line.text("precision").casefold()
     if "fp4" in precision:
         raise _UnmappedError("products in 4 bits are not modelled")
-    return {"product_dtype": "f8"} if re.search(r"f(loat|p)8", precision) else {}
+    if not re.search(r"f(loat|p)8", precision):
+        return {}
+    return {"product_dtype": "f8"} | ({"expert_product_dtype": "f8"} if has_experts else {})
 
 
 def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:
