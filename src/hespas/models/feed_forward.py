@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.language import Style
+from hespas.models.norms import apart
 from hespas.models.products import product
 from hespas.models.sharding import Divided
 
@@ -55,7 +56,7 @@ _CLIP, _SLOPE = 7.0, 1.702
 def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
     """Return the activation of a gate times what it lets through."""
     if style.activation != "clipped_silu":
-        return activated(style, gate) * up
+        return apart(style, activated(style, gate) * up)
     gate, up = jnp.minimum(gate, _CLIP), jnp.clip(up, -_CLIP, _CLIP)
     return gate * jax.nn.sigmoid(gate * _SLOPE) * (up + 1)
 
@@ -64,8 +65,9 @@ def activated(style: Style, x: jax.Array) -> jax.Array:
     """Apply the activation; GELU by a hyperbolic tangent unless it is exact."""
     match style.activation:
         case "gelu" | "exact_gelu":
-            return jax.nn.gelu(x, approximate=style.activation == "gelu")
+            made = jax.nn.gelu(x, approximate=style.activation == "gelu")
         case "relu_squared":
-            return jnp.square(jax.nn.relu(x))
+            made = jnp.square(jax.nn.relu(x))
         case _:
-            return jax.nn.silu(x)
+            made = jax.nn.silu(x)
+    return apart(style, made)

@@ -117,6 +117,7 @@ class Style:
     logit_scale: float = 1.0
     sinks: bool = False
     output_gate: bool = False
+    eager: bool = False
     layer_input: int = 0
     input_vocabulary: int = 0
 
@@ -287,7 +288,8 @@ class Training:
     gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
     ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
-    experts with ``expert_product_dtype`` f8.
+    experts with ``expert_product_dtype`` f8. An ``eager`` step runs each operation of PyTorch as a
+    kernel of its own; ``loss`` eager the loss alone, in f32.
     """
 
     mesh: MeshAxes
@@ -304,6 +306,8 @@ class Training:
     sequence_parallel: bool = False
     product_dtype: str = "same"
     expert_product_dtype: str = "same"
+    eager: bool = False
+    loss: str = "fused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -895,6 +899,13 @@ class LanguageModel:
                 "attention in a ring has neither a window nor a cap of scores",
                 hint="give attention unfused and context_attention gather",
             )
+
+    @property
+    def as_run(self) -> LanguageModel:
+        """The model whose style says how its operations become kernels."""
+        if not isinstance(self.run, Training) or not self.run.eager:
+            return self
+        return replace(self, style=replace(self.style, eager=True))
 
     def first_like(self, begin: int, layers: int) -> int:
         """Return where as many layers of the same kinds, in their order, stand first."""

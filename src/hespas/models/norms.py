@@ -18,11 +18,31 @@ from hespas.models.language import LayerKind, RotaryScaling, Style
 Weights = Mapping[str, Any]
 
 
+def apart(style: Style, x: jax.Array) -> jax.Array:
+    """Return what a kernel of its own writes, and others read, in an eager step."""
+    return jax.lax.optimization_barrier(x) if style.eager else x
+
+
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
     """Return rows with a mean square of 1, layer norms with a mean of 0 too; in f32, as ``x``."""
+    if style.eager and style.norm == "rms":
+        return _one_by_one(style, x, weights[name])
     scaled = plainly_normalised(style, x) * weights[name].astype(x.dtype)
     bias = weights.get(f"{name}_bias")
-    return scaled if bias is None else scaled + bias.astype(x.dtype)
+    return apart(style, scaled if bias is None else scaled + bias.astype(x.dtype))
+
+
+def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Return a norm without means as PyTorch runs it: a kernel for each operation.
+
+    Source: pytorch/pytorch 2.5, ``rms_norm_composite`` of aten/src/ATen/native/layer_norm.cpp.
+    """
+    wide = apart(style, x.astype(jnp.float32))
+    square = apart(style, jax.lax.square(wide))
+    scale = jax.lax.rsqrt(jnp.mean(square, -1, keepdims=True) + style.epsilon)
+    made = apart(style, wide * scale)
+    made = apart(style, made * weight.astype(jnp.float32))
+    return apart(style, made.astype(x.dtype))
 
 
 def plainly_normalised(style: Style, x: jax.Array) -> jax.Array:
@@ -87,13 +107,20 @@ def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> flo
     return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
 
 
-def rotated(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
+def rotated(
+    x: jax.Array, places: Places, rotation: tuple[int, float], style: Style | None = None
+) -> jax.Array:
     """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired.
 
     The ``rotation`` says how many numbers of a head turn, the first ones, and by which periods.
     """
     if rotation not in places.turns:
         return x
+    if style is not None and style.eager:
+        # In f32, as complex numbers: a cast, a product, a cast. Source: pytorch/torchtitan,
+        # ``apply_rotary_emb``.
+        wide = apart(style, x.astype(jnp.float32))
+        return apart(style, apart(style, rotated(wide, places, rotation)).astype(x.dtype))
     sine, cosine = (each.astype(x.dtype) for each in places.turns[rotation])
     turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
     first, second = jnp.split(turning, 2, -1)

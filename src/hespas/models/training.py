@@ -61,6 +61,7 @@ class Trained(Protocol):
 def build(settings: LanguageModel) -> Step:
     """Return the training step."""
     settings.check()
+    settings = settings.as_run
     divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
     of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
@@ -99,6 +100,7 @@ def training(settings: LanguageModel | Network, model: Trained, of_states: Train
 def build_part(settings: LanguageModel, part: Part) -> Step:
     """Return a program of a part of the model, for a pipeline."""
     settings.check()
+    settings = settings.as_run
     run = settings.run
     if isinstance(run, Training) and run.zero:
         raise ConfigError(

@@ -33,7 +33,15 @@ from hespas.models.language import (
     Training,
 )
 from hespas.models.latent import latent_attention
-from hespas.models.norms import Places, normalised, plainly_normalised, rotated, scaled, turns
+from hespas.models.norms import (
+    Places,
+    apart,
+    normalised,
+    plainly_normalised,
+    rotated,
+    scaled,
+    turns,
+)
 from hespas.models.plan import Loop, layers_of
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
 from hespas.models.recurrent import through_delta, through_state_space
@@ -296,7 +304,10 @@ class Transformer:
         logits = self.logits(x, weights)
         with jax.named_scope("loss"):
             vocabulary = self.divided.sizes["vocabulary"]
-            losses = _cross_entropy(logits, jax.nn.one_hot(batch["targets"], vocabulary))
+            one_hot = jax.nn.one_hot(batch["targets"], vocabulary)
+            run = self.model.run
+            is_eager = isinstance(run, Training) and run.loss == "eager"
+            losses = (_eager_cross_entropy if is_eager else _cross_entropy)(logits, one_hot)
             if not self.model.style.documents:
                 return jnp.mean(losses)
             counted = batch["target_segments"] != 0
@@ -369,8 +380,10 @@ class Transformer:
                 return _Made(checkpoint_name(self._between(made), "output_projection"), cache, keys)
 
     def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
-        scale = self.model.style.residual_scale
-        return x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
+        style = self.model.style
+        scale = style.residual_scale
+        total = x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
+        return apart(style, total)
 
     def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         if not self.model.style.norms_after:
@@ -437,8 +450,8 @@ class Transformer:
         query = scaled(style, query)
         with jax.named_scope("rotary"):
             rotation = model.rotation(kind)
-            query = rotated(query, places, rotation)
-            key = rotated(key, places, rotation) if is_own else key
+            query = rotated(query, places, rotation, style)
+            key = rotated(key, places, rotation, style) if is_own else key
             if style.norms_after_rotation and kind.rotates:
                 query = scaled(style, plainly_normalised(style, query))
                 key = plainly_normalised(style, key)
@@ -624,3 +637,26 @@ def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
 
 
 _cross_entropy.defvjp(_loss_forward, _loss_backward)
+
+
+@jax.custom_vjp
+def _eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss as PyTorch runs it: a kernel for each operation, in f32."""
+    return _eager_forward(logits, targets)[0]
+
+
+def _eager_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    wide = jax.lax.optimization_barrier(logits)
+    logarithms = jax.lax.optimization_barrier(jax.nn.log_softmax(wide))
+    return -jnp.sum(targets * logarithms, -1), (logarithms, targets)
+
+
+def _eager_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logarithms, targets = kept
+    scattered = jax.lax.optimization_barrier(-jnp.expand_dims(gradient, -1) * targets)
+    total = jnp.sum(scattered, -1, keepdims=True)
+    made = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
+    return made, None
+
+
+_eager_cross_entropy.defvjp(_eager_forward, _eager_backward)

@@ -50,7 +50,8 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
     changes: dict[str, Any] = {
         "mesh": model.mesh or _mesh(layout, system.device_count, text),
         "sequence": model.sequence or layout.sequence,
-        "remat": model.remat or layout.remat,
+        "software": model.software or "megatron",
+        "remat": model.remat or (None if layout.remat == "elementwise" else layout.remat),
         "dtype": model.dtype or layout.dtype,
         "attention": model.attention or layout.attention,
         "settings": {**settings, **model.settings},

@@ -25,7 +25,7 @@ from hespas.prediction.cutting import (
     weight_size_bytes,
 )
 from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of, store_of
-from hespas.prediction.options import NetworkOptions, PredictOptions
+from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction.passes import (
     NOTHING,
     Exchange,
@@ -86,13 +86,18 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     memory, waiting_bytes = footprint_of_passes(both, part), 0
     summed = summed_bytes(cut, memory.weight_bytes)
+    added = NOTHING
+    if cut.options.compile.asked is Fidelity.LIBRARY:
+        # Products read the sums and write them, and are priced with results of the weights' type.
+        moved = max(0, 2 * summed - memory.weight_bytes)
+        added = Spent(compute_ps=_accumulation_ps(moved, update))
     if not hides(Overlap.ACCUMULATION):
         added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
         waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
-        if cut.schedule.splits_backward:
-            weights += added
-        else:
-            backward += added
+    if cut.schedule.splits_backward:
+        weights += added
+    else:
+        backward += added
     _, spent = spent_by_phase(update, pieces=1)
     return PartCost(
         passes=PassCost(forward=forward, backward=backward, weights=weights),

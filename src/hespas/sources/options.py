@@ -13,6 +13,14 @@ from hespas.base.fields import Group, Use, declare, parse_pairs
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
+from hespas.models.software import SOFTWARE, software_named
+
+
+def parse_software(text: str) -> str:
+    """Return the name of a framework; `ConfigError` where there is none of that name."""
+    software_named(text)
+    return text
+
 
 MAXTEXT = Use(" on {}", "drop it: only steps of MaxText have it")
 MODEL = Use(" on {}", "drop it: only models of the zoo have it")
@@ -85,6 +93,12 @@ class ModelOptions:
         help="The step that makes a token for each sequence, in the place of training.",
         one_of="step",
         default=False,
+    )
+    software: str | None = declare(
+        help="The framework whose kernels and recomputation a training step has, with "
+        f"{option('fidelity')} library: {', '.join(SOFTWARE)}.",
+        metavar="NAME",
+        parse=parse_software,
     )
     part: Part | None = declare(help="A part of the model, for a pipeline.", has_flag=False)
 

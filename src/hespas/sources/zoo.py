@@ -27,6 +27,7 @@ from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
 from hespas.models.recommender import Dlrm
+from hespas.models.software import software_named
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
@@ -45,6 +46,10 @@ def model_source(
     """Return a model with its settings settled, which are checked without building it."""
     texts, notes = options.texts(), list(model.notes)
     known = model.options()
+    if options.software is not None:
+        of_software, software_note = _of_software(model, options.software, target)
+        texts = {**of_software, **texts}
+        notes.append(software_note)
     if "mesh" not in texts and devices is not None:
         mesh = _spread(model.settings.mesh, devices, model=model.name)
         texts["mesh"] = str(mesh)
@@ -71,6 +76,20 @@ def model_source(
     settings = source.settings
     of_settings = (*_states_note(settings), *_heads_note(settings), *_batch_note(source))
     return replace(source, notes=(*notes, *of_settings))
+
+
+def _of_software(model: Model, name: str, target: str | None) -> tuple[dict[str, str], str]:
+    """Return the settings of a framework, and a note on them."""
+    software = software_named(name)
+    if not (isinstance(model.settings, LanguageModel) and isinstance(model.settings.run, Training)):
+        raise ConfigError(
+            f"{option('software')} has no effect on {model.name}",
+            hint="drop it: training steps of language models have it",
+        )
+    capability = None if target is None else compute_capability(target)
+    settings = software.settings_for(is_hopper=capability == _HOPPER)
+    said = ", ".join(f"{key}={value}" for key, value in settings.items())
+    return settings, f"kernels are those of {software.title}: {said}"
 
 
 def _states_note(settings: object) -> Iterator[str]:

@@ -281,8 +281,8 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
         "global_batch": str(line.count("global_batch")),
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
-        "remat": "full" if line.text("recompute") == "full" else "elementwise",
-        "attention": "flash_triton",
+        "software": "llm-foundry-2023",
+        **({"remat": "full"} if line.text("recompute") == "full" else {}),
         "scan": "true",
     }
 
@@ -295,14 +295,16 @@ def _titan(line: _Line, named: _Named) -> dict[str, str]:
     """Return how torchtitan runs a step: FSDP2, and stages where it has a pipeline."""
     stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
     is_old = (_year(line, "torchtitan") or 0) < _CUDNN_SINCE
+    is_eager = "eager" in line.text("precision")
+    software = f"torchtitan{'-2024' if is_old else ''}{'-eager' if is_old and is_eager else ''}"
     shards = max(1, line.noted("fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
         "mesh": _mesh(pipe=stages if stages > 1 else 0, fsdp=shards, context=context, tp=tensor),
         "global_batch": str(int(batch) * (shards if local else 1)),
         "sequence": str(line.count("sequence")),
-        "remat": "full" if "full" in line.text("recompute") else "alternate_products",
-        "attention": "flash2" if is_old else "auto",
+        "software": software,
+        **({"remat": "full"} if "full" in line.text("recompute") else {}),
         **_precision(line),
         **_tensor_parallel(tensor),
     }
@@ -329,7 +331,7 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
         "global_batch": str(parts * number.get("mbc", 1)),
         "micro_batch": "1",
         "sequence": str(number.get("seq", 4096)),
-        "remat": "elementwise",
+        "software": "megatron",
         "overlap": "tp=off,gradients=off,parameters=off",
         **_tensor_parallel(tensor),
     }
@@ -354,7 +356,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         "global_batch": str(line.count("global_batch")),
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
-        "remat": "elementwise",
+        "software": "megatron",
         **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
         **_tensor_parallel(tensor),
     }

@@ -169,7 +169,7 @@ def _as_asked(options: PredictOptions, request: RowRequest) -> PredictOptions:
     model = ModelOptions(
         mesh=mesh,
         remat=given.pop("remat", None),
-        attention=given.pop("attention", None),
+        software=given.pop("software", None),
         scan=None if scan is None else scan == "true",
         global_batch=_count(given, "global_batch"),
         sequence=_count(given, "sequence"),

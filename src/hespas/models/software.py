@@ -1,0 +1,106 @@
+"""Which kernels a framework launches, by its name and date: settings of a training step.
+
+Each record says what differs from the kernels that a compiler or Transformer Engine would make, and
+who says so. A step is predicted with them by ``--software NAME``; settings that are given beside it
+stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """A framework at a date: ``settings`` of models, and the source of each.
+
+    ``on_hopper`` are settings on Hopper alone.
+    """
+
+    title: str
+    settings: Mapping[str, str]
+    sources: Mapping[str, str]
+    on_hopper: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def settings_for(self, *, is_hopper: bool) -> dict[str, str]:
+        """Return the settings on a part."""
+        return {**self.settings, **(self.on_hopper if is_hopper else {})}
+
+
+_AUTOGRAD = (
+    "pytorch/pytorch, derivatives.yaml: what each operation keeps is what its gradient reads; "
+    "NVIDIA/TransformerEngine, what its modules save"
+)
+_EAGER_LOSS = (
+    "pytorch/torchtitan@b5bcd76: the model's layers are compiled, the loss, "
+    "torch.nn.functional.cross_entropy of float logits, is not"
+)
+_OLD_ATTENTION = (
+    "pytorch/pytorch 2.5 and before: scaled_dot_product_attention calls FlashAttention-2 on "
+    "Hopper; cuDNN's goes first from 2.6 on"
+)
+SOFTWARE: Mapping[str, Software] = {
+    "megatron": Software(
+        title="Megatron-LM and Megatron-Bridge with Transformer Engine",
+        settings={"remat": "elementwise"},
+        sources={"remat": _AUTOGRAD},
+    ),
+    "torchtitan-2024": Software(
+        title="torchtitan of 2024, compiled by layer",
+        settings={"remat": "alternate_products", "loss": "eager"},
+        on_hopper={"attention": "flash2"},
+        sources={
+            "remat": "pytorch/torchtitan@b5bcd76, torchtitan/parallelisms/parallelize_llama.py: "
+            "selective checkpointing by operation",
+            "loss": _EAGER_LOSS,
+            "attention": _OLD_ATTENTION,
+        },
+    ),
+    "torchtitan-2024-eager": Software(
+        title="torchtitan of 2024, not compiled",
+        settings={"remat": "alternate_products", "loss": "eager", "eager": "true"},
+        on_hopper={"attention": "flash2"},
+        sources={
+            "remat": "as torchtitan-2024",
+            "loss": _EAGER_LOSS,
+            "eager": "pytorch/pytorch: a kernel for each operation without torch.compile",
+            "attention": _OLD_ATTENTION,
+        },
+    ),
+    "torchtitan": Software(
+        title="torchtitan from 2025 on, compiled by layer",
+        settings={"remat": "alternate_products", "loss": "eager"},
+        sources={"remat": "as torchtitan-2024", "loss": _EAGER_LOSS},
+    ),
+    "llm-foundry-2023": Software(
+        title="MosaicML's llm-foundry and Composer of 2023",
+        settings={
+            "remat": "elementwise",
+            "loss": "eager",
+            "eager": "true",
+            "attention": "flash_triton",
+        },
+        sources={
+            "remat": _AUTOGRAD,
+            "loss": "mosaicml/llm-foundry, ComposerMPTCausalLM: CrossEntropyLoss of PyTorch",
+            "eager": "mosaicml/llm-foundry of 2023: nothing is compiled",
+            "attention": "mosaicml/llm-foundry of 2023, MPTConfig: attn_impl triton by default",
+        },
+    ),
+}
+"""Frameworks by name."""
+
+
+def software_named(name: str) -> Software:
+    """Return a framework; `ConfigError` where there is none of that name.
+
+    >>> software_named("torchtitan-2024").settings_for(is_hopper=True)["attention"]
+    'flash2'
+    """
+    if name not in SOFTWARE:
+        raise ConfigError(f"{option('software')} is {name!r}", hint=suggestion(name, SOFTWARE))
+    return SOFTWARE[name]
