@@ -1,0 +1,63 @@
+"""Kernels of frameworks: which settings a name stands for, and what an eager step launches."""
+
+from __future__ import annotations
+
+import pytest
+
+from hespas.errors import ConfigError
+from hespas.models.catalogue import model_named
+from hespas.models.software import SOFTWARE, software_named
+from hespas.sources.function import export_model
+from hespas.sources.options import ModelOptions
+from hespas.sources.zoo import model_source
+
+SMALL = {"mesh": "fsdp=2", "layers": "1", "sequence": "256", "vocabulary": "512"}
+MODEL = "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize("name", SOFTWARE)
+def test_every_setting_of_a_framework_has_its_source(name: str) -> None:
+    software = software_named(name)
+    assert set(software.sources) == set(software.settings) | set(software.on_hopper)
+    model_named(MODEL).with_options(software.settings_for(is_hopper=True)).check()
+
+
+def test_an_unknown_framework_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'torchtitan"):
+        software_named("torchtitan-2023")
+
+
+@pytest.mark.parametrize(
+    ("target", "attention"), [("H100_80GB", "flash2"), ("A100_SXM_80GB", "cudnn")]
+)
+def test_the_part_decides_which_attention_is_called(target: str, attention: str) -> None:
+    options = ModelOptions(software="torchtitan-2024")
+    source = model_source(model_named(MODEL), options, devices=8, target=target, loops=True)
+    assert source.settings.attention == attention
+    assert any("torchtitan of 2024" in note for note in source.notes)
+
+
+def test_settings_beside_a_framework_stand() -> None:
+    options = ModelOptions(software="torchtitan-2024", remat="full")
+    source = model_source(model_named(MODEL), options, devices=8, target="H100_80GB", loops=True)
+    assert source.settings.run.remat == "full"
+
+
+def test_a_step_of_inference_has_no_framework_here() -> None:
+    options = ModelOptions(software="megatron")
+    with pytest.raises(ConfigError, match="software has no effect"):
+        model_source(
+            model_named(f"{MODEL}:decode"), options, devices=8, target="H100_80GB", loops=True
+        )
+
+
+def test_an_eager_step_keeps_operations_apart() -> None:
+    texts = {
+        name: export_model(MODEL, {**SMALL, **settings}).text.count(b"optimization_barrier")
+        for name, settings in (
+            ("fused", {}),
+            ("loss", {"loss": "eager"}),
+            ("eager", {"eager": "true"}),
+        )
+    }
+    assert texts["fused"] < texts["loss"] < texts["eager"]
