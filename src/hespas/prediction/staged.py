@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot
 from typing import Any
 
 from hespas.base.units import PS_PER_S, format_time
@@ -90,7 +91,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     if cut.options.compile.asked is Fidelity.LIBRARY:
         # Products read the sums and write them, and are priced with results of the weights' type.
         moved = max(0, 2 * summed - memory.weight_bytes)
-        added = Spent(compute_ps=_accumulation_ps(moved, update))
+        added = Spent(compute_ps=_beside(_accumulation_ps(moved, update), backward))
     if not hides(Overlap.ACCUMULATION):
         added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
         waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
@@ -113,6 +114,16 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         prediction=both,
         update_prediction=update,
     )
+
+
+def _beside(moved_ps: int, backward: Spent) -> int:
+    """Return by how much products of weights' gradients take longer with what they move beside.
+
+    Half of a backward pass is theirs. Arithmetic and memory traffic of a kernel combine by the root
+    of the sum of their squares, as in the kernel method.
+    """
+    own_ps = backward.compute_ps // 2
+    return round(hypot(own_ps, moved_ps)) - own_ps
 
 
 def _accumulation_ps(size_bytes: int, update: Prediction) -> int:

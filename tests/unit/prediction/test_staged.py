@@ -155,6 +155,18 @@ def test_one_stage_with_kernels_of_libraries_is_a_pipeline() -> None:
     assert len(found.stages) == 1
 
 
+def test_libraries_read_and_write_sums_beside_their_products() -> None:
+    one = replace(
+        options("pipe=1,fsdp=8"),
+        compile=CompileChoice(fidelity=Fidelity.LIBRARY),
+        pipeline=PipelineOptions(),
+    )
+    apart = replace(one, pipeline=PipelineOptions(overlap={"accumulation": False}))
+    (hidden,), (open_,) = (list(predict_pipeline(each).costs.values()) for each in (one, apart))
+    plain, more = hidden.passes.backward.compute_ps, open_.passes.backward.compute_ps
+    assert plain < more < 1.5 * plain
+
+
 def test_one_stage_is_no_pipeline() -> None:
     one = options("pipe=1,fsdp=8")
     assert not one.is_pipeline
