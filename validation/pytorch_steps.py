@@ -48,8 +48,10 @@ def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> s
         "|---|---|---|---|---|---|",
     ]
     for name, members in sorted(groups.items()):
-        errors = [row["error"] for row in members]
-        memory = [abs(row["memory_error"]) for row in members if row["memory_error"] is not None]
+        errors: list[float] = [row["error"] for row in members]
+        memory: list[float] = [
+            abs(row["memory_error"]) for row in members if row["memory_error"] is not None
+        ]
         cells = [
             name,
             str(len(members)),
