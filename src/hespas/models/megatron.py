@@ -614,7 +614,7 @@ def _remat(fields: Fields, layers: int) -> str:
                 location=fields.location,
                 hint="give recompute_method uniform and recompute_num_layers 1",
             )
-        return "full"
+        return "whole"
     named = [modules] if isinstance(modules, str) else modules or ["core_attn"]
     if list(named) != ["core_attn"]:
         raise ConfigError(

@@ -145,7 +145,7 @@ CHOICES = {
     "expert_dtype": ("same", *FORMATS),
     "activation_dtype": ("auto", "same", "nvfp4"),
     "remat": (
-        *("minimal_with_context", "offload", "full"),
+        *("minimal_with_context", "offload", "full", "whole"),
         *("alternate_products", "core_attention", "elementwise", "none"),
     ),
     "exchange_dtype": ("same", "f8"),

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -45,26 +44,46 @@ _KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner"})
 def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
     """Return a layer that keeps what ``remat`` says."""
     policies = jax.checkpoint_policies
-    checkpoint = partial(jax.checkpoint, layer, prevent_cse=not is_loop)
-    match remat:
-        case "minimal_with_context":
-            return checkpoint(policy=policies.save_only_these_names(*_SAVED))
-        case "offload":
-            policy = policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=(),
-                names_which_can_be_offloaded=_SAVED,
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
-            return checkpoint(policy=policy)
-        case "full":
-            return checkpoint(policy=policies.nothing_saveable)
-        case "elementwise":
-            return checkpoint(policy=_keeps_all_but_elementwise)
-        case "alternate_products":
-            return checkpoint(policy=policies.save_only_these_names(*_ALTERNATE))
-        case _:
-            return layer
+    kept: dict[str, Any] = {
+        "minimal_with_context": policies.save_only_these_names(*_SAVED),
+        "offload": policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=(),
+            names_which_can_be_offloaded=_SAVED,
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
+        "full": policies.nothing_saveable,
+        "elementwise": _keeps_all_but_elementwise,
+        "alternate_products": policies.save_only_these_names(*_ALTERNATE),
+    }
+    if remat == "whole":
+        return _run_again(layer)
+    if remat not in kept:
+        return layer
+    return jax.checkpoint(layer, prevent_cse=not is_loop, policy=kept[remat])
+
+
+def _run_again(layer: Any) -> Any:
+    """Return a layer that the backward pass runs again to its end, the last product too.
+
+    Nothing reads what that makes. Source: pytorch/pytorch, torch/utils/checkpoint.py before 2.1,
+    and its reentrant form since; NVIDIA/Megatron-LM, ``CheckpointFunction``.
+    """
+
+    @jax.custom_vjp
+    def run(*operands: Any) -> Any:
+        return layer(*operands)
+
+    def forward(*operands: Any) -> tuple[Any, Any]:
+        return layer(*operands), operands
+
+    def backward(operands: Any, gradient: Any) -> Any:
+        made, gradients = jax.vjp(layer, *jax.lax.optimization_barrier(operands))
+        _, gradient = jax.lax.optimization_barrier((made, gradient))
+        return gradients(gradient)
+
+    run.defvjp(forward, backward)
+    return run
 
 
 def _keeps_all_but_elementwise(primitive: Any, *_: Any, **parameters: Any) -> bool:

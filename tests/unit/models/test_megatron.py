@@ -122,7 +122,7 @@ def test_experts_and_latent_vectors_are_read(tmp_path: Path) -> None:
     [
         (
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-            "full",
+            "whole",
         ),
         ("--recompute-granularity selective", "core_attention"),
         ("--recompute-activations", "core_attention"),

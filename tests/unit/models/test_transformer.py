@@ -94,11 +94,13 @@ def test_rematerialisation_decides_how_many_products_there_are(remat: str) -> No
 def test_what_libraries_keep_leaves_no_product_to_compute_again() -> None:
     counts = {
         name: export_model("llama3-8b", SMALL | {"remat": name}).text.count(b"dot_general")
-        for name in ("none", "elementwise", "core_attention", "alternate_products", "full")
+        for name in (
+            *("none", "elementwise", "core_attention", "alternate_products", "full", "whole"),
+        )
     }
     assert counts["elementwise"] == counts["none"]
     assert counts["none"] < counts["core_attention"] < counts["full"]
-    assert counts["none"] < counts["alternate_products"] < counts["full"]
+    assert counts["none"] < counts["alternate_products"] < counts["full"] < counts["whole"]
 
 
 def test_a_loop_over_the_layers_has_a_known_count() -> None:

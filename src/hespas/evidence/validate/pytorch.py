@@ -282,7 +282,7 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
         "micro_batch": str(line.count("micro_batch")),
         "sequence": str(line.count("sequence")),
         "software": "llm-foundry-2023",
-        **({"remat": "full"} if line.text("recompute") == "full" else {}),
+        **({"remat": "whole"} if line.text("recompute") == "full" else {}),
         "scan": "true",
     }
 
