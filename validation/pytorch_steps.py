@@ -67,13 +67,12 @@ def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> s
 def order(rows: Iterable[Row]) -> tuple[int, int]:
     """Return how many pairs are predicted in the published order, and how many pairs there are.
 
-    A pair is two runs of one model by one publisher on as many devices of one part, with one batch,
-    and published times that differ by 10 % or more.
+    A pair is two runs of one model by one publisher on as many devices of one part, with tokens a
+    second that differ by 10 % or more.
     """
     right = count = 0
-    alike = ("publisher", "workload", "part", "devices")
     for one, other in combinations([row for row in rows if row["error"] is not None], 2):
-        if any(one[name] != other[name] for name in alike):
+        if _compared(one) != _compared(other):
             continue
         rates = [_rate(each, "published_s") for each in (one, other)]
         if abs(rates[0] / rates[1] - 1) < _APART or one["options"] == other["options"]:
@@ -82,6 +81,11 @@ def order(rows: Iterable[Row]) -> tuple[int, int]:
         predicted = [_rate(each, "predicted_s") for each in (one, other)]
         right += (rates[0] > rates[1]) == (predicted[0] > predicted[1])
     return right, count
+
+
+def _compared(row: Row) -> tuple[object, ...]:
+    sizes = (row["options"].get(name) for name in ("embedding", "layers"))
+    return (*(row[name] for name in ("publisher", "workload", "part", "devices")), *sizes)
 
 
 def _rate(row: Row, time: str) -> float:
