@@ -1,9 +1,9 @@
-"""Published steps of PyTorch beside predictions: the tables of docs/evidence/pytorch.md.
+"""Published steps of PyTorch beside predictions: the tables of docs/evidence/library-steps.md.
 
     hespas validate --set pytorch --json rows.json
-    python validation/pytorch_steps.py rows.json
+    python validation/library_steps.py rows.json
 
-The figures that the page needs of each row are kept in docs/data/pytorch_steps.json. Without an
+The figures that the page needs of each row are kept in docs/data/library_steps.json. Without an
 argument the page is written from them.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 from hespas.base.files import json_bytes, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "docs" / "data" / "pytorch_steps.json"
-PAGE = ROOT / "docs" / "evidence" / "pytorch.md"
+DATA = ROOT / "docs" / "data" / "library_steps.json"
+PAGE = ROOT / "docs" / "evidence" / "library-steps.md"
 _KEPT = (
     *("family", "part", "devices", "framework_year", "publisher", "published_s", "predicted_s"),
     *("error", "memory_error", "exposed_s", "reason", "workload", "options", "source"),
