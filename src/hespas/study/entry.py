@@ -13,6 +13,7 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES
+from hespas.models.precision import SCALED
 from hespas.models.weights import least_kept_bytes, local_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
@@ -88,7 +89,8 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
 def _rate(device: Device, settings: object) -> float:
     """Return the fastest rate of products of a model: those of f32 may run as tf32."""
     dtype, run = getattr(settings, "dtype", ""), getattr(settings, "run", None)
-    is_small = {getattr(run, "product_dtype", ""), getattr(run, "weight_dtype", "")} & {"f8"}
+    kinds = ("product_dtype", "weight_dtype", "attention_dtype", "expert_dtype")
+    is_small = any(getattr(run, kind, "") in SCALED for kind in kinds)
     if is_small or dtype not in TYPE_BYTES:
         return at_fastest(device).peak_flops
     return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
