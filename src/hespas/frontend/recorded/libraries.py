@@ -233,11 +233,11 @@ def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
     """``_scaled_dot_product_cudnn_attention``: arrays are (batch, heads, length, size)."""
     is_backward = "backward" in operation.name
     query, key, value, *others = operation.inputs[is_backward:]
-    scores = (*query.shape[:3], key.shape[2])
-    bias = [each for each in others if each.shape == scores]
+    scores = (query.shape[2], key.shape[2])
+    bias = [each for each in others if len(each.shape) == 4 and each.shape[2:] == scores]
     target = f"__cudnn$fmha{'ScaleBias' if bias else ''}Softmax{'Backward' * is_backward}"
     config = {
-        "intermediate_tensor_shape": {"dimensions": scores},
+        "intermediate_tensor_shape": {"dimensions": (*query.shape[:2], *scores)},
         "mask_type": "CAUSAL" if _is_causal(operation) else "NO_MASK",
     }
     operands = (query, key, value, *bias[:1])

@@ -112,7 +112,21 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         whole=Whole(mesh=mesh, tokens=step.tokens),
+        warnings=tuple(_faults(step)),
     )
+
+
+def _faults(step: RecordedStep) -> Iterator[str]:
+    """Yield what the record lacks: no gradient of attention is without attention."""
+    names = [call.name for call in step.calls if isinstance(call, Operation)]
+    attention = [name for name in names if "_attention" in name]
+    gradients = [name for name in attention if "backward" in name]
+    missing = 2 * len(gradients) - len(attention)
+    if missing > 0:
+        yield (
+            f"{len(gradients)} gradients of attention are recorded, and {missing} of their forward "
+            "passes are not: the step is longer than predicted"
+        )
 
 
 def _place(call: Call) -> str:

@@ -169,3 +169,12 @@ def test_tensors_that_do_not_fit_their_operation_are_an_error() -> None:
     step.operation("aten::mm.default", (step.tensor(8, 8),))
     with pytest.raises(UnsupportedError, match="other tensors than its schema"):
         load_per_device(encode_recorded(step.step()), name="step.json")
+
+
+def test_a_mask_of_all_heads_is_a_bias_of_attention() -> None:
+    query, mask = tensor(0, 2, 16, 4096, 128), tensor(1, 2, 1, 4096, 4096)
+    name = "aten::_scaled_dot_product_cudnn_attention.default"
+    (op,) = operations(name, (query, query, query, mask), query)
+    (attention,) = attentions(op)
+    assert attention.has_bias
+    assert not attention.is_causal

@@ -152,3 +152,15 @@ def test_collectives_of_one_stream_keep_their_order() -> None:
     collectives = [each.id for each in graph.regions if isinstance(each, Collective)]
     for before, after in pairwise(collectives):
         assert before in graph.producers[after]
+
+
+def test_gradients_of_attention_without_attention_are_a_warning() -> None:
+    step = Recorder(world_size=1)
+    query, statistics = step.tensor(1, 8, 512, 64), step.tensor(1, 8, 512, dtype="float32")
+    name = "aten::_scaled_dot_product_cudnn_attention"
+    inputs = (query, query, query, query, query, statistics)
+    step.operation(f"{name}_backward.default", inputs, query, query, query)
+    (warning,) = loaded(step.step()).warnings
+    assert "1 gradients of attention are recorded, and 1 of their forward" in warning
+    step.operation(f"{name}.default", (query, query, query), query, statistics)
+    assert not loaded(step.step()).warnings
