@@ -8,7 +8,6 @@ fusion as modelled. The table in docs/evidence/models.md is written between its 
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
@@ -16,7 +15,9 @@ from typing import Any
 
 import hespas
 from hespas.errors import HespasError
+from hespas.models.catalogue import model_named
 from hespas.models.configured import published
+from hespas.models.figures import ModelFigures
 from hespas.report.models import figures_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "models.md"
@@ -25,6 +26,7 @@ COLUMNS = (
     *("model", "parameters", "active", "FLOPs a token", "KV, bytes"),
     *("H100", "step", "memory", "MFU", "CPU"),
 )
+MARKS = ("<!-- steps: begin -->", "<!-- steps: end -->")
 HEAD = (f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}")
 
 
@@ -34,13 +36,18 @@ def _cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
+def _layers_again(name: str) -> dict[str, Any]:
+    """Return the settings that compute a model's layers again, where it has such."""
+    return {"remat": "full", "scan": True} if "remat" in model_named(name).options() else {}
+
+
 def line_of(name: str) -> str:
     """Predict a model's step, and return its line of the table."""
     (figures,) = figures_of(name)
     devices = max(LEAST, int(figures.smallest_cluster["training"][PART].partition("x")[0] or 0))
     start = _cpu_s()
     try:
-        made = hespas.predict(name, cluster=f"{devices}x{PART}", remat="full", scan=True)
+        made = hespas.predict(name, cluster=f"{devices}x{PART}", **_layers_again(name))
         step: dict[str, Any] = made.to_dict()
         cells = [
             f"{1e3 * step['step_time_s']:,.0f} ms",
@@ -55,7 +62,7 @@ def line_of(name: str) -> str:
             f"| `{name}`",
             f"{figures.parameters / 1e9:.4g} B",
             f"{figures.active_parameters / 1e9:.4g} B",
-            f"{figures.flops_per_token / 1e9:.4g} G",
+            _flops(figures),
             f"{figures.kv_bytes_per_token:,}",
             str(devices),
             *cells,
@@ -64,17 +71,24 @@ def line_of(name: str) -> str:
     )
 
 
+def _flops(figures: ModelFigures) -> str:
+    if figures.flops_per_token is None:
+        return f"{(figures.flops_per_sample or 0) / 1e9:.4g} G a sample"
+    return f"{figures.flops_per_token / 1e9:.4g} G"
+
+
 def main(names: list[str]) -> None:
-    """Print the lines, and write them into the page where all models are predicted."""
-    lines: list[str] = []
+    """Print the lines, and write them into the page, in the order of names."""
+    page = PAGE.read_text()
+    begin, _, rest = page.partition(MARKS[0])
+    shown, _, end = rest.partition(MARKS[1])
+    known = {line.split("`")[1]: line for line in shown.splitlines() if line.startswith("| `")}
     for name in names or published():
-        lines.append(line_of(name))
-        print(lines[-1], flush=True)
-    if not names:
-        marked = re.compile(r"(<!-- steps: begin -->\n).*?(<!-- steps: end -->)", re.DOTALL)
-        table = "\n".join(["", *HEAD, *lines, "", ""])
-        text = marked.sub(lambda match: match[1] + table + match[2], PAGE.read_text())
-        PAGE.write_text(text)
+        known[name] = line_of(name)
+        print(known[name], flush=True)
+        lines = [known[each] for each in published() if each in known]
+        table = "\n".join(["", "", *HEAD, *lines, "", ""])
+        PAGE.write_text(f"{begin}{MARKS[0]}{table}{MARKS[1]}{end}")
 
 
 if __name__ == "__main__":

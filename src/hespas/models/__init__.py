@@ -8,6 +8,9 @@ that builds a step: `resnet` (with `resnet_layers`), `gemm`, `moe`. Language mod
 `language.LanguageModel`, listed in `families` and made of shared pieces: `transformer` puts
 together `attention` (with `context` and `latent`), `cache`, `feed_forward`, `routing` and `norms`;
 `weights` names their weights, and what layers keep; `kernels` names those of fused attention;
-`training` and `serving` make their steps. `flops` has what a step needs. Importing `catalogue`,
+`training` and `serving` make their steps. Encoders, diffusion models and recommenders are
+`network_model.Network`s, functions over the operations of `network` that `arrays` computes: those
+of `encoders`, `diffusion`, `unet` and `recommender` (with `sparse`), read by `network_readers`.
+`flops` has what a step needs. Importing `catalogue`,
 `families`, `kernels`, `language`, `model`, `weights` or `flops` does not import JAX.
 """

@@ -28,7 +28,7 @@ def _modulated(net: Net, x: Any, shift: Any, scale: Any, epsilon: float = _EPSIL
     return net.ops.normalise(x, "layer", epsilon) * (scale + 1) + shift
 
 
-def _embedded(net: Net, x: Any, size: int) -> Any:
+def embedded(net: Net, x: Any, size: int) -> Any:
     """Return two products with an activation between."""
     x = net.ops.activate(net.linear("linear_1", x, (ROW, size)), "silu")
     return net.linear("linear_2", x, (ROW, size))
@@ -78,7 +78,7 @@ class Dit:
             part = layer["norm1.emb"]
             waves = ops.waves(given["step"], _WAVES, shift=1)
             table = part.table("class_embedder.embedding_table", self.classes + 1, size)
-            made = _embedded(part["timestep_embedder"], waves, size)
+            made = embedded(part["timestep_embedder"], waves, size)
             return ops.activate(made + ops.look_up(table, given["label"]), "silu")
 
         def block(layer: Net, x: Any) -> Any:
@@ -176,11 +176,11 @@ class Flux:
             return net.linear("proj_out", x, (ROW, self.channels))
 
     def _condition(self, net: Net, given: Given, size: int) -> Any:
-        made = _embedded(net["text_embedder"], given["pooled"], size)
+        made = embedded(net["text_embedder"], given["pooled"], size)
         for name, part in (("step", "timestep_embedder"), ("guidance", "guidance_embedder")):
             if name in given:
                 waves = net.ops.waves(given[name] * _STEPS, _WAVES)
-                made = made + _embedded(net[part], waves, size)
+                made = made + embedded(net[part], waves, size)
         return made
 
     def _turns(self, net: Net, text: int, rows: int) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hespas.models.diffusion import embedded
 from hespas.models.network import ROW, Heads, Input, Net
 
 Given = Mapping[str, Any]
@@ -100,13 +101,13 @@ class Unet:
     def _condition(self, net: Net, given: Given, first: int) -> Any:
         ops = net.ops
         with ops.scope("embedding"):
-            made = _embedded(net["time_embedding"], ops.waves(given["step"], first), 4 * first)
+            made = embedded(net["time_embedding"], ops.waves(given["step"], first), 4 * first)
             if not self.added:
                 return made
             waves = ops.waves(given["times"], self.added_waves)
             waves = ops.reshape(waves, waves.shape[0], _TIMES * self.added_waves)
             both = ops.join([given["pooled"], waves], 1)
-            return made + _embedded(net["add_embedding"], both, 4 * first)
+            return made + embedded(net["add_embedding"], both, 4 * first)
 
     def _grouped(self, net: Net, name: str, x: Any, epsilon: float) -> Any:
         return net.norm(name, x, epsilon, "group", self.groups)
@@ -160,11 +161,6 @@ class Unet:
         else:
             made = net.convolution("proj_out", ops.reshape(hidden, *x.shape), size, 1)
         return x + made
-
-
-def _embedded(net: Net, x: Any, size: int) -> Any:
-    x = net.ops.activate(net.linear("linear_1", x, (ROW, size)), "silu")
-    return net.linear("linear_2", x, (ROW, size))
 
 
 def _gated(net: Net, x: Any) -> Any:

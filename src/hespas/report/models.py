@@ -121,10 +121,12 @@ def _details(name: str) -> str:
     if isinstance(model, LanguageModel):
         kinds = Counter(model.kinds)
         lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
+    held = f"{TRAINED_BYTES} bytes a parameter, {TRAINED_TOKENS} tokens a device, recomputed"
+    if not isinstance(model, LanguageModel):
+        held = "weights and the optimiser's states alone"
     rule = (
-        f"Smallest clusters ({USABLE:.0%} of the memory; training: {TRAINED_BYTES} bytes a "
-        f"parameter, {TRAINED_TOKENS} tokens a device, recomputed; inference: published weights, "
-        "one longest sequence)"
+        f"Smallest clusters ({USABLE:.0%} of the memory; training: {held}; inference: published "
+        "weights, one longest sequence)"
     )
     lines += ["", rule]
     for part, training in figures.smallest_cluster["training"].items():
