@@ -73,7 +73,7 @@ def line_of(name: str) -> str:
 
 def _flops(figures: ModelFigures) -> str:
     if figures.flops_per_token is None:
-        return f"{(figures.flops_per_sample or 0) / 1e9:.4g} G a sample"
+        return f"{(figures.flops_per_sample or 0) / 1e12:.4g} T a sample"
     return f"{figures.flops_per_token / 1e9:.4g} G"
 
 

@@ -52,7 +52,8 @@ def _weights(network: Any, tensors: Mapping[str, Array]) -> dict[str, Array]:
     for path, weight in network.weights.items():
         names = [path.replace("*", str(index)) for index in range(weight.copies)]
         copies = [_own(weight, tensors[name]) for name in names]
-        made[path] = np.stack(copies) if "*" in path else copies[0]
+        is_stacked = "*" in path and weight.copies > 1
+        made[path if is_stacked else names[0]] = np.stack(copies) if is_stacked else copies[0]
     used = {
         path.replace("*", str(at))
         for path, each in network.weights.items()

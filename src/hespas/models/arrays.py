@@ -285,9 +285,9 @@ class Arrays:
 
     def first(self, path: str) -> Net:
         """Return the first of several layers, to compute a part of it again."""
-        if not _is_looped(self.network):
-            return Net(self, f"{path}.0")
         begin = f"{path}.*."
+        if not any(name.startswith(begin) for name in self.weights):
+            return Net(self, f"{path}.0")
         own = {
             name: leaf[0] if name.startswith(begin) else leaf for name, leaf in self.weights.items()
         }
@@ -302,8 +302,7 @@ class Arrays:
             return block(Net(own, f"{path}.{at}"), carried)
 
         remat = run.remat or "none" if isinstance(run, Learning) else "none"
-        is_loop = _is_looped(self.network)
-        if is_loop:
+        if _is_looped(self.network) and count > 1:
             step = rematerialised(partial(layer, at="*"), remat, is_loop=True)
             own = {
                 name: leaf for name, leaf in self.weights.items() if name.startswith(f"{path}.*.")
@@ -349,7 +348,7 @@ class Program:
         for path, weight in self.model.weights.items():
             if "*" not in path:
                 made[path] = self._array(weight, dtype)
-            elif _is_looped(self.model):
+            elif _is_looped(self.model) and weight.copies > 1:
                 made[path] = self._array(weight, dtype, weight.copies)
             else:
                 made |= {
