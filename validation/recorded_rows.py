@@ -1,6 +1,6 @@
 """Published steps of PyTorch beside predictions of the same steps, recorded without a GPU.
 
-``python validation/torch_steps.py`` records the steps of `STEPS` (it needs ``hespas[torch]``),
+``python validation/recorded_rows.py`` records the steps of `STEPS` (it needs ``hespas[torch]``),
 predicts them, and writes docs/data/recorded_steps.json and the tables of docs/evidence/pytorch.md.
 With ``--tables`` it writes the tables from the figures. Nothing is fitted.
 """
