@@ -25,6 +25,7 @@ from hespas.program.types import TensorType, Type
 from hespas.sources.maxtext import MaxTextStep, check_slices
 from hespas.sources.options import MODEL
 from hespas.sources.source import Batch, FileSource, ModelSource, Source, find_source
+from hespas.sources.torch_step import TorchStep, step_digest
 from hespas.sources.workload import model_key
 
 
@@ -183,5 +184,7 @@ def workload_digest(options: PredictOptions) -> str:
             return sha256(read_source(path)).hexdigest()
         case ModelSource() as source:
             return model_key(source)
+        case TorchStep() as source:
+            return step_digest(source)
         case source:
             return sha256(source.name.encode()).hexdigest()

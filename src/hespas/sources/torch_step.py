@@ -170,7 +170,8 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
             directory=home,
             limits=_LIMITS,
         )
-        return (home / STEP_FILE).read_bytes(), tuple(answer.sources)
+        named = [text for text in step.arguments.values() if Path(text).is_file()]
+        return (home / STEP_FILE).read_bytes(), (*answer.sources, *named)
 
 
 def check_packages() -> None:
@@ -201,6 +202,13 @@ def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
     made = _Kept(step=recorded, sources=_digests(sources))
     kept.write(key, msgspec.msgpack.encode(made))
     return recorded
+
+
+def step_digest(step: TorchStep) -> str:
+    """Return what tells steps apart before they are recorded: what is asked, and named files."""
+    files = [text for text in (step.module, *step.arguments.values()) if Path(text).is_file()]
+    parts = (_step_key(step), sorted(_digests(tuple(files)).items()))
+    return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
 def _step_key(step: TorchStep) -> str:

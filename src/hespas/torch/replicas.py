@@ -8,7 +8,7 @@ after the first step they are in the order in which gradients are ready, the fir
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hespas.program.recorded import decode_recorded
 from hespas.sources import torch_step as module
 from hespas.sources.options import ModelOptions, TorchOptions
 from hespas.sources.source import find_source
-from hespas.sources.torch_step import TorchStep, check_packages, kept_step
+from hespas.sources.torch_step import TorchStep, check_packages, kept_step, step_digest
 from hespas.sources.workload import export_cache, read_workload
 from hespas.torch.messages import PINNED
 from torch_steps import TRAIN, needs_torch
@@ -83,6 +83,16 @@ def test_a_recorded_step_is_kept_until_its_files_change(
     assert kept_step(step, kept) == b"two"
     assert kept_step(find(f"torch:{script}:step", settings={"layers": "2"}), kept) == b"two"
     assert len(recorded) == 3
+
+
+def test_steps_differ_by_their_script_and_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("one")
+    digests = {step_digest(find(f"torch:{script}:step"))}
+    digests.add(step_digest(find(f"torch:{script}:step", settings={"layers": "2"})))
+    script.write_text("two")
+    digests.add(step_digest(find(f"torch:{script}:step")))
+    assert len(digests) == 3
 
 
 @needs_torch
