@@ -29,6 +29,7 @@ from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups
 from hespas.torch.host import Host
 from hespas.torch.places import Places
+from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
 
 _aten = torch.ops.aten
@@ -140,7 +141,7 @@ class Recorder(TorchDispatchMode):
         return UnsupportedError(
             f"{message}, and tensors have no data here",
             location=self._places.line(),
-            hint="leave it out of the step that hespas runs: shapes must not depend on data",
+            hint=NO_DATA,
         )
 
 

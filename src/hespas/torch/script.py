@@ -12,9 +12,24 @@ from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, HespasError, ProgramError, option
+from hespas.errors import ConfigError, HespasError, ProgramError, UnsupportedError, option
 
 _FORM = "let it return a function without arguments that runs one step"
+NO_DATA = "leave it out of the step that hespas runs: shapes must not depend on data"
+_READS_VALUES = "the step reads a tensor's values, and tensors have no data here"
+_KNOWN = {
+    "passed to FakeTensor.__format__": (_READS_VALUES, NO_DATA),
+    ".numpy() is not supported for tensor subclasses": (_READS_VALUES, NO_DATA),
+    "no fake impl registered": (
+        "an operation of an extension does not say which shapes it returns",
+        "register that with torch.library.register_fake",
+    ),
+    "Error building extension": (
+        "an extension cannot be built here",
+        "call torch's operations in its place, or build it where hespas is",
+    ),
+}
+"""What torch says of things that need data or a GPU, in our words, with a hint."""
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -159,4 +174,7 @@ def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
             hint=f"install it where hespas is, for {sys.executable}",
         )
     text = " ".join(str(error).split()) or "no message"
+    for fragment, (message, hint) in _KNOWN.items():
+        if fragment in text:
+            return UnsupportedError(message, location=where, hint=hint)
     return ProgramError(f"{type(error).__name__}: {text[:400]}", location=where)
