@@ -67,7 +67,7 @@ def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> s
 def order(rows: Iterable[Row]) -> tuple[int, int]:
     """Return how many pairs are predicted in the published order, and how many pairs there are.
 
-    A pair is two runs of one model by one publisher on as many devices of one part, with tokens a
+    A pair is two runs of one model with one software on as many devices of one part, with tokens a
     second that differ by 10 % or more.
     """
     right = count = 0
@@ -85,7 +85,7 @@ def order(rows: Iterable[Row]) -> tuple[int, int]:
 
 def _compared(row: Row) -> tuple[object, ...]:
     sizes = (row["options"].get(name) for name in ("embedding", "layers"))
-    return (*(row[name] for name in ("publisher", "workload", "part", "devices")), *sizes)
+    return (*(row[name] for name in ("source", "workload", "part", "devices")), *sizes)
 
 
 def _rate(row: Row, time: str) -> float:
