@@ -47,7 +47,8 @@ test-torch: $(TORCH)/installed
 $(TORCH)/installed: pyproject.toml requirements/compilers.lock requirements/torch.txt
 	test -e $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	$(TORCH)/bin/python -m pip install --quiet --constraint requirements/compilers.lock --group compilers --editable .
+	$(TORCH)/bin/python -m pip install --quiet --constraint requirements/compilers.lock \
+		hypothesis pytest pytest-benchmark pytest-xdist sybil --editable .
 	touch $@
 
 # Damaged files for every reader, for so many minutes; those that fail are kept in fuzz-failures/.
