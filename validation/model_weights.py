@@ -342,7 +342,7 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
     from hespas.models.transformer import Transformer
 
     kind = fields["model_type"]
-    model = configured(fields, location="config.json", name="small").model
+    model: Any = configured(fields, location="config.json", name="small").model
     run = Training(
         mesh=MeshAxes(axes=(("data", 1),)),
         batch=tokens.shape[0],

@@ -64,10 +64,10 @@ def _weights(network: Any, tensors: Mapping[str, Array]) -> dict[str, Array]:
     return made
 
 
-def _given(given: Mapping[str, Array]) -> dict[str, Array]:
+def _given(given: Mapping[str, Any]) -> dict[str, Array]:
     has_source = "decoder_input_ids" in given
     made: dict[str, Array] = {}
-    for name, array in (given | given.get("added_cond_kwargs", {})).items():
+    for name, array in (dict(given) | dict(given.get("added_cond_kwargs", {}))).items():
         if name in NAMES:
             own = "source" if has_source and name == "input_ids" else NAMES[name]
             is_first = name in {"pixel_values", "hidden_states", "sample"} and array.ndim == 4
@@ -113,7 +113,7 @@ def outputs(
     from hespas.models.resnet_layers import ResNet
     from hespas.models.sharding import Divided
 
-    network = configured(fields, location="config.json", name="small").model
+    network: Any = configured(fields, location="config.json", name="small").model
     samples = _given(given)
     if isinstance(network, ResNet):
         forward: Any = Forward(network=network.layers, dtype="float32", axes=None)
