@@ -25,7 +25,7 @@ from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
 from hespas.models.catalogue import model_named
-from hespas.models.language import LanguageModel
+from hespas.models.language import LanguageModel, LayerKind
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.weights import is_product, layer_weights, part_of
 from hespas.program.attrs import CollectiveAttrs
@@ -62,7 +62,8 @@ class Sizes:
     embedding: float
     rows: int
     routed_rows: int
-    blocks: int
+    sums: int
+    latents: int
     routed: int
 
 
@@ -79,7 +80,7 @@ def sizes_of(model: LanguageModel) -> Sizes:
             own = count * prod(sizes[dimension] for dimension in shape) / parts
             layers += own
             experts += own if part_of(name) == "experts" else 0
-    sizes, routing = model.sizes_of_layers, model.routing
+    sizes, routing, latent = model.sizes_of_layers, model.routing, model.latent
     table = sizes.embedding * sizes.vocabulary / model.mesh.size("tp")
     rows = model.batch * model.sequence
     return Sizes(
@@ -89,17 +90,28 @@ def sizes_of(model: LanguageModel) -> Sizes:
         embedding=table,
         rows=rows * sizes.embedding,
         routed_rows=0 if routing is None else rows * routing.chosen * sizes.embedding,
-        blocks=sum((kind.mixer != "none") + kind.feeds_forward for kind in model.kinds),
+        sums=sum(map(_sums, model.kinds)),
+        latents=0 if latent is None else rows * model.layers * (latent.kv_rank + latent.rope_size),
         routed=sum(kind.is_routed for kind in model.kinds),
     )
+
+
+def _sums(kind: LayerKind) -> int:
+    """Return how often rows are summed over ``tp`` in a layer.
+
+    They are forward and backward, and again where more of the layer comes of the sum: behind a
+    mixer, and of experts, whose sum the router weighs.
+    """
+    has_mixer = kind.mixer != "none"
+    again = (has_mixer and kind.feeds_forward) + (kind.feeds_forward and kind.is_routed)
+    return 2 * (has_mixer + kind.feeds_forward) + again
 
 
 def closed_forms(model: LanguageModel) -> dict[tuple[str, str], float]:
     """Return the bytes that a device gives to collectives, by axis and kind; all are of 16 bits.
 
     Layers' weights are gathered forward and where they are computed again, the head once. Gradients
-    are scattered once. Forward, again and backward, experts exchange rows twice, and each mixer and
-    what follows it is summed over ``tp`` once.
+    are scattered once. Forward, again and backward, experts exchange rows twice.
     """
     own, size = sizes_of(model), model.mesh.size
     forms = {
@@ -111,8 +123,8 @@ def closed_forms(model: LanguageModel) -> dict[tuple[str, str], float]:
         shared = own.layers - own.experts + own.head + own.embedding
         forms["expert", "all_reduce"] = shared / size("fsdp")
     if size("tp") > 1:
-        # Looked-up tokens, and gradients of logits.
-        forms["tp", "all_reduce"] = (3 * own.blocks + 2) * own.rows
+        # Looked-up tokens, gradients of logits, and those of latent vectors that heads share.
+        forms["tp", "all_reduce"] = (own.sums + 2) * own.rows + own.latents
         forms["fsdp", "all_gather"] += own.embedding / size("fsdp")
     return {key: 2 * elements for key, elements in forms.items()}
 

@@ -176,6 +176,8 @@ def stored_order(name: str, rank: int) -> tuple[int, ...]:
 
     >>> stored_order("query_key_value", 4), stored_order("output", 3), stored_order("experts_up", 3)
     ((1, 2, 3, 0), (2, 0, 1), (0, 2, 1))
+    >>> stored_order("input_output", 2)
+    (1, 0)
     """
     is_output = name.endswith("output") and rank == _OUTPUT_RANK
     summed = (0, 1) if is_output else (2,) if name == ABSORBED else (0,)
