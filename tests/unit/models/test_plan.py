@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.models.configuration import SHIPPED, read_configuration
+from hespas.models.language import LanguageModel
 from hespas.models.plan import Loop, Plan, layers_of, plan_of
 
 T = TypeVar("T", bound=Hashable)
@@ -63,6 +64,8 @@ def test_regular_orders_are_one_loop(kinds: str, least: int) -> None:
     ],
 )
 def test_few_layers_of_hybrids_are_written_out(name: str, least: int) -> None:
-    plan = read_configuration(SHIPPED / f"{name}.json").model.plan
+    model = read_configuration(SHIPPED / f"{name}.json").model
+    assert isinstance(model, LanguageModel)
+    plan = model.plan
     assert plan.loop is not None
     assert written((*plan.first, plan.loop, *plan.last)) == least
