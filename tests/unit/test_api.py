@@ -256,6 +256,7 @@ def test_predict_takes_what_run_takes() -> None:
         "split_fn": "strategy",
         "block_lim": "block_limit",
         "launch_overhead": "launch_overhead_s",
+        "host_launch": "host_launch_s",
         "custom_call": "custom_calls",
     }
     elsewhere = {"mlir_file", "as_exported", "optimise", "output", "clean"}

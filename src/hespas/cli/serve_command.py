@@ -22,8 +22,7 @@ _NOT_SERVED = (
 
 @answering(
     "serve",
-    example="hespas serve Qwen/Qwen3-8B --cluster 8xH100_80GB --mesh tp=2 --rate 20 --isl 1024 "
-    "--osl 256",
+    example="hespas serve Qwen/Qwen3-8B --cluster 8xH100_80GB --mesh tp=2 --rate 20",
 )
 @click.argument("model")
 @flags.derived(ServeOptions, without=_NOT_SERVED)

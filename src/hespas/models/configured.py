@@ -36,10 +36,9 @@ from hespas.models.network_model import (
     steps_of,
 )
 from hespas.models.resnet_layers import ResNet
+from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.models.weights import active_parameters, parameters, weight_bytes
 
-PREFIX = "megatron:"
-"""What a file of Megatron-LM's arguments is named with."""
 STEPS = ("training", "prefill", "decode", "inference")
 """What follows a colon behind the name of a model."""
 _SUMMARIES = {
@@ -73,7 +72,7 @@ def configured_model(text: str) -> Model | None:
     >>> configured_model("Qwen/Qwen3-8B:decode").summary
     'Qwen3-8B making a token for each sequence of a cache, 8.191 B parameters'
     """
-    if text.startswith(PREFIX):
+    if text.startswith(ARGUMENTS_PREFIX):
         return _of_arguments(text)
     name, step = _name_and_step(text)
     found = configuration_of(name)
@@ -84,11 +83,11 @@ def _of_arguments(text: str) -> Model:
     """Return the training step that a file of Megatron-LM's arguments describes."""
     from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few workloads have them
 
-    path = Path(text.removeprefix(PREFIX)).resolve()
+    path = Path(text.removeprefix(ARGUMENTS_PREFIX)).resolve()
     arguments = read_arguments(path)
     count = parameters(arguments.model)
     return Model(
-        name=f"{PREFIX}{path}",
+        name=f"{ARGUMENTS_PREFIX}{path}",
         summary=f"{path.name} training step, {count / 1e9:.3f} B parameters",
         settings=arguments.model,
         notes=arguments.notes,

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 
+ARGUMENTS_PREFIX = "megatron:"
+"""What a file of Megatron-LM's arguments is named with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hespas.base.fields import overridden
 from hespas.errors import ConfigError, DeviceCountError, option
-from hespas.models.configured import PREFIX
 from hespas.models.part import EXPERT, PIPE
+from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.prediction.options import Fidelity, PredictOptions
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
     fit.
     """
     text = str(options.program.file or "")
-    if not text.startswith(PREFIX) or options.program.model.part is not None:
+    if not text.startswith(ARGUMENTS_PREFIX) or options.program.model.part is not None:
         return options
     from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few runs have one
     from hespas.prediction.machines import system_of  # noqa: PLC0415 - the same
 
-    path = Path(text.removeprefix(PREFIX))
+    path = Path(text.removeprefix(ARGUMENTS_PREFIX))
     layout = read_arguments(path).layout
     system = system_of(options.network)
     if system is None:

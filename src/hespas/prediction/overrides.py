@@ -30,6 +30,7 @@ class _AnyModel(TypedDict, total=False):
     settings: Mapping[str, str] | None
     prefill: bool
     decode: bool
+    software: str | None
 
 
 class ModelOverrides(_AnyModel, total=False):

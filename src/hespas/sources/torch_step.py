@@ -24,7 +24,6 @@ from hespas.base.suggest import suggestion
 from hespas.base.version import __version__, installed_version
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, ToolError, option
-from hespas.models.configuration import FILE, SHIPPED
 from hespas.sources.options import TorchOptions
 from hespas.torch.messages import PINNED, STEP_FILE, GpuDescription, StepAnswer, StepRequest
 
@@ -142,6 +141,8 @@ def hugging_face_step(
 
 def _configuration(name: str) -> Path:
     """Return the file of a model's configuration."""
+    from hespas.models.configuration import FILE, SHIPPED  # noqa: PLC0415 - few steps need it
+
     own, shipped = Path(name), SHIPPED / f"{name}.json"
     for file in (own / FILE, own, shipped):
         if file.is_file():

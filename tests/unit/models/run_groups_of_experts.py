@@ -47,6 +47,7 @@ class _Model:
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.style = Style()
+        self.run = None
 
 
 def made(devices: int, exchange_dtype: str, weights: Any, tokens: Any) -> Any:

@@ -66,6 +66,7 @@ def step(total_s: float, **noted_s: float) -> tuple[Any, Estimate]:
         compute_s=total_s,
         exposed_communication_s=3.0,
         exposed_host_transfer_s=1.0,
+        launch_wait_s=0.0,
         assumed=[
             *map(assumed, ("nobody knows", "memory: in f32", "host: beside", "noted", *noted_s)),
             assumed("network: shared"),
@@ -139,5 +140,7 @@ def test_subjects_begin_assumptions_that_are_made() -> None:
     # What takes a compiler, the host's memory, stages or a large model; and memory: of states.
     assert unseen <= {
         *("attention is ", "host: ", "memory: ", "pipeline: sums of gradients"),
+        # What is recorded.
+        "host launches: ",
         "the program is as XLA ",
     }
