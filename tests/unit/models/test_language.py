@@ -243,6 +243,7 @@ def test_gradients_are_summed_as_often_as_the_stages_of_zero_say(mesh: str) -> N
         assert each[False, "all_gather"] == 2 * elements // devices
 
 
+@pytest.mark.rest
 def test_the_stages_of_zero_compute_the_same_step() -> None:
     environment = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",

@@ -256,7 +256,7 @@ def test_overlap_that_the_scheduler_gave_up_is_a_row_and_a_warning(tmp_path: Pat
     assert plenty.graph.program.overlap is None
 
 
-@pytest.mark.parametrize("power_limit_w", [None, 300.0])
+@pytest.mark.parametrize("power_limit_w", [pytest.param(None, marks=pytest.mark.rest), 300.0])
 def test_rows_are_what_a_run_with_that_one_thing_changed_gives(
     power_limit_w: float | None,
 ) -> None:
