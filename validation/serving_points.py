@@ -1,0 +1,60 @@
+"""Write the table of engines under load into docs/evidence/serving.md.
+
+``hespas validate --set serving --json points.json`` predicts the points, and ``python
+validation/serving_points.py points.json`` keeps them as docs/data/serving_points.json and writes
+the page. Without a file it writes the page from what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hespas.base.files import json_bytes, write_file
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "docs" / "data" / "serving_points.json"
+PAGE = ROOT / "docs" / "evidence" / "serving.md"
+_BEGIN, _END = "<!-- engines: begin -->", "<!-- engines: end -->"
+
+
+def table(answer: dict[str, Any]) -> str:
+    """Return the median sizes of errors, and the points."""
+    return "\n".join(_lines(answer))
+
+
+def _lines(answer: dict[str, Any]) -> Iterator[str]:
+    yield "| median size of the error | points | between tokens | throughput | first token |"
+    yield "|---|---|---|---|---|"
+    for row in answer["summary"]:
+        errors = (row[f"median_{name}_error"] for name in ("tpot", "throughput", "ttft"))
+        cells = " | ".join(f"{100 * error:.1f} %" for error in errors)
+        yield f"| {row['group']} | {row['points']} | {cells} |"
+    yield ""
+    yield "| point | between tokens | predicted | error | first token | error |"
+    yield "|---|---|---|---|---|---|"
+    for point in answer["points"]:
+        published, predicted = 1e3 * point["published_tpot_s"], 1e3 * point["tpot_s"]
+        yield (
+            f"| {point['name']} | {published:.1f} ms | {predicted:.1f} ms | "
+            f"{100 * point['tpot_error']:+.1f} % | {1e3 * point['published_ttft_s']:,.0f} ms | "
+            f"{100 * point['ttft_error']:+.0f} % |"
+        )
+
+
+def main() -> None:
+    """Keep the points of a file, and write the page."""
+    if len(sys.argv) > 1:
+        write_file(DATA, json_bytes(json.loads(Path(sys.argv[1]).read_bytes())))
+    answer = json.loads(DATA.read_bytes())
+    before, _, rest = PAGE.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    text = f"{before}{_BEGIN}\n\n{table(answer)}\n\n{_END}{after}"
+    write_file(PAGE, text.encode())
+
+
+if __name__ == "__main__":
+    main()
