@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from hespas.models.configuration import SHIPPED
+
 Call = Callable[..., CompletedProcess[str]]
-CONFIGURATION = Path(__file__).parents[2] / "src/hespas/configs/models/Qwen/Qwen3-0.6B.json"
+CONFIGURATION = SHIPPED / "Qwen" / "Qwen3-0.6B.json"
 ON = ("--cluster", "4xH100_80GB", "--mesh", "tp=2")
 SERVED = ("hespas", "serve", "Qwen/Qwen3-0.6B", *ON)
 LOAD = ("--rate", "50", "--isl", "256", "--osl", "32", "--requests", "200")

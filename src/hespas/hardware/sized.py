@@ -37,7 +37,8 @@ from hespas.hardware.system import System
 from hespas.xla.compile.topology import TPU_GENERATIONS, TPU_NAMES, tpu_topology_shape
 
 _T = TypeVar("_T")
-_SIZED = re.compile(r"(\d+)[xX](\w.*)")
+SIZED = re.compile(r"(\d+)[xX](\w.*)")
+"""COUNTxPART."""
 _SHAPED = re.compile(r"(\w+)_(\d{1,4}(?:x\d{1,4})+)")
 _CUBE = 4
 _MOST_IN_NODE = 16
@@ -62,7 +63,7 @@ def find_system(name_or_path: str | Path) -> System:
     """
     if isinstance(name_or_path, Path) or Path(name_or_path).exists():
         return load_system(name_or_path)
-    sized = _SIZED.fullmatch(name_or_path)
+    sized = SIZED.fullmatch(name_or_path)
     if sized is None:
         known = name_or_path in system_names()
         return (None if known else _shaped(name_or_path)) or load_system(name_or_path)
@@ -86,7 +87,7 @@ def names_system(name: str) -> bool:
     >>> names_system("32xH100_80GB"), names_system("TPUv6e_2x4"), names_system("TPUv6e")
     (True, True, False)
     """
-    return bool(_SIZED.fullmatch(name) or _SHAPED.fullmatch(name)) or name in system_names()
+    return bool(SIZED.fullmatch(name) or _SHAPED.fullmatch(name)) or name in system_names()
 
 
 def _presets(part: str) -> dict[str, tuple[int, ...]]:

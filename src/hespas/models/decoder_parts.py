@@ -205,7 +205,7 @@ ATTENTION_TYPES = ("full_attention", "sliding_attention")
 
 
 def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer, of which some attend to a window alone."""
+    """Return the kind of each layer; some attend to a window alone."""
     window = fields.size("sliding_window", default=0, least=0)
     types = _by_type(fields, sizes, window=window, every=every)
     check_types(fields, types, ATTENTION_TYPES)

@@ -347,7 +347,7 @@ def _gemma4(fields: Fields) -> Description:
 def _sharing_keys(
     fields: Fields, sizes: Sizes, kinds: tuple[LayerKind, ...]
 ) -> tuple[LayerKind, ...]:
-    """Return the kinds of layers, of which the last ones share keys of those before them."""
+    """Return the kinds of layers; the last ones share earlier layers' keys."""
     count = fields.size("num_kv_shared_layers", default=0, least=0)
     mlp = 2 * sizes.mlp if fields.flag("use_double_wide_mlp") else 0
     own, shared = kinds[: len(kinds) - count], kinds[len(kinds) - count :]

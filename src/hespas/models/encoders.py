@@ -255,7 +255,7 @@ class T5:
         return self._through(net, "encoder", self.encoder, given["source"], None)
 
     def decoded(self, net: Net, given: Given, source: Any) -> Any:
-        """Return the logits of tokens, of which each sees those before and the whole source."""
+        """Return the logits; a token sees those before and the whole source."""
         x = self._through(net, "decoder", self.decoder, given["inputs"], source)
         with net.ops.scope("logits"):
             x = net.ops.last(x)
@@ -305,7 +305,7 @@ class T5:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whisper:
-    """An encoder of sound, of which two convolutions make rows, and a decoder of text."""
+    """An encoder of sound, whose two convolutions make rows, and a decoder of text."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
@@ -350,7 +350,7 @@ class Whisper:
             return self._layers(part, tower, x, None)
 
     def decoded(self, net: Net, given: Given, source: Any) -> Any:
-        """Return the logits of tokens, of which each sees those before and all sound."""
+        """Return the logits; a token sees those before and all sound."""
         part, tower, ops, tokens = net["model.decoder"], self.decoder, net.ops, given["inputs"]
         with ops.scope("decoder"):
             table = part.table("embed_tokens", self.vocabulary, tower.embedding, "vocabulary")

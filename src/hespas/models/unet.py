@@ -15,7 +15,7 @@ from hespas.models.network import ROW, Heads, Input, Net
 Given = Mapping[str, Any]
 _EPSILON, _ATTENTION_EPSILON = 1e-5, 1e-6
 _TIMES = 6
-"""Sizes and cuts of an image, that SDXL is told."""
+"""SDXL's inputs beside the text: sizes and cuts of the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

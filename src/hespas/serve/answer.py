@@ -20,7 +20,8 @@ IDLE_QUEUE = "nothing"
 """What the queue waited for where it never waited."""
 _SHARE_OF_GOOD = 0.99
 """Requests that meet the objectives where a rate counts as served."""
-_OVERLOADED, _BACKLOGGED = 1.0, 2.0
+_BACKLOGGED = 2.0
+"""How many times as long the last quarter waits as the first where a queue grows."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +216,7 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
     quarter = max(1, len(queue_s) // 4)
     first, last = float(queue_s[:quarter].mean()), float(queue_s[-quarter:].mean())
     is_growing = last > _BACKLOGGED * first and last > float(figures.ttft_s.min())
-    if rate > _OVERLOADED * most and is_growing:
+    if rate > most and is_growing:
         return "overloaded"
     return "backlogged" if is_growing else "stable"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
-from hespas.hardware.sized import find_system
+from hespas.hardware.sized import SIZED, find_system
 from hespas.models.configured import configuration_of
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
@@ -33,7 +32,6 @@ from hespas.serve.step_times import interpolated
 from hespas.serve.surface import ServedModel, Surface, surface_of
 from hespas.study.keys import Scalar
 
-_SIZED = re.compile(r"(\d+)[xX](\w.*)")
 _S_PER_HOUR = 3600.0
 _CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
 """How tokens are sent to experts: groups of those decide where, and not how many."""
@@ -59,7 +57,7 @@ def fleet_of(options: ServeOptions) -> Fleet:
 
     Without a mesh one replica has all devices that its share of the cluster has.
     """
-    sized = _SIZED.fullmatch(options.cluster)
+    sized = SIZED.fullmatch(options.cluster)
     if sized is None:
         raise ConfigError(
             f"{option('cluster')} is {options.cluster!r}", hint="write it as in 8xH100_80GB"

@@ -16,7 +16,7 @@ from math import isqrt
 
 from hespas.errors import ConfigError
 from hespas.serve.engine import Engine, Reserve
-from hespas.serve.load import Requests
+from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.step_times import StepTimes
 
 _NEVER = 1 << 62
@@ -94,6 +94,8 @@ class _Replica:
         "ends",
         "free",
         "generation",
+        "grows",
+        "host_ps",
         "iterations",
         "joined",
         "now",
@@ -109,6 +111,9 @@ class _Replica:
 
     def __init__(self, setup: Setup, work: _Work, number: int) -> None:
         self.setup, self.work, self.number = setup, work, number
+        self.host_ps = round(setup.engine.host_s * PICOSECONDS)
+        # Where blocks for the output are not reserved, a sequence takes them as it grows.
+        self.grows = setup.engine.reserve is Reserve.PROMPT
         self.now = 0
         self.waiting: deque[int] = deque()
         self.prompts: list[_Prompt] = []
@@ -165,9 +170,7 @@ class _Replica:
             length = work.prompts[request] + work.made[request]
             if not engine.cuts_prompts and length > room and self.prompts:
                 return
-            needed = self._blocks(length)
-            if engine.reserve is Reserve.OUTPUT:
-                needed = self._blocks(work.prompts[request] + work.outputs[request])
+            needed = self._reserved(request)
             if needed > self.free:
                 return
             self.waiting.popleft()
@@ -178,6 +181,12 @@ class _Replica:
             work.started_ps[request] = min(work.started_ps[request], self.now)
             room -= length
 
+    def _reserved(self, request: int) -> int:
+        """Return the blocks that must be free when a request is admitted."""
+        work = self.work
+        tokens = work.made[request] if self.grows else work.outputs[request]
+        return self._blocks(work.prompts[request] + tokens)
+
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.setup.engine.block_tokens)
 
@@ -187,8 +196,8 @@ class _Replica:
         """Run one iteration that computes prompts, beside decoding sequences or without."""
         engine, times = self.setup.engine, self.setup.times
         decoding = self.decoding if decodes else 0
-        room = engine.token_budget - decoding if engine.mixes else engine.token_budget
-        tokens, pairs, complete = 0, 0, list[_Prompt]()
+        room = engine.token_budget - decoding
+        tokens, pairs = 0, 0
         for prompt in self.prompts:
             chunk = min(prompt.left, max(room - tokens, 0))
             if not engine.cuts_prompts:
@@ -199,20 +208,17 @@ class _Replica:
             pairs += chunk * before + chunk * (chunk + 1) // 2
             tokens += chunk
             prompt.left -= chunk
-            if not prompt.left:
-                complete.append(prompt)
         parts = self.setup.parts
         elapsed = times.of_tokens(-(-(decoding + tokens) // parts))
         elapsed += round(times.of_pair * pairs / parts)
         if decoding:
             elapsed += times.of_context(-(-decoding // parts)) * self.context // parts
-        self._pass(elapsed + self._host_ps, 1, decodes=decodes)
+        self._pass(elapsed + self.host_ps, 1, decodes=decodes)
         ended = self._ended() if decodes else []
-        if complete:
-            done = {id(prompt) for prompt in complete}
-            self.prompts = [prompt for prompt in self.prompts if id(prompt) not in done]
-            for prompt in complete:
-                ended += self._begin(prompt)
+        complete = [prompt for prompt in self.prompts if not prompt.left]
+        self.prompts = [prompt for prompt in self.prompts if prompt.left]
+        for prompt in complete:
+            ended += self._begin(prompt)
         return ended
 
     def _begin(self, prompt: _Prompt) -> list[int]:
@@ -228,7 +234,7 @@ class _Replica:
         self.decoding += 1
         self.context += prompt.length
         self.joined[request] = self.generation, prompt.length
-        if self.setup.engine.reserve is not Reserve.OUTPUT:
+        if self.grows:
             self.phases[(prompt.length - self.generation) % len(self.phases)] += 1
         heappush(self.ends, (self.generation + left, request))
         return []
@@ -241,11 +247,11 @@ class _Replica:
         sequences = -(-self.decoding // parts)
         attended = times.of_context(sequences)
         first = times.of_tokens(engine.padded(sequences)) + attended * self.context // parts
-        first += self._host_ps
+        first += self.host_ps
         step = attended * self.decoding // parts
         self._drop_preempted()
         count = self.ends[0][0] - self.generation
-        if engine.reserve is not Reserve.OUTPUT:
+        if self.grows:
             block = engine.block_tokens
             count = min(count, max(1, self.free // self.decoding * block))
         until = horizon_ps - self.now
@@ -256,7 +262,7 @@ class _Replica:
 
     def _make_room(self) -> None:
         """Preempt the last requests until the next token of all others has a block."""
-        if self.setup.engine.reserve is Reserve.OUTPUT:
+        if not self.grows:
             return
         while self.decoding and self._next_blocks() > self.free:
             if len(self.order) == 1:
@@ -312,15 +318,11 @@ class _Replica:
         self.decoding -= 1
         self.context -= length + made
         self.work.made[request] += made
-        if self.setup.engine.reserve is not Reserve.OUTPUT:
+        if self.grows:
             self.phases[(length - joined) % len(self.phases)] -= 1
             self.blocks_of[request] = self._blocks(length + made)
 
     # -- time
-
-    @property
-    def _host_ps(self) -> int:
-        return round(self.setup.engine.host_s * 10**12)
 
     def _pass(self, elapsed_ps: int, count: int, *, decodes: bool) -> None:
         """Let iterations pass; a token is added to every decoding sequence in each."""
@@ -331,7 +333,7 @@ class _Replica:
         self.iterations += count
         if not decodes:
             return
-        if self.setup.engine.reserve is not Reserve.OUTPUT:
+        if self.grows:
             whole, rest = divmod(count, len(self.phases))
             added = whole * self.decoding + sum(
                 self.phases[-(self.generation + offset) % len(self.phases)]
@@ -345,11 +347,7 @@ class _Replica:
         engine = self.setup.engine
         if self.decoding + len(self.prompts) >= engine.most_sequences * self.setup.parts:
             return "batch limit"
-        work, request = self.work, self.waiting[0]
-        length = work.prompts[request] + work.made[request]
-        if engine.reserve is Reserve.OUTPUT:
-            length = work.prompts[request] + work.outputs[request]
-        return "KV blocks" if self._blocks(length) > self.free else "prompts before"
+        return "KV blocks" if self._reserved(self.waiting[0]) > self.free else "prompts before"
 
     def _ended(self) -> list[int]:
         """Release what has made its last token, in the order of the requests."""

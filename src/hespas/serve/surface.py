@@ -18,6 +18,7 @@ from hespas.base.files import cache_home
 from hespas.errors import CacheError, ConfigError
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.workload import source_of
+from hespas.serve.load import PICOSECONDS
 from hespas.serve.step_times import StepTimes
 from hespas.sources.source import ModelSource
 from hespas.study.entry import entry_of
@@ -147,7 +148,8 @@ def surface(reports: Mapping[Size, RunReport], *, parts: int) -> Surface:
     tokens_s = [
         (
             size.batch,
-            reports[size].step_time_s - times.of_context(size.batch) / 1e12 * size.batch * short,
+            reports[size].step_time_s
+            - times.of_context(size.batch) / PICOSECONDS * size.batch * short,
         )
         for size in decoded
         if size.tokens == short

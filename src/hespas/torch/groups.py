@@ -1,8 +1,8 @@
 """Process groups of the cluster's size, of which this process is one rank, and their collectives.
 
-torch's own fake process group communicates nothing. As of NCCL, an asynchronous collective runs on
-its group's own stream, which waits for the current one, and whoever waits for its `Work` lets the
-current stream wait; a synchronous one runs on the current stream.
+torch's own fake process group communicates nothing. As in NCCL, an asynchronous collective runs on
+its group's own stream, which waits for the current stream; ``Work.wait`` makes the current stream
+wait for it. A synchronous collective runs on the current stream.
 """
 
 # torch is not installed where types are checked.

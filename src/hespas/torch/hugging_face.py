@@ -73,10 +73,7 @@ def prefill(
     compiled: bool = True,
 ) -> Callable[[], None]:
     """Return a step that takes in prompts of ``sequence`` tokens, in bf16 on one GPU."""
-    described, model = _for_inference(config, layers)
-    if compiled:
-        model.forward = torch.compile(model.forward)
-    cache = transformers.StaticCache(config=described, max_cache_len=sequence)
+    model, cache = _for_inference(config, layers, sequence, compiled=compiled)
     ids = torch.zeros(batch, sequence, dtype=torch.long, device="cuda")
     positions = torch.arange(sequence, device="cuda")
 
@@ -104,10 +101,7 @@ def decode(
     compiled: bool = True,
 ) -> Callable[[], None]:
     """Return a step that makes a token for each sequence, whose cache has ``sequence`` tokens."""
-    described, model = _for_inference(config, layers)
-    if compiled:
-        model.forward = torch.compile(model.forward)
-    cache = transformers.StaticCache(config=described, max_cache_len=sequence)
+    model, cache = _for_inference(config, layers, sequence, compiled=compiled)
     ids = torch.zeros(batch, 1, dtype=torch.long, device="cuda")
     position = torch.full((1,), sequence - 1, device="cuda")
 
@@ -125,7 +119,10 @@ def decode(
     return step
 
 
-def _for_inference(config: str, layers: int | None) -> tuple[Any, Any]:
+def _for_inference(
+    config: str, layers: int | None, sequence: int, *, compiled: bool
+) -> tuple[Any, Any]:
+    """Return a model in bf16, and a cache for ``sequence`` tokens."""
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks > 1:
         raise DeviceCountError(
@@ -135,7 +132,10 @@ def _for_inference(config: str, layers: int | None) -> tuple[Any, Any]:
     described = _configuration(config, layers)
     with torch.device("cuda"):
         model = _model(described, torch.bfloat16)
-    return described, model.eval()
+    model.eval()
+    if compiled:
+        model.forward = torch.compile(model.forward)
+    return model, transformers.StaticCache(config=described, max_cache_len=sequence)
 
 
 def _configuration(file: str, layers: int | None) -> Any:

@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
         self._groups = groups
         self._host = Host()
         self.paused = 0
-        # DTensor asks for the shape of a whole result with tensors that nobody computes.
+        # DTensor finds the shape of a whole result with tensors that no kernel computes.
         ShardingPropagator._fake_mode_lock = _Pause(self)
 
     @classmethod

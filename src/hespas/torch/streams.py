@@ -84,7 +84,7 @@ class Event:
         return True
 
     def elapsed_time(self, end: Any) -> float:
-        """Return milliseconds, which nobody knows here."""
+        """Return 1 ms: a recording has no clock."""
         del end
         return 1.0
 

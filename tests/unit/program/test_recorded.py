@@ -1,4 +1,4 @@
-"""A recorded step is read back as it was written, and told from other files."""
+"""Recorded steps are read back as written; other files are recognised."""
 
 import msgspec
 import pytest

@@ -397,7 +397,7 @@ def _precision(line: _Line, *, has_experts: bool = False) -> dict[str, str]:
 
 
 def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:
-    """Return the schedule and the layers of its parts, of which each has one or more."""
+    """Return the schedule and the layers of its parts; each has one or more."""
     layers = model_named(named.workload).settings.layers
     chunks = chunks if stages > 1 else 1
     while layers + 2 < 2 * stages * chunks and chunks > 1:

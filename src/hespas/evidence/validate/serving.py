@@ -1,8 +1,8 @@
 """Published points of engines under load, and what is predicted of them.
 
-A point is a closed load: so many requests under way, all prompts and outputs of one length. Nothing
-is fitted to a point. Points were measured with more requests than one for each that is under way;
-how many is not published: here ten.
+A point is a closed load: ``concurrency`` requests are under way, all with one length of prompts and
+one of outputs. Nothing is fitted to a point. How many requests were measured is not published: the
+prediction takes ten for each that is under way.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hespas.program.groups import FoldedGroups, ReplicaGroups
 
 
 def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
-    """Return the groups of all ranks, of which the recorded rank's has ``ranks``.
+    """Return the groups of all ranks; ``ranks`` are the recorded rank's.
 
     Ranks of a mesh are counted, the last axis fastest, so that a group along axes has ranks at
     equal distances, or at equal distances of such rows: all other groups have the same ones from

@@ -137,7 +137,7 @@ def _place(call: Call) -> str:
 class _Reader:
     """The operations of the calls so far.
 
-    ``values`` has what was written last of each tensor; what nobody wrote is an argument.
+    ``values`` has the value that each tensor was last written with; others are arguments.
     """
 
     step: RecordedStep
@@ -186,7 +186,7 @@ class _Reader:
         return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
 
     def storages(self, starts: Sequence[int]) -> Iterator[Storage]:
-        """Yield storages by positions of operations, of which a call's begin at ``starts``."""
+        """Yield storages by positions of operations; a call's begin at ``starts``."""
         last = len(starts) - 1
         for storage in self.step.storages:
             allocated, freed = storage.allocated, storage.freed

@@ -207,7 +207,7 @@ _MOST_TENSORS = (110, 64, 48, 36, 30)
 
 
 def _launches_of_lists(lists: int, tensors: Sequence[RecordedTensor]) -> int:
-    """Return how many launches go over lists of tensors, of which the first has ``tensors``.
+    """Return how many launches go over lists of tensors; the first list has ``tensors``.
 
     >>> tensor = RecordedTensor(storage=0, shape=(65536,), strides=(1,), dtype="float32")
     >>> _launches_of_lists(1, [tensor] * 111)
