@@ -99,11 +99,13 @@ def _layouts(options: ServeOptions) -> Iterator[Layout]:
 
 
 def _trade_offs(options: ServeOptions, replicas: int) -> Iterator[TradeOff]:
-    load = options.load
+    """Yield the trade-offs of a layout, for requests of the load's mean lengths."""
+    requests = options.load.made()
+    prompt, output = (sum(each) // len(requests) for each in (requests.prompts, requests.outputs))
     for concurrent in CONCURRENT:
         under_way = concurrent * replicas
         closed = LoadOptions(
-            concurrency=under_way, isl=load.isl, osl=load.osl, requests=_SAMPLED * under_way
+            concurrency=under_way, isl=prompt, osl=output, requests=_SAMPLED * under_way
         )
         report = serving(replace(options, load=closed))
         if report.tpot_s is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -97,6 +99,23 @@ def test_a_trade_off_is_best_where_no_other_has_more_of_both() -> None:
         ]
         assert not (point.is_best and beaten)
     assert any(point.is_best for point in points)
+
+
+def test_trade_offs_have_the_mean_lengths_of_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "load.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,20\n1,300,40\n")
+    lengths: set[tuple[int, int]] = set()
+
+    def serving(options: ServeOptions) -> ServingReport:
+        if options.load.concurrency is not None:
+            lengths.add((options.load.isl, options.load.osl))
+        return _report(2, options.load.concurrency or 1)
+
+    monkeypatch.setattr(search, "serving", serving)
+    search_serving(replace(OPTIONS, load=LoadOptions(load=file)))
+    assert lengths == {(200, 30)}
 
 
 @pytest.mark.parametrize(
