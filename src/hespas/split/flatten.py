@@ -18,8 +18,10 @@ otherwise one region can hold them whole.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -261,6 +263,33 @@ def split_scheduled(program: Program, *, most_rounds: int | None = None) -> Regi
     )
 
 
+class _Role(Enum):
+    """What an operation of a schedule is to the walk along it."""
+
+    ALLOCATES = auto()
+    RENAMES = auto()
+    MOVES = auto()
+    ON_HOST = auto()
+    ASYNCHRONOUS = auto()
+    REGION = auto()
+    OPENED = auto()
+
+
+def _role_of(op: Op, *, is_modelled: bool) -> _Role:
+    if op.traits.runs_nothing:
+        return _Role.RENAMES
+    if _only_allocates(op):
+        return _Role.ALLOCATES
+    # A compiler's own schedule has its transfers started and awaited already.
+    if is_modelled and host_traffic(op):
+        return _Role.MOVES
+    if is_modelled and is_on_host(op):
+        return _Role.ON_HOST
+    if op.kind in ASYNC:
+        return _Role.ASYNCHRONOUS
+    return _Role.OPENED if op.regions and needs_opening(op) else _Role.REGION
+
+
 @dataclass(slots=True, kw_only=True)
 class _Schedule:
     """A walk along the schedule.
@@ -268,8 +297,8 @@ class _Schedule:
     ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
     ``waits_for`` are the regions that the next operation on the present ``stream`` waits for,
     ``others`` those of all other streams, ``events`` those of each event, and
-    ``in_flight`` those that each asynchronous operation started. ``communicating`` and ``named``
-    cache results for operations that recur in every iteration of a loop. Where loops have at most
+    ``in_flight`` those that each asynchronous operation started. ``roles``, ``kept`` and ``named``
+    cache what recurs in every iteration of a loop. Where loops have at most
     ``most_rounds``, ``counts`` says how often each region runs, and ``count`` how often the next.
     """
 
@@ -287,7 +316,8 @@ class _Schedule:
     events: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     host_waits: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
-    communicating: dict[Op, bool] = field(default_factory=dict[Op, bool])
+    roles: dict[Op, _Role] = field(default_factory=dict[Op, "_Role"])
+    kept: dict[Op, Region] = field(default_factory=dict[Op, Region])
     named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
     moved: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
 
@@ -300,12 +330,13 @@ class _Schedule:
                 self._host_waits(op.attrs.stream)
             elif isinstance(op.attrs, EventAttrs):
                 self._event(op.kind, op.attrs.event)
-            elif op.traits.runs_nothing:
-                # Its results stand for operands that may still be moved.
-                if self.moved:
-                    self.moved.update(dict.fromkeys(op.results, self._moving(op.operands)))
-            elif not _only_allocates(op) and not (self.program.is_modelled and self._moves(op)):
-                self._op(op)
+            else:
+                self._op(op, self._role(op))
+
+    def _role(self, op: Op) -> _Role:
+        if op not in self.roles:
+            self.roles[op] = _role_of(op, is_modelled=self.program.is_modelled)
+        return self.roles[op]
 
     def _event(self, kind: str, event: int) -> None:
         if kind == "record_event":
@@ -329,29 +360,33 @@ class _Schedule:
     def _wait_for(self, regions: Iterable[int]) -> None:
         self.waits_for = tuple(sorted({*self.waits_for, *regions}))
 
-    def _moves(self, op: Op) -> bool:
-        """Start a transfer beside the compute stream, or have that wait for what ``op`` reads.
-
-        Returns whether the operation is done with: it moves data, or lies on the host.
-        """
+    def _op(self, op: Op, role: _Role) -> None:
+        # What is moved beside the compute stream is waited for by what reads it.
         moving = self._moving(values_read(op)) if self.moved else ()
-        if host_traffic(op):
-            before = self.waits_for
-            self._wait_for(moving)
-            self.moved.update(dict.fromkeys(op.results, (self._add(op),)))
-            self.waits_for = before
-            return True
-        if is_on_host(op):
-            self.moved.update(dict.fromkeys(op.results, moving))
-            return True
-        if moving and op.traits.category is not Category.CONTROL:
-            self._wait_for(moving)
-        return False
+        match role:
+            case _Role.ALLOCATES:
+                return
+            case _Role.RENAMES | _Role.ON_HOST:
+                # Its results stand for operands that may still be moved.
+                if self.moved:
+                    self.moved.update(dict.fromkeys(op.results, moving))
+                return
+            case _Role.MOVES:
+                before = self.waits_for
+                self._wait_for(moving)
+                self.moved.update(dict.fromkeys(op.results, (self._add(op),)))
+                self.waits_for = before
+                return
+            case _ if moving and op.traits.category is not Category.CONTROL:
+                self._wait_for(moving)
+            case _:
+                pass
+        self._runs(op, role)
 
-    def _op(self, op: Op) -> None:
-        if op.kind in ASYNC:
+    def _runs(self, op: Op, role: _Role) -> None:
+        if role is _Role.ASYNCHRONOUS:
             self._asynchronous(op)
-        elif stands_alone(op) or not self._communicates(op):
+        elif role is _Role.REGION:
             self.waits_for = (self._add(op),)
         elif isinstance(op.attrs, WhileAttrs):
             self._loop(op)
@@ -360,20 +395,15 @@ class _Schedule:
             self.assumptions.append(assumption)
             self.block(op.regions[taken])
 
-    def _communicates(self, op: Op) -> bool:
-        if not op.regions:
-            return False
-        if op not in self.communicating:
-            self.communicating[op] = needs_opening(op)
-        return self.communicating[op]
-
     def _add(self, op: Op) -> int:
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
             instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
             raise _too_large(self.program.source, what="kernels", instead=instead)
-        inputs = tuple(dict.fromkeys(values_read(op)))
-        self.regions.append(region_of(number, (op,), (), inputs, op.results))
+        if op not in self.kept:
+            inputs = tuple(dict.fromkeys(values_read(op)))
+            self.kept[op] = region_of(number, (op,), (), inputs, op.results)
+        self.regions.append(dataclasses.replace(self.kept[op], id=number))
         self.producers.append(self.waits_for)
         if self.most_rounds is not None:
             self.counts.append(self.count)
@@ -413,7 +443,8 @@ class _Schedule:
                     f"{inner.kind} runs on the compute stream, though the compiler started it "
                     "asynchronously"
                 )
-                self._op(self._named(inner, op))
+                named = self._named(inner, op)
+                self._op(named, self._role(named))
 
     def _named(self, inner: Op, start: Op) -> Op:
         if (start, inner) not in self.named:
