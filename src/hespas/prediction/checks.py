@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -49,7 +50,7 @@ from hespas.simulate.models import check_choice
 from hespas.sources.source import FileSource, ModelSource
 from hespas.tasks.graph import CollectiveTask, GroupTable, SendTask, TaskGraph
 from hespas.tasks.pipelining.options import STAGES, Overlap, check_overlap
-from hespas.tasks.pipelining.schedule import Schedule
+from hespas.tasks.pipelining.schedule import Pass, Schedule
 from hespas.work.custom_call import custom_call
 
 
@@ -117,13 +118,18 @@ def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOpt
     """Refuse to hide all-to-alls under another micro-batch where there is none, or it isn't there.
 
     With one chunk a stage, the next forward pass of the stage before ends when the backward pass of
-    the stage behind does: it has not arrived when a backward pass starts.
+    the stage behind does: it has not arrived when a backward pass starts. One stage alone has it at
+    hand. Source: NVIDIA, Megatron-Core, ``combined_1f1b_schedule_for_no_pipelining``.
     """
     if not options.pipeline.hides(Overlap.EXCHANGES):
         return
     stated = f"{option('overlap')} {Overlap.EXCHANGES.value}=on has no effect"
     _check_all_to_alls(source, stated)
-    if schedule.chunks == 1 and options.pipeline.schedule_is_named:
+    alone = schedule.stages == 1 and any(
+        (action.kind, behind.kind) == (Pass.BACKWARD, Pass.FORWARD)
+        for action, behind in pairwise(schedule.order[0])
+    )
+    if schedule.chunks == 1 and not alone and options.pipeline.schedule_is_named:
         raise ConfigError(
             f"{stated} with {schedule.name}: no forward pass is ready when a backward pass starts",
             hint=f"give {option('schedule')} several chunks, as in interleaved:2",

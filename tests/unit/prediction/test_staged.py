@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -371,12 +371,17 @@ EXPERTS = {"layers": "8", "vocabulary": "4096", "embedding": "512", "heads": "8"
 
 
 def _of_experts(
-    mesh: str = "pipe=2,expert=4", *, schedule: str = "1f1b", **hidden: bool
+    mesh: str = "pipe=2,expert=4",
+    *,
+    schedule: str | None = "1f1b",
+    fidelity: Fidelity = Fidelity.AUTO,
+    **hidden: bool,
 ) -> PipelinePrediction:
     model = ModelOptions(sequence=1024, settings={**EXPERTS, "experts": "16"})
     asked = options(mesh, model=model, batch=32, overlap=hidden, schedule=schedule)
     file = replace(asked.program, file=Path("deepseek-v3"))
-    return predict_pipeline(replace(asked, program=file))
+    compiled = replace(asked.compile, fidelity=fidelity)
+    return predict_pipeline(replace(asked, program=file, compile=compiled))
 
 
 def test_shared_experts_run_beside_all_to_alls_in_stages_too() -> None:
@@ -429,6 +434,16 @@ def test_what_all_devices_of_experts_hold_is_summed_once_a_step() -> None:
 def test_no_forward_pass_is_ready_beside_a_backward_pass_with_one_chunk(schedule: str) -> None:
     with pytest.raises(ConfigError, match="no forward pass is ready when a backward pass starts"):
         _of_experts(schedule=schedule, exchanges=True)
+
+
+def test_one_stage_has_a_forward_pass_beside_each_backward_pass_but_the_last() -> None:
+    """As Megatron-Core does without pipelining: all-to-alls run beside the other pass."""
+    stage = partial(_of_experts, "pipe=1,expert=8", schedule=None, fidelity=Fidelity.LIBRARY)
+    alone, beside = stage(), stage(exchanges=True)
+    hidden = beside.times.hidden_ps[0]
+    forwards = [action for action in hidden if action.kind is Pass.FORWARD]
+    assert len(hidden) == 2 * len(forwards) > 0
+    assert beside.times.finish_ps == alone.times.finish_ps - sum(hidden.values())
 
 
 def test_all_to_alls_of_a_mesh_without_experts_are_not_hidden() -> None:

@@ -364,7 +364,39 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
         return {**options, "mesh": mesh, "scan": "true"}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
-    return {**options, "mesh": mesh, **_stages(named, stages, max(1, line.noted("vp")))}
+    chunks = max(1, line.noted("vp"))
+    if experts > 1 and _hides_exchanges(line, chunks):
+        options["overlap"] = "exchanges=on"
+    return {**options, "mesh": mesh, **_stages(named, stages, chunks)}
+
+
+_HIDES_EXCHANGES: Mapping[str, Mapping[str, str]] = {
+    "deepseekv3": {"fp8": "B300 GB200 GB300", "fp4": "GB300"},
+    "qwen330ba3b": {"fp8": "B200 B300 GB200 GB300"},
+    "qwen3235ba22b": {"fp8": "H100 B200 B300 GB200 GB300", "fp4": "B200 B300 GB200 GB300"},
+    "gptoss120b": {"bf16": "GB200", "fp8": "GB200 GB300"},
+}
+"""Parts and precisions whose recipe runs all-to-alls of experts under another micro-batch.
+
+Source: NVIDIA-NeMo/Megatron-Bridge 0.6.2 of September 2026 (Apache-2.0),
+megatron/bridge/perf_recipes: ``overlap_moe_expert_parallel_comm``.
+"""
+_HIDDEN_SINCE = (26, 6)
+"""The container from which on these recipes are taken to be those of the published steps: earlier
+versions of the package have no recipes of benchmarks."""
+
+
+def _hides_exchanges(line: _Line, chunks: int) -> bool:
+    """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
+    container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
+    if container is None or (int(container[1]), int(container[2])) < _HIDDEN_SINCE:
+        return False
+    if line.count("pp") > 1 and chunks == 1:
+        return False
+    precision = re.search(r"fp[48]|bf16", line.text("precision").casefold())
+    by_precision = _HIDES_EXCHANGES.get(_plain(line.text("model")), {})
+    parts = by_precision.get(precision[0] if precision else "", "").split()
+    return _part(line).partition("_")[0] in parts
 
 
 _MAPPINGS: Mapping[str, Callable[[_Line, _Named], dict[str, str]]] = {

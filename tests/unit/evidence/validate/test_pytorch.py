@@ -131,3 +131,32 @@ def test_lines_that_cannot_be_read_are_named(
     with pytest.raises(MeasurementError) as refused:
         rows(tmp_path, {**TITAN, **changes})
     assert all(part in f"{refused.value.location} {refused.value}" for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("container", "precision", "hardware", "overlap"),
+    [
+        ("26.08", "MXFP8", "DGX-GB200", "exchanges=on"),
+        ("26.06.01", "MXFP8", "DGX-GB200", "exchanges=on"),
+        ("26.04.01", "MXFP8", "DGX-GB200", None),
+        ("26.08", "BF16", "DGX-GB200", None),
+    ],
+)
+def test_recipes_hide_exchanges_of_experts_from_a_container_on(
+    tmp_path: Path, container: str, precision: str, hardware: str, overlap: str | None
+) -> None:
+    line = BRIDGE | {
+        "source": f"Megatron-Bridge (NeMo container {container}; Pre-Training)",
+        "model": "Qwen3_235B_a22B",
+        "hardware": hardware,
+        "precision": precision,
+        "note": "vp=3",
+        "devices": "256",
+        "tp": "1",
+        "pp": "8",
+        "cp": "1",
+        "dp": "32.0",
+        "ep": "32",
+    }
+    (row,) = rows(tmp_path, line)
+    assert row.options.get("overlap") == overlap
