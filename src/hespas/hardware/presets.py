@@ -307,6 +307,8 @@ def _system_name(name: str) -> str:
     presets = system_names()
     if name in presets:
         return name
+    if name in _device_names_and_aliases():
+        raise HardwareError(f"{name!r} is one device", hint=f"say how many, as in 8x{name}")
     raise HardwareError(
         f"no system preset or directory is named {name!r}", hint=suggestion(name, presets)
     )

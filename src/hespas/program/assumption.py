@@ -43,6 +43,7 @@ OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
 SUBJECTS = {
     "attention is ": Subject(fits=True),
     "cluster: ": OF_COMMUNICATION,
+    "experts: ": Subject(part=Part.COMPUTATION, fits=True),
     "host launches: ": Subject(part=Part.LAUNCH_WAITS),
     "host: ": Subject(part=Part.EXPOSED_HOST_TRANSFERS, hidden=True),
     "kernels are those": Subject(part=Part.COMPUTATION, fits=True, hidden=True),

@@ -74,7 +74,12 @@ def model_source(
     source = replace(source, texts=texts)
     source.settings.check()
     settings = source.settings
-    of_settings = (*_states_note(settings), *_heads_note(settings), *_batch_note(source))
+    of_settings = (
+        *_states_note(settings),
+        *_heads_note(settings),
+        *_experts_note(settings),
+        *_batch_note(source),
+    )
     return replace(source, notes=(*notes, *of_settings))
 
 
@@ -120,6 +125,17 @@ def _heads_note(settings: object) -> Iterator[str]:
             f"each of {has} heads of keys and values is computed and held by "
             f"{settings.kv_heads // has} tensor-parallel devices"
         )
+
+
+def _experts_note(settings: object) -> Iterator[str]:
+    """Say how many of the tokens that choose an expert it takes, where that is limited."""
+    routing = settings.routing if isinstance(settings, LanguageModel) else None
+    if routing is None or routing.dropless:
+        return
+    yield (
+        f"experts: each takes at most {routing.capacity_percent} % of the tokens that an even "
+        "spread gives it, and drops others (--set capacity_percent=125 takes more)"
+    )
 
 
 def _one_stage(mesh: MeshAxes) -> MeshAxes:

@@ -196,6 +196,11 @@ def test_an_unknown_system_names_the_nearest() -> None:
     )
 
 
+def test_a_device_in_the_place_of_a_system_is_asked_for_its_count() -> None:
+    with pytest.raises(HardwareError, match=r"^'H100_80GB' is one device; say how many, as in 8x"):
+        load_system("H100_80GB")
+
+
 @cache
 def _corpus() -> Mapping[str, Mapping[str, object]]:
     cases = json.loads(lzma.decompress(CORPUS.read_bytes()))

@@ -253,6 +253,19 @@ def test_the_answer_says_which_states_are_held(name: str) -> None:
     assert not any("AdamW" in each for each in serving)
 
 
+def test_the_answer_says_how_many_tokens_an_expert_takes() -> None:
+    def said(name: str, **given: object) -> list[str]:
+        notes = on_target(name, "H100_80GB", **given).notes
+        return [each for each in notes if each.startswith("experts: ")]
+
+    (usual,) = said("Qwen/Qwen3-30B-A3B")
+    assert "at most 100 % of the tokens that an even spread gives it, and drops others" in usual
+    (more,) = said("mixtral-8x7b", settings={"capacity_percent": "125"})
+    assert "at most 125 %" in more
+    assert not said("mixtral-8x7b", settings={"dropless": "True"})
+    assert not said("llama3-8b")
+
+
 def test_splash_attention_needs_whole_blocks() -> None:
     why = "splash attention needs multiples of 128 tokens"
     source = on_target("llama3-8b", "TPUv6e", sequence=4160)

@@ -137,9 +137,9 @@ def test_subjects_begin_assumptions_that_are_made() -> None:
     known = {NETWORK_ASSUMPTION, CONGESTION_ASSUMPTION, BESIDE, LIBRARIES}
     made = known | {*prediction.assumptions}
     unseen = {start for start in SUBJECTS if not any(text.startswith(start) for text in made)}
-    # What takes a compiler, the host's memory, stages or a large model; and memory: of states.
+    # What takes a compiler, the memory of the host, stages, experts or a large model; states.
     assert unseen <= {
-        *("attention is ", "host: ", "memory: ", "pipeline: sums of gradients"),
+        *("attention is ", "experts: ", "host: ", "memory: ", "pipeline: sums of gradients"),
         # What is recorded.
         "host launches: ",
         "the program is as XLA ",
