@@ -122,7 +122,7 @@ def _gradients_together(fixed: Weights) -> BeforeLayer:
     A step adds each to its sum before the layer before it begins, so that compilers can't keep what
     several layers' gradients are made of. Those of ``fixed`` weights are never made.
     """
-    names = {name for group in fixed.values() for layer in group for name in layer}
+    names = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(fixed)}
 
     def before(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
         trained = {name: leaf for name, leaf in weights.items() if name not in names}
@@ -140,12 +140,14 @@ _held.defvjp(
 
 
 def _joined(weights: Weights, fixed: Weights) -> Weights:
-    """Return weights with those that stand in the same layers."""
-    layers = {
-        group: [{**own, **more} for own, more in zip(weights[group], added, strict=True)]
-        for group, added in fixed.items()
-    }
-    return {**weights, **layers}
+    """Return weights with those that stand in the same layers, also of loops in loops."""
+
+    def joined(own: Any, more: Any) -> Any:
+        if isinstance(own, dict):
+            return {**own, **more}
+        return [joined(*both) for both in zip(own, more, strict=True)]
+
+    return {**weights, **{group: joined(weights[group], more) for group, more in fixed.items()}}
 
 
 def _update(decoder: Transformer, part: Part, dtype: Any, state_dtype: Any) -> _Made:

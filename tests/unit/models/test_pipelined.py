@@ -157,6 +157,17 @@ def test_weights_in_8_bits_come_beside_those_that_have_gradients() -> None:
     assert {leaf.dtype for leaf in first.values()} == {jnp.dtype("bfloat16")}
 
 
+def test_weights_in_8_bits_stand_in_loops_of_loops_too() -> None:
+    model = model_named("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+    settings = {"mesh": "expert=8", "product_dtype": "f8", "sequence": "64", "scan": "true"}
+    step = model.part_step(settings, Part(mesh=parse_mesh("expert=8"), layers=52))
+    weights, fixed, *_ = step.arguments
+    assert any(isinstance(layer, list) for layer in fixed["layers_last"])
+    with jax.sharding.use_abstract_mesh(step.mesh.abstract()):
+        made = step.function.eval_shape(*step.arguments)[2]
+    assert jax.tree.structure(made) == jax.tree.structure(weights)
+
+
 @pytest.mark.usefixtures("one_device")
 def test_products_in_8_bits_are_close_to_others() -> None:
     x = filled(jax.ShapeDtypeStruct((2, 8, 64), jnp.float32), 1)
