@@ -43,16 +43,60 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
     """
     memories = sorted(outputs, key=lambda memory: (memory.size_bytes, -memory.written_at))
     sizes = [memory.size_bytes for memory in memories]
+    free = _FreeMemories(memories)
+    overwriting = {buffer for memory in memories for buffer in memory.overwritten}
     remaining: list[Buffer] = []
     for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
-        large_enough = memories[bisect_left(sizes, buffer.size_bytes) :]
-        moments = _bits(buffer.written_at, buffer.held_until)
-        memory = next((each for each in large_enough if each.is_free_for(buffer, moments)), None)
-        if memory is None:
+        number = free.first_for(
+            buffer, bisect_left(sizes, buffer.size_bytes), overwrites=buffer in overwriting
+        )
+        if number is None:
             remaining.append(buffer)
         else:
-            memory.use(buffer.written_at, buffer.held_until)
+            free.use(number, buffer)
     return remaining
+
+
+class _FreeMemories:
+    """A binary tree over memories: which moments all of a branch are in use at.
+
+    Leaves stand behind the inner nodes; node ``n`` has the children ``2 n`` and ``2 n + 1``.
+    """
+
+    def __init__(self, memories: Sequence[OutputMemory]) -> None:
+        self._memories = memories
+        self._leaves = 1 << max(len(memories) - 1, 0).bit_length()
+        self._used = [-1] * (2 * self._leaves)
+        for number, memory in enumerate(memories):
+            self._used[self._leaves + number] = memory.used
+        for node in reversed(range(1, self._leaves)):
+            self._used[node] = self._used[2 * node] & self._used[2 * node + 1]
+
+    def first_for(self, buffer: Buffer, begin: int, *, overwrites: bool) -> int | None:
+        """Return the first memory from ``begin`` on that is free for a buffer; None without one."""
+        moments = _bits(buffer.written_at, buffer.held_until)
+        # What a memory's output is written over needs it for a moment less.
+        least = _bits(buffer.written_at, buffer.held_until - 1) if overwrites else moments
+        pending = [(1, 0, self._leaves)]
+        while pending:
+            node, first, count = pending.pop()
+            if first + count <= begin or first >= len(self._memories) or self._used[node] & least:
+                continue
+            if count > 1:
+                half = count // 2
+                pending += ((2 * node + 1, first + half, half), (2 * node, first, half))
+            elif self._memories[first].is_free_for(buffer, moments):
+                return first
+        return None
+
+    def use(self, number: int, buffer: Buffer) -> None:
+        """Put a buffer into a memory."""
+        memory, node = self._memories[number], self._leaves + number
+        memory.use(buffer.written_at, buffer.held_until)
+        self._used[node] = memory.used
+        while node > 1:
+            node //= 2
+            self._used[node] = self._used[2 * node] & self._used[2 * node + 1]
 
 
 def _bits(first: int, last: int) -> int:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs, FusionAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Op, Value
+from hespas.program.program import Block, Op, Value, values_read
 from hespas.program.types import DEVICE_MEMORY, TensorType, TupleType, tensors
 from hespas.program.uses import Uses
 
@@ -190,7 +190,7 @@ def perhaps_in_place(op: Op) -> Pairs:
     if op.traits.is_elementwise:
         pairs = ((number, 0) for number in range(len(op.operands)))
     elif op.kind == "fusion":
-        pairs = _element_by_element(op.regions[0])
+        pairs = _element_by_element(op)
     for operand, result in pairs:
         if _shape(op.operands[operand]) == _shape(op.results[result]):
             yield operand, result
@@ -200,16 +200,34 @@ def _shape(value: Value) -> tuple[int, ...] | None:
     return value.type.shape if isinstance(value.type, TensorType) else None
 
 
-def _element_by_element(body: Block) -> Pairs:
+def _element_by_element(op: Op) -> Pairs:
     """Yield the arguments of a fusion that are only read where a result is written."""
-    uses = Uses.of_block(body)
+    body = op.regions[0]
     results = {value: number for number, value in enumerate(body.operations[-1].operands)}
-    for operand, argument in enumerate(body.arguments):
+    shapes = {_shape(value) for value in op.results}
+    rearranged = _rearranged(body, results)
+    arguments = [
+        (number, argument)
+        for number, argument in enumerate(body.arguments)
+        if argument not in rearranged and _shape(op.operands[number]) in shapes
+    ]
+    uses = Uses.of_block(body)
+    for operand, argument in arguments:
         yield from ((operand, result) for result in _results_of(argument, uses, results))
 
 
+def _rearranged(body: Block, results: Mapping[Value, int]) -> set[Value]:
+    """Return the values on which anything depends in another way than element by element."""
+    rearranged = set[Value]()
+    for op in reversed(body.operations[:-1]):
+        is_kept = (op.traits.is_elementwise or _renames(op)) and rearranged.isdisjoint(op.results)
+        read = values_read(op)
+        rearranged.update(value for value in read if not is_kept or value in results)
+    return rearranged
+
+
 def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> list[int]:
-    """Return the results that depend on an argument, if all do so element by element."""
+    """Return the results that depend on an argument."""
     reached = list[int]()
     pending, seen = [argument], set[Value]()
     while pending:
@@ -217,14 +235,11 @@ def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> li
         if value in seen:
             continue
         seen.add(value)
-        readers = uses.readers(value)
         if value in results:
-            if readers:
-                return []
             reached.append(results[value])
-        for op in readers:
-            if not (_renames(op) or op.traits.is_elementwise):
-                return []
+            if len(reached) == len(results):
+                break
+        for op in uses.readers(value):
             pending.extend(op.results)
     return reached
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T", bound=Hashable)
-_LOOP_COST = 4
-"""What a loop costs beside its layers, in layers of attention: with less, three equal layers before
-others would be a loop, and Gemma 3's five windows one inside of that over groups of six, which
-MaxText writes out."""
+_LOOP_COST = 2
+"""What a loop costs beside its layers, in layers of attention.
+
+With less, two equal layers before others would be a loop. Five windows of Gemma 3 are one inside of
+a loop over groups of six: a third of the operations to predict, for a step that differs by 0.2 %.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -570,18 +570,21 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
 def _looped(
     layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
 ) -> jax.Array:
-    """Return what comes out of the last turn of a loop."""
+    """Return what comes out of the last turn of a loop, whose layers are one module."""
 
-    def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
-        for item, own in zip(loop.body, of_turn, strict=True):
-            if isinstance(item, Loop):
-                carried = _looped(layers, item, carried, own, places)
-            else:
-                carried = layers[item](carried, own, places)
-        return carried, None
+    def through(loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any]) -> jax.Array:
+        def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
+            for item, own in zip(loop.body, of_turn, strict=True):
+                if isinstance(item, Loop):
+                    carried = through(item, carried, own)
+                else:
+                    carried = layers[item](carried, own, places)
+            return carried, None
+
+        return jax.lax.scan(turn, x, weights)[0]
 
     with jax.named_scope("layers"):
-        return jax.lax.scan(turn, x, weights)[0]
+        return through(loop, x, weights)
 
 
 def _with_rows(

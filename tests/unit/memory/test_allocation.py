@@ -3,7 +3,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.memory.allocation import ALIGNMENT_BYTES, Span, packed_bytes
+from hespas.memory.allocation import (
+    ALIGNMENT_BYTES,
+    OutputMemory,
+    Span,
+    outside_outputs,
+    packed_bytes,
+)
+from hespas.memory.buffers import Buffer, Role
+from hespas.program.types import tensor_type
 
 UNIT = ALIGNMENT_BYTES
 
@@ -55,3 +63,53 @@ def test_no_moment_needs_more_than_there_is(drawn: list[tuple[int, int, int]]) -
     for moment in range(21):
         there = [span for span in buffers if span.live[0][0] <= moment <= span.live[0][1]]
         assert sum(span.size_bytes for span in there) <= needed
+
+
+_MOMENTS = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(
+    lambda pair: (min(pair), max(pair))
+)
+_SIZED = st.tuples(st.integers(1, 4), _MOMENTS)
+
+
+def buffer_of(size: int, moments: tuple[int, int]) -> Buffer:
+    return Buffer(
+        size_bytes=size,
+        type=tensor_type("i8", size),
+        role=Role.TEMPORARY,
+        location="",
+        written_at=moments[0],
+        read_at=moments[1],
+        held_until=moments[1],
+    )
+
+
+@given(st.lists(_SIZED, max_size=12), st.lists(st.tuples(_SIZED, st.booleans()), max_size=9))
+def test_a_buffer_takes_the_smallest_memory_that_is_free(
+    temporaries: list[tuple[int, tuple[int, int]]],
+    outputs: list[tuple[tuple[int, tuple[int, int]], bool]],
+) -> None:
+    buffers = [buffer_of(*drawn) for drawn in temporaries]
+
+    def memories() -> list[OutputMemory]:
+        made: list[OutputMemory] = []
+        for (size, (first, last)), is_over in outputs:
+            over = frozenset(each for each in buffers[:2] if is_over and each.held_until == first)
+            memory = OutputMemory(size_bytes=size, written_at=first, overwritten=over)
+            memory.use(first, last)
+            made.append(memory)
+        return made
+
+    remaining: list[Buffer] = []
+    ordered = sorted(memories(), key=lambda memory: (memory.size_bytes, -memory.written_at))
+    for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
+        moments = sum(1 << (at + 1) for at in range(buffer.written_at, buffer.held_until + 1))
+        free = [
+            memory
+            for memory in ordered
+            if memory.size_bytes >= buffer.size_bytes and memory.is_free_for(buffer, moments)
+        ]
+        if free:
+            free[0].use(buffer.written_at, buffer.held_until)
+        else:
+            remaining.append(buffer)
+    assert outside_outputs(buffers, memories()) == remaining

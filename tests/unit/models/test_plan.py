@@ -46,7 +46,7 @@ def test_a_plan_has_all_layers_in_their_order(kinds: str) -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "least"),
-    [("a" * 80, 1), ("aaa" + "b" * 58, 4), ("aaaaab" * 8, 6), ("aaa", 1), ("abcd", 4)],
+    [("a" * 80, 1), ("aaa" + "b" * 58, 4), ("aaaaab" * 8, 2), ("aaa", 1), ("abcd", 4)],
 )
 def test_regular_orders_are_one_loop(kinds: str, least: int) -> None:
     plan = plan_of(tuple(kinds), dict.fromkeys(kinds, 1))
@@ -58,7 +58,7 @@ def test_regular_orders_are_one_loop(kinds: str, least: int) -> None:
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", 15),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", 13),
         ("nvidia/Nemotron-H-56B-Base-8K", 7),
         ("ibm-granite/granite-4.0-h-small", 3),
     ],

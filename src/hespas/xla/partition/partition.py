@@ -201,7 +201,7 @@ def _run_worker(
             directory=directory,
             limits=limits,
             environment={
-                "JAX_PLATFORMS": "cpu",
+                "TF_CPP_MIN_LOG_LEVEL": "1",
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual_devices}",
             },
         )

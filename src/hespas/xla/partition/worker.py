@@ -134,16 +134,15 @@ def _capture(module: bytes) -> None:
         raise _CapturedError
 
 
+_PRE_SCHEDULER = 0
+"""Where in XLA's pipeline `_capture` stands: ``PipelineStage`` of ``jax.extend.xla``."""
+
+
 @cache
 def _register() -> None:
     """Have XLA's CPU compiler call `_capture`; that is once for a process."""
-    transformations = import_module("jax.extend.xla")
-    transformations.register_hlo_module_transformation(
-        _capture,
-        name="hespas",
-        stage=transformations.PipelineStage.PRE_SCHEDULER,
-        platforms=("cpu",),
-    )
+    # jax.extend.xla registers it so, once JAX is imported, which takes as long as most partitions.
+    import_module("jaxlib._xla").register_xla_transform("hespas", _PRE_SCHEDULER, _capture)
 
 
 class _Compiler:
@@ -156,12 +155,10 @@ class _Compiler:
 
     def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
         """Return the serialized HLO module that the passes make of a module's bytecode."""
-        backends = import_module("jax.extend.backend")
-        errors = import_module("jax.errors")
+        internals = import_module("jaxlib._jax")
         count = self._request.replicas * partitions
-        options = backends.get_compile_options(
-            num_replicas=self._request.replicas, num_partitions=partitions
-        )
+        options = internals.CompileOptions()
+        options.num_replicas, options.num_partitions = self._request.replicas, partitions
         build = options.executable_build_options
         build.use_spmd_partitioning = True
         build.use_shardy_partitioner = self._request.partitioner is Partitioner.XLA_SHARDY
@@ -171,7 +168,7 @@ class _Compiler:
         _IS_CAPTURING.set()
         try:
             self._client.compile_and_load(module, self._client.devices()[:count], options)
-        except errors.JaxRuntimeError as error:
+        except internals.JaxRuntimeError as error:
             if not _CAPTURED:
                 sys.stderr.write(f"{error}\n")
                 first = str(error).strip().partition("\n")[0]
@@ -183,9 +180,9 @@ class _Compiler:
 
 
 def _client(devices: int) -> Any:
-    """Return a client with this many virtual devices, as XLA_FLAGS asks for."""
+    """Return a client with this many virtual devices, many of them as XLA_FLAGS asks for."""
     if devices <= MOST_OF_ONE_PROCESS:
-        return import_module("jax.extend.backend").get_backend("cpu")
+        return _kept_client(devices)
     internals = import_module("jaxlib._jax")
     # Devices beyond these count as another process's, which a client without collectives
     # refuses. Nothing runs here, so that no MPI is needed.
