@@ -15,9 +15,11 @@ _WIDTHS = {"mean": 10, "p50": 10, "p90": 10, "p99": 10}
 def serving_text(report: ServingReport) -> str:
     """Return a served load in a page of text."""
     replicas = f"{report.replicas} replicas" if report.replicas > 1 else "one replica"
+    if report.prefill_replicas:
+        replicas += f" and {report.prefill_replicas} for prompts alone"
     head = (
         f"{report.model} under {report.engine}: {report.requests:,} requests on {report.cluster}, "
-        f"{replicas} of {report.devices // report.replicas} devices"
+        f"{replicas}, on {report.devices} devices"
     )
     lines = [
         head,
@@ -27,7 +29,7 @@ def serving_text(report: ServingReport) -> str:
         *table_lines("Seconds", _WIDTHS, list(_latencies(report)), least=20),
         "",
         "Launch it",
-        f"  {report.launch}",
+        *(f"  {command}" for command in report.launch.split("\n")),
         "",
         *assumption_lines(report.assumptions, ()),
     ]
@@ -46,6 +48,8 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     blocks = f"{report.kv_blocks:,} blocks of {report.block_tokens} tokens"
     batch = f"{report.mean_batch:.1f} sequences decode at a time on a replica"
     yield "Batch", f"{batch}; {blocks}, {report.preemptions:,} preemptions"
+    if report.prefix_hit_rate is not None:
+        yield "Prefixes", f"{report.prefix_hit_rate:.1%} of the tokens of prompts were kept"
     bound = report.bound
     yield (
         "Bound by",
@@ -90,10 +94,10 @@ def serving_search_text(search: ServingSearch) -> str:
     lines = [
         f"{search.model} on {search.cluster}: {len(search.layouts)} layouts, by the largest rate",
         "",
-        *table_lines("Layout", _OF_LAYOUTS, [_cells_of(each) for each in search.layouts], least=8),
+        *table_lines("Layout", _OF_LAYOUTS, [_cells_of(each) for each in search.layouts], least=20),
         "",
     ]
-    lines += [f"tp={layout.tp}: {layout.reason}" for layout in search.layouts if layout.reason]
+    lines += [f"{_name(layout)}: {layout.reason}" for layout in search.layouts if layout.reason]
     trade_offs = [
         (f"tp={layout.tp}, {point.concurrency} under way", point)
         for layout in search.layouts
@@ -108,18 +112,23 @@ def serving_search_text(search: ServingSearch) -> str:
     columns = {"tokens/s/user": 15, "tokens/s/device": 17}
     lines += ["", *table_lines("No other gives more of both", columns, rows)]
     if best is not None:
-        lines += ["", "Launch the best", f"  {best.launch}"]
+        lines += ["", "Launch the best", *(f"  {command}" for command in best.launch.split("\n"))]
     return "\n".join(lines)
+
+
+def _name(layout: Layout) -> str:
+    beside = layout.prefill_replicas
+    return f"tp={layout.tp}" + (f", {beside} for prompts" if beside else "")
 
 
 def _cells_of(layout: Layout) -> tuple[str, ...]:
     report = layout.report
     if report is None:
-        return f"tp={layout.tp}", str(layout.replicas), "refused", "", "", ""
+        return _name(layout), str(layout.replicas), "refused", "", "", ""
     most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
     between = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
     return (
-        f"tp={layout.tp}",
+        _name(layout),
         str(layout.replicas),
         most,
         format_time(report.ttft_s.mean),

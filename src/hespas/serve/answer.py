@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from hespas.errors import ConfigError, option
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.simulation import Router, Served, Setup, serve
+from hespas.serve.simulation import Served, ServingPlan
 from hespas.serve.surface import Surface
 
 _BISECTIONS, _MOST_FACTOR = 8, 16
@@ -67,6 +67,7 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     devices: int
     replicas: int
+    prefill_replicas: Annotated[int, Meta(description="those that compute prompts alone")]
     requests: int
     ttft_s: Latency
     tpot_s: Annotated[Latency | None, Meta(description="null where no request has two tokens")]
@@ -84,9 +85,16 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="largest rate, in requests/s, that is served (within the objectives)"),
     ]
     load: str
+    prefix_hit_rate: Annotated[
+        float | None,
+        Meta(description="tokens of prompts that a replica kept; null where none share a prefix"),
+    ]
     kv_blocks: int
     block_tokens: int
     mean_batch: float
+    prompt_share: Annotated[
+        float, Meta(description="iterations that compute prompts, as a share of the work's time")
+    ]
     preemptions: int
     iterations: int
     bound: Bound
@@ -167,14 +175,7 @@ def latency(values: Seconds) -> Latency | None:
     return Latency(mean=float(known.mean()), p50=middle, p90=high, p99=highest)
 
 
-def largest_rate(
-    requests: Requests,
-    setup: Setup,
-    objectives: Objectives,
-    *,
-    replicas: int,
-    router: Router,
-) -> float | None:
+def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) -> float | None:
     """Return the largest rate in 1/s that replicas serve within the objectives.
 
     Without objectives it is the rate at which they work when all requests are there at once. None
@@ -185,7 +186,7 @@ def largest_rate(
 
     def served_at(rate: float | None) -> Figures:
         load = requests.at_once() if rate is None else requests.at_rate(rate)
-        return figures_of(load, serve(load, setup, replicas=replicas, router=router))
+        return figures_of(load, plan.serve(load))
 
     most = len(requests) / served_at(None).duration_s
     if not objectives.are_given:

@@ -2,15 +2,15 @@
 
 Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
 vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and
-managers/scheduler.py; TensorRT-LLM, llm_args.py (SchedulerConfig, KvCacheConfig, max_batch_size
-2048 and max_num_tokens 8192).
+managers/scheduler.py; TensorRT-LLM, llm_args.py (SchedulerConfig, KvCacheConfig with its reuse of
+blocks, max_batch_size 2048 and max_num_tokens 8192). All three share prefixes by default.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
 
@@ -50,7 +50,8 @@ class Engine:
     ``mixes`` has decoding sequences first and prompts with what is left, another either prompts,
     which go first, or decoding sequences. Prompts are cut into chunks where ``cuts_prompts``.
     CUDA graphs serve decoding batches of ``graph_sizes``, which others are padded up to. Keys and
-    values stand in blocks of ``block_tokens``. ``host_s`` is what an iteration waits for the host:
+    values stand in blocks of ``block_tokens``, and are kept for requests with the same prefix where
+    the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host:
     0 where the engine schedules the next iteration while one runs.
     """
 
@@ -64,8 +65,11 @@ class Engine:
     memory_rule: MemoryRule
     memory_share: float
     graph_sizes: tuple[int, ...]
+    caches_prefixes: bool = True
     host_s: float = 0.0
     launch: str = ""
+    flags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the launch command has beside, by what is served; a missing one is not known."""
 
     def padded(self, sequences: int) -> int:
         """Return the size of the CUDA graph that serves a batch; larger ones run without.
@@ -94,6 +98,10 @@ def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
+_NIXL = """--kv-transfer-config '{{"kv_connector": "NixlConnector", "kv_role": "kv_both"}}'"""
+"""Both sides of a transfer of keys and values (vLLM, docs/features/nixl_connector_usage.md)."""
+
+
 def vllm(*, memory_bytes: int, part: str) -> Engine:
     """Return vLLM V1 as ``vllm serve`` starts it on a part."""
     is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
@@ -111,6 +119,15 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         graph_sizes=_capture_sizes(sequences, budget),
         launch="vllm serve {model} --tensor-parallel-size {tensor} "
         "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
+        flags={
+            "weights in 8 bits": "--quantization fp8",
+            "cache in 8 bits": "--kv-cache-dtype fp8",
+            "memory share": "--gpu-memory-utilization {share:g}",
+            "no prefixes": "--no-enable-prefix-caching",
+            "guesses": """--speculative-config '{{"num_speculative_tokens": {guesses}}}'""",
+            "prefill": _NIXL,
+            "decode": _NIXL,
+        },
     )
 
 
@@ -132,6 +149,15 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
         graph_sizes=tuple(size for size in _capture_sizes(graphs, graphs) if size <= graphs),
         launch="python -m sglang.launch_server --model-path {model} --tp {tensor} "
         "--chunked-prefill-size {budget}",
+        flags={
+            "weights in 8 bits": "--quantization fp8",
+            "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
+            "memory share": "--mem-fraction-static {share:g}",
+            "no prefixes": "--disable-radix-cache",
+            "guesses": "--speculative-num-steps {guesses} --speculative-eagle-topk 1",
+            "prefill": "--disaggregation-mode prefill",
+            "decode": "--disaggregation-mode decode",
+        },
     )
 
 
@@ -151,6 +177,7 @@ def tensorrt_llm(*, memory_bytes: int, part: str) -> Engine:
         graph_sizes=_capture_sizes(64, 128),
         launch="trtllm-serve {model} --tp_size {tensor} --max_batch_size {sequences} "
         "--max_num_tokens {budget}",
+        flags={"memory share": "--kv_cache_free_gpu_memory_fraction {share:g}"},
     )
 
 

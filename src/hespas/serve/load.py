@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -17,6 +17,10 @@ from hespas.errors import ConfigError, option
 
 PICOSECONDS = 10**12
 _MOST_REQUESTS = 10_000_000
+_SHARED = 1
+"""The segment that all prompts begin with; others of drawn loads are even."""
+_HASHED_TOKENS = 512
+"""Tokens of a block that Mooncake's ``hash_ids`` number (kvcache-ai/Mooncake, README of FAST25)."""
 
 
 class Arrivals(Enum):
@@ -33,24 +37,40 @@ class Requests:
     """Requests in the order of their arrival: times in ps, prompt and output lengths in tokens.
 
     Of a closed load ``concurrency`` are under way at a time: each starts when one before it ends,
-    and its own ``arrivals_ps`` have passed then.
+    and its own ``arrivals_ps`` have passed then. So does the request that one ``follows`` with in
+    its conversation; -1 is none. ``chains`` are the segments of each prompt, as
+    `hespas.serve.prefixes` says, and ``output_segments`` those that outputs add behind them; 0 is
+    none.
     """
 
     arrivals_ps: tuple[int, ...]
     prompts: tuple[int, ...]
     outputs: tuple[int, ...]
     concurrency: int | None = None
+    follows: tuple[int, ...] | None = None
+    chains: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    output_segments: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     @property
+    def starts(self) -> Sequence[int]:
+        """The requests that follow no other, in their order."""
+        if self.follows is None:
+            return range(len(self))
+        after = set(self.follows)
+        return [request for request in range(len(self)) if request not in after]
+
+    @property
     def rate(self) -> float | None:
         """The mean rate of arrivals in 1/s; None where arrivals are not known or all at once."""
-        if self.concurrency is not None or len(self) < 2:
+        starts = self.starts
+        if self.concurrency is not None or len(starts) < 2:
             return None
-        span_ps = self.arrivals_ps[-1] - self.arrivals_ps[0]
-        return (len(self) - 1) * PICOSECONDS / span_ps if span_ps else None
+        span_ps = self.arrivals_ps[starts[-1]] - self.arrivals_ps[starts[0]]
+        turns = len(self) / len(starts)
+        return turns * (len(starts) - 1) * PICOSECONDS / span_ps if span_ps else None
 
     def at_rate(self, rate: float) -> Requests:
         """Return the same requests with arrivals stretched to another mean rate in 1/s."""
@@ -58,12 +78,16 @@ class Requests:
         if own is None:
             raise ConfigError("a closed load has no rate to change", hint="give a rate")
         factor = own / rate
-        arrivals = tuple(round(arrival * factor) for arrival in self.arrivals_ps)
-        return Requests(arrivals_ps=arrivals, prompts=self.prompts, outputs=self.outputs)
+        starts = set(self.starts)
+        arrivals = tuple(
+            round(arrival * factor) if request in starts else arrival
+            for request, arrival in enumerate(self.arrivals_ps)
+        )
+        return replace(self, arrivals_ps=arrivals)
 
     def at_once(self) -> Requests:
         """Return the same requests, all there from the start."""
-        return Requests(arrivals_ps=(0,) * len(self), prompts=self.prompts, outputs=self.outputs)
+        return replace(self, arrivals_ps=(0,) * len(self), concurrency=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +156,48 @@ def drawn_requests(
     )
 
 
+def in_conversations(
+    requests: Requests, *, turns: int = 1, shared: int = 0, think_s: float = 0.0, seed: int = 0
+) -> Requests:
+    """Return requests as turns of conversations, each with all turns before in its prompt.
+
+    The prompts of ``requests`` are what a turn adds; all begin with the same ``shared`` tokens. A
+    turn follows the one before after ``think_s`` in the mean, exponential. Conversations arrive as
+    often as gives the requests' own rate.
+
+    >>> drawn = drawn_requests(4, prompts=Lengths(mean=8), outputs=Lengths(mean=2), concurrency=1)
+    >>> in_conversations(drawn, turns=2, shared=100).prompts
+    (108, 118, 108, 118)
+    """
+    count = len(requests)
+    generator = np.random.Generator(np.random.PCG64((seed, turns)))
+    thinks_ps = np.rint(generator.exponential(think_s * PICOSECONDS, count)).astype(np.int64)
+    arrivals, prompts = list(requests.arrivals_ps), list(requests.prompts)
+    chains: list[tuple[tuple[int, int], ...]] = []
+    for request in range(count):
+        before = ((_SHARED, shared),) if shared else ()
+        length = shared + prompts[request]
+        if request % turns:
+            last = request - 1
+            length = prompts[last] + requests.outputs[last] + requests.prompts[request]
+            before = (*chains[last], (-2 * request, length - requests.prompts[request]))
+            arrivals[request] = int(thinks_ps[request])
+        prompts[request] = length
+        chains.append((*before, (2 * request + 2, length)))
+    follows = tuple(
+        request + 1 if (request + 1) % turns and request + 1 < count else -1
+        for request in range(count)
+    )
+    return replace(
+        requests,
+        arrivals_ps=tuple(arrivals),
+        prompts=tuple(prompts),
+        follows=follows if turns > 1 else None,
+        chains=tuple(chains),
+        output_segments=tuple(-2 * after if after >= 0 else 0 for after in follows),
+    )
+
+
 def _arrivals(
     generator: np.random.Generator, count: int, rate: float, kind: Arrivals, variation: float
 ) -> tuple[int, ...]:
@@ -150,19 +216,24 @@ def _arrivals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A line of a load file: a time in s, and lengths in tokens."""
+    """A line of a load file: a time in s, and lengths in tokens.
+
+    ``hashes`` number the blocks of the prompt: a number stands for a block behind those before it.
+    """
 
     time_s: float
     prompt: int
     output: int
+    hashes: tuple[int, ...] | None = None
 
 
 def read_requests(path: Path, *, most: int | None = None) -> Requests:
     """Read a load file: Azure's columns (.csv) or Mooncake's lines (.jsonl).
 
     A .csv has ``TIMESTAMP`` (a date or seconds), ``ContextTokens`` and ``GeneratedTokens``; a line
-    of .jsonl has ``timestamp`` in ms, ``input_length`` and ``output_length``. Of them at most the
-    first ``most`` are read. Raises `ConfigError` with the line of what doesn't fit.
+    of .jsonl has ``timestamp`` in ms, ``input_length`` and ``output_length``, and may have
+    ``hash_ids``, equal for blocks of 512 tokens that prompts share. Of them at most the first
+    ``most`` are read. Raises `ConfigError` with the line of what doesn't fit.
     """
     try:
         text = path.read_text()
@@ -177,6 +248,7 @@ def _gathered(rows: Iterable[_Row], location: str, most: int | None) -> Requests
     arrivals: list[int] = []
     prompts: list[int] = []
     outputs: list[int] = []
+    chains: list[tuple[tuple[int, int], ...]] = []
     start_s: float | None = None
     before_s = 0.0
     for number, row in enumerate(rows, start=1):
@@ -200,9 +272,31 @@ def _gathered(rows: Iterable[_Row], location: str, most: int | None) -> Requests
         arrivals.append(round((row.time_s - start_s) * PICOSECONDS))
         prompts.append(row.prompt)
         outputs.append(row.output)
+        chains.append(_chain(row, where))
     if not prompts:
         raise ConfigError("holds no requests", location=location)
-    return Requests(arrivals_ps=tuple(arrivals), prompts=tuple(prompts), outputs=tuple(outputs))
+    return Requests(
+        arrivals_ps=tuple(arrivals),
+        prompts=tuple(prompts),
+        outputs=tuple(outputs),
+        chains=tuple(chains) if any(chains) else None,
+    )
+
+
+def _chain(row: _Row, location: str) -> tuple[tuple[int, int], ...]:
+    """Return the segments of a prompt whose blocks are numbered."""
+    if row.hashes is None:
+        return ()
+    blocks = -(-row.prompt // _HASHED_TOKENS)
+    if len(row.hashes) != blocks:
+        raise ConfigError(
+            f"has {len(row.hashes)} hash_ids for {row.prompt} tokens",
+            location=location,
+            hint=f"give one for each {_HASHED_TOKENS} tokens: {blocks}",
+        )
+    return tuple(
+        (number, min((at + 1) * _HASHED_TOKENS, row.prompt)) for at, number in enumerate(row.hashes)
+    )
 
 
 def _azure(text: str, location: str) -> Iterator[_Row]:
@@ -240,6 +334,7 @@ class _MooncakeLine(msgspec.Struct):
     timestamp: float
     input_length: int
     output_length: int
+    hash_ids: tuple[int, ...] | None = None
 
 
 def _mooncake(text: str, location: str) -> Iterator[_Row]:
@@ -251,5 +346,8 @@ def _mooncake(text: str, location: str) -> Iterator[_Row]:
         except msgspec.DecodeError as error:
             raise ConfigError(f"{error}", location=f"{location}, line {number}") from error
         yield _Row(
-            time_s=given.timestamp / 1e3, prompt=given.input_length, output=given.output_length
+            time_s=given.timestamp / 1e3,
+            prompt=given.input_length,
+            output=given.output_length,
+            hashes=given.hash_ids,
         )

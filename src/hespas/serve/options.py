@@ -12,15 +12,27 @@ from hespas.base.fields import Group, Use, check_options, declare, parse_pairs, 
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
+from hespas.models.model import MeshAxes, parse_mesh
 from hespas.serve.answer import Objectives
 from hespas.serve.engine import Engine
-from hespas.serve.load import Arrivals, Lengths, Requests, drawn_requests, read_requests
+from hespas.serve.load import (
+    Arrivals,
+    Lengths,
+    Requests,
+    drawn_requests,
+    in_conversations,
+    read_requests,
+)
+from hespas.serve.replica import Speculation
 from hespas.serve.simulation import Router
 from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.study.executor import ExecutorOptions, Phase
 
 OPEN = Use(f" without {option('rate')}", "add it")
 CLOSED = Use(f" without {option('concurrency')}", "add it")
+TURNS = Use(f" without {option('turns')}", "add it")
+SPECULATED = Use(f" without {option('speculative_tokens')}", "add it")
+SEPARATE = Use(f" without {option('prefill_replicas')}", "add it")
 DRAWN = Use(" on a load from a file", "drop it: the file has what it says")
 _OBJECTIVES = ("ttft", "tpot", "latency")
 
@@ -67,7 +79,11 @@ class LoadOptions:
         one_of="load",
     )
     isl: int = declare(
-        help="Tokens of a prompt.", least=1, metavar="N", applies_to=(DRAWN,), default=1024
+        help="Tokens of a prompt, or that a turn adds to one.",
+        least=1,
+        metavar="N",
+        applies_to=(DRAWN,),
+        default=1024,
     )
     osl: int = declare(
         help="Tokens of an output.", least=1, metavar="N", applies_to=(DRAWN,), default=256
@@ -102,6 +118,28 @@ class LoadOptions:
         applies_to=(CLOSED,),
         default=0.0,
     )
+    turns: int = declare(
+        help="Turns of a conversation: each has all before it in its prompt.",
+        least=1,
+        metavar="N",
+        applies_to=(DRAWN,),
+        default=1,
+    )
+    think_s: float = declare(
+        help="The mean time from an answer to the next turn, as in 20s.",
+        name="think",
+        parse=partial(parse_quantity, unit="s"),
+        metavar="TIME",
+        applies_to=(DRAWN, TURNS),
+        default=0.0,
+    )
+    shared_prefix: int = declare(
+        help="Tokens that all prompts begin with, beside their own.",
+        least=0,
+        metavar="N",
+        applies_to=(DRAWN,),
+        default=0,
+    )
     seed: int = declare(
         help="What lengths and arrivals are drawn with.",
         least=0,
@@ -116,6 +154,7 @@ class LoadOptions:
             DRAWN: self.load is not None,
             OPEN: self.rate is None,
             CLOSED: self.concurrency is None,
+            TURNS: self.turns == 1,
         }
         refuse_unused(self, absent)
         if self.burstiness != 1.0 and self.arrivals is not Arrivals.GAMMA:
@@ -134,7 +173,7 @@ class LoadOptions:
                 hint=f"give {option('rate')}, {option('concurrency')} or {option('load')}",
             )
         count = self.requests or max(1000, 10 * (self.concurrency or 0))
-        return drawn_requests(
+        requests = drawn_requests(
             count,
             prompts=Lengths(mean=self.isl, spread=self.length_spread),
             outputs=Lengths(mean=self.osl, spread=self.length_spread),
@@ -143,6 +182,15 @@ class LoadOptions:
             arrivals=self.arrivals,
             burstiness=self.burstiness,
             turnaround_s=self.turnaround_s,
+            seed=self.seed,
+        )
+        if self.turns == 1 and not self.shared_prefix:
+            return requests
+        return in_conversations(
+            requests,
+            turns=self.turns,
+            shared=self.shared_prefix,
+            think_s=self.think_s,
             seed=self.seed,
         )
 
@@ -180,12 +228,61 @@ class EngineOptions:
         default=0.0,
     )
 
+    prefix_caching: bool = declare(
+        help="Keep prefixes for requests that begin with the same tokens.",
+        negatable=True,
+        default=True,
+    )
+    speculative_tokens: int = declare(
+        help="Tokens that are guessed ahead in each iteration.",
+        least=0,
+        metavar="N",
+        default=0,
+    )
+    acceptance_rate: float | None = declare(
+        help="How likely a guessed token is accepted behind accepted ones.",
+        unit="",
+        metavar="SHARE",
+        applies_to=(SPECULATED,),
+    )
+    draft_share: float | None = declare(
+        help="What a guessed token takes, as a share of an iteration.",
+        unit="",
+        metavar="SHARE",
+        applies_to=(SPECULATED,),
+        default_text="that of one of the model's layers",
+    )
+
     def __post_init__(self) -> None:
         check_options(self)
+        refuse_unused(self, {SPECULATED: not self.speculative_tokens})
+        self._check_speculation()
         if self.memory_share is not None and not 0 < self.memory_share <= 1:
             raise ConfigError(
                 f"{option('memory_share')} is {self.memory_share:g}", hint="give 1 or less"
             )
+
+    def _check_speculation(self) -> None:
+        if self.speculative_tokens and self.acceptance_rate is None:
+            raise ConfigError(
+                f"{option('speculative_tokens')} says nothing of how many are accepted",
+                hint=f"give {option('acceptance_rate')}, as in 0.7",
+            )
+        for name in ("acceptance_rate", "draft_share"):
+            share: float | None = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise ConfigError(f"{option(name)} is {share:g}", hint="give 0 to 1")
+
+    def speculation(self, layers: int | None) -> Speculation | None:
+        """Return what is guessed ahead of a model of so many layers; None where nothing is."""
+        if not self.speculative_tokens or self.acceptance_rate is None:
+            return None
+        share = self.draft_share
+        return Speculation(
+            tokens=self.speculative_tokens,
+            acceptance=self.acceptance_rate,
+            draft_share=(1 / layers if layers else 0.0) if share is None else share,
+        )
 
     def changed(self, engine: Engine) -> Engine:
         """Return the engine with what these options change."""
@@ -195,6 +292,7 @@ class EngineOptions:
             token_budget=self.max_batched_tokens or engine.token_budget,
             memory_share=self.memory_share or engine.memory_share,
             host_s=self.host_time_s,
+            caches_prefixes=engine.caches_prefixes and self.prefix_caching,
         )
 
 
@@ -215,6 +313,19 @@ class ServeOptions:
         least=1,
         metavar="N",
         default_text="as many as the mesh leaves room for",
+    )
+    prefill_replicas: int = declare(
+        help="Replicas beside those that compute prompts alone, and send keys and values on.",
+        least=0,
+        metavar="N",
+        default=0,
+    )
+    prefill_mesh: MeshAxes | None = declare(
+        help="The mesh of one of these, as in tp=4.",
+        parse=parse_mesh,
+        metavar="AXIS=N,..",
+        applies_to=(SEPARATE,),
+        default_text="that of the others",
     )
     router: Router = declare(help="Which replica a request goes to.", default=Router.ROUND_ROBIN)
     slo: Objectives = declare(
@@ -238,6 +349,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        refuse_unused(self, {SEPARATE: not self.prefill_replicas})
         if not self.cluster:
             raise ConfigError(
                 "no cluster is given", hint=f"give {option('cluster')}, as in 8xH100_80GB"

@@ -15,6 +15,7 @@ from hespas.models.model import MeshAxes
 from hespas.serve.answer import IDLE_QUEUE, ServingReport
 from hespas.serve.options import LoadOptions, ServeOptions
 from hespas.serve.serving import serving
+from hespas.serve.surface import Surfaces
 
 CONCURRENT = (1, 4, 16, 64, 256)
 """Requests under way on a replica, for the trade-off of speed and throughput."""
@@ -34,11 +35,13 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """One way to serve: replicas of ``tp`` devices; one that is refused has no ``report``.
 
-    ``reason`` says why it is not the best, empty for the best.
+    Of those beside them, ``prefill_replicas`` compute prompts alone. ``reason`` says why it is not
+    the best, empty for the best.
     """
 
     tp: int
     replicas: int
+    prefill_replicas: int = 0
     reason: str = ""
     report: ServingReport | None = None
     trade_offs: tuple[TradeOff, ...] = ()
@@ -55,7 +58,8 @@ class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
 def search_serving(options: ServeOptions) -> ServingSearch:
     """Rank the layouts of a cluster by the largest rate that they serve within the objectives.
 
-    Layouts are the powers of two of ``tp``, with as many replicas as there is room for. Raises
+    Layouts are the powers of two of ``tp``, with as many replicas as there is room for, and of
+    these as many that compute prompts alone as prompts are of the work. Raises
     `ConfigError` for a load without a rate, and where the options fix a layout.
     """
     if options.load.concurrency is not None:
@@ -83,22 +87,48 @@ def _rank(layout: Layout) -> tuple[bool, float, float]:
 
 
 def _layouts(options: ServeOptions) -> Iterator[Layout]:
-    count, tensor = find_system(options.cluster).device_count, 1
+    count, tensor, surfaces = find_system(options.cluster).device_count, 1, Surfaces()
     while tensor <= count:
         mesh = MeshAxes(axes=(("tp", tensor),))
         own = replace(options, model=replace(options.model, mesh=mesh))
         replicas = count // tensor
         try:
-            report = serving(own)
+            report = serving(own, surfaces)
         except HespasError as error:
             yield Layout(tp=tensor, replicas=replicas, reason=error.message)
         else:
-            trade_offs = tuple(_trade_offs(own, replicas))
+            trade_offs = tuple(_trade_offs(own, replicas, surfaces))
             yield Layout(tp=tensor, replicas=replicas, report=report, trade_offs=trade_offs)
+            if replicas > 1:
+                yield _divided(own, tensor, replicas, report, surfaces)
         tensor *= 2
 
 
-def _trade_offs(options: ServeOptions, replicas: int) -> Iterator[TradeOff]:
+def _divided(
+    options: ServeOptions,
+    tensor: int,
+    replicas: int,
+    together: ServingReport,
+    surfaces: Surfaces,
+) -> Layout:
+    """Return the layout in which some replicas compute prompts alone."""
+    prefills = min(replicas - 1, max(1, round(replicas * together.prompt_share)))
+    own = replace(options, prefill_replicas=prefills)
+    report, reason = None, ""
+    try:
+        report = serving(own, surfaces)
+    except HespasError as error:
+        reason = error.message
+    return Layout(
+        tp=tensor,
+        replicas=replicas - prefills,
+        prefill_replicas=prefills,
+        report=report,
+        reason=reason,
+    )
+
+
+def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Iterator[TradeOff]:
     """Yield the trade-offs of a layout, for requests of the load's mean lengths."""
     requests = options.load.made()
     prompt, output = (sum(each) // len(requests) for each in (requests.prompts, requests.outputs))
@@ -107,7 +137,7 @@ def _trade_offs(options: ServeOptions, replicas: int) -> Iterator[TradeOff]:
         closed = LoadOptions(
             concurrency=under_way, isl=prompt, osl=output, requests=_SAMPLED * under_way
         )
-        report = serving(replace(options, load=closed))
+        report = serving(replace(options, load=closed), surfaces)
         if report.tpot_s is not None:
             yield TradeOff(
                 concurrency=under_way,

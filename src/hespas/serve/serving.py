@@ -25,11 +25,12 @@ from hespas.serve.answer import (
     states,
 )
 from hespas.serve.engine import Engine, engine_named
-from hespas.serve.load import Requests
+from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
-from hespas.serve.simulation import Served, Setup, serve
+from hespas.serve.replica import Setup
+from hespas.serve.simulation import Prefill, Served, ServingPlan
 from hespas.serve.step_times import interpolated
-from hespas.serve.surface import ServedModel, Surface, surface_of
+from hespas.serve.surface import ServedModel, Surface, Surfaces
 from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
@@ -39,17 +40,26 @@ _CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Replicas on a cluster: ``part`` names the device, ``of_replica`` counts those of one."""
+    """Replicas on a cluster: ``part`` names the device, ``of_replica`` counts those of one.
+
+    Beside them ``prefills`` replicas, of a mesh of their own, compute prompts alone.
+    """
 
     part: str
     mesh: MeshAxes
-    of_replica: int
     replicas: int
+    prefill_mesh: MeshAxes
+    prefills: int = 0
+
+    @property
+    def of_replica(self) -> int:
+        """The devices of a replica."""
+        return self.mesh.device_count
 
     @property
     def devices(self) -> int:
         """The devices of all replicas."""
-        return self.of_replica * self.replicas
+        return self.of_replica * self.replicas + self.prefill_mesh.device_count * self.prefills
 
 
 def fleet_of(options: ServeOptions) -> Fleet:
@@ -64,29 +74,44 @@ def fleet_of(options: ServeOptions) -> Fleet:
         )
     system = find_system(options.cluster)
     count, mesh = system.device_count, options.model.mesh
+    prefills = options.prefill_replicas
     if mesh is None:
-        of_replica = count // (options.replicas or 1)
+        of_replica = count // ((options.replicas or 1) + prefills)
         mesh = MeshAxes(axes=(("tp", max(1, of_replica)),))
-    of_replica = mesh.device_count
-    replicas = options.replicas or count // of_replica
-    if not replicas or replicas * of_replica > count:
+    prefill_mesh = options.prefill_mesh or mesh
+    of_replica, of_prefill = mesh.device_count, prefill_mesh.device_count
+    left = count - prefills * of_prefill
+    replicas = options.replicas or left // of_replica
+    if replicas < 1 or replicas * of_replica > left:
+        beside = f" beside {prefills} of {of_prefill} that compute prompts" if prefills else ""
         raise ConfigError(
-            f"{max(1, replicas)} replicas of {of_replica} devices do not fit {options.cluster}",
-            hint=f"give {option('mesh')} with at most {count} devices",
+            f"{max(1, replicas)} replicas of {of_replica} devices{beside} do not fit "
+            f"{options.cluster}",
+            hint=f"give {option('mesh')} with at most {max(1, left)} devices",
         )
-    return Fleet(part=sized[2], mesh=mesh, of_replica=of_replica, replicas=replicas)
+    return Fleet(
+        part=sized[2],
+        mesh=mesh,
+        replicas=replicas,
+        prefill_mesh=prefill_mesh,
+        prefills=prefills,
+    )
 
 
-def serving(options: ServeOptions) -> ServingReport:
-    """Predict how a load is served.
+def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingReport:
+    """Predict how a load is served; ``surfaces`` keep what several answers have in common.
 
     Raises `ConfigError` for a model that doesn't fit, requests longer than its context, and what
     the prediction of a step raises.
     """
     fleet, requests = fleet_of(options), options.load.made()
+    surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
     if configuration is not None and isinstance(configuration.model, LanguageModel):
         options = _without_capacity(options, configuration.model)
+    layers = None
+    if configuration is not None and isinstance(configuration.model, LanguageModel):
+        layers = configuration.model.layers
     longest = None if configuration is None else configuration.longest
     check_lengths(requests, longest)
     device = load_device(fleet.part)
@@ -95,20 +120,55 @@ def serving(options: ServeOptions) -> ServingReport:
         raise ConfigError(f"the memory of {fleet.part} is not known", hint="name another part")
     engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
     engine = options.engine.changed(engine)
-    surface = surface_of(
-        _served_model(options, fleet),
-        fidelity=options.fidelity,
-        executor=options.executor,
-        longest=longest,
+
+    def surface_on(mesh: MeshAxes) -> Surface:
+        return surfaces.of(
+            _served_model(options, fleet, mesh),
+            fidelity=options.fidelity,
+            executor=options.executor,
+            longest=longest,
+        )
+
+    def setup_of(surface: Surface, mesh: MeshAxes) -> Setup:
+        return Setup(
+            engine=engine,
+            times=surface.times,
+            blocks=_blocks(engine, surface, capacity, options, mesh),
+            parts=surface.parts,
+            speculation=options.engine.speculation(layers),
+        )
+
+    surface = surface_on(fleet.mesh)
+    setup = setup_of(surface, fleet.mesh)
+    prefill = None
+    if fleet.prefills:
+        own = surface if fleet.prefill_mesh == fleet.mesh else surface_on(fleet.prefill_mesh)
+        prefill = _prefill(options, fleet, setup_of(own, fleet.prefill_mesh), surface)
+    plan = ServingPlan(setup=setup, replicas=fleet.replicas, router=options.router, prefill=prefill)
+    served = plan.serve(requests)
+    return _report(options, fleet, requests, served, plan=plan, surface=surface)
+
+
+def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface) -> Prefill:
+    """Return the replicas that compute prompts, and the links that they send over.
+
+    All devices of the smaller replica have a part of the keys and values, and send at a time over
+    links of the cluster's last dimension, which joins its nodes where there are several.
+    """
+    dimensions = find_system(options.cluster).dimensions
+    if not dimensions:
+        raise ConfigError(
+            f"the network of {options.cluster} is not known", hint="name another cluster"
+        )
+    link = dimensions[-1]
+    senders = min(fleet.of_replica, fleet.prefill_mesh.device_count)
+    return Prefill(
+        setup=setup,
+        replicas=fleet.prefills,
+        bytes_per_token=surface.kv_bytes_per_token * fleet.of_replica / surface.parts,
+        bytes_per_s=link.bandwidth_bytes_per_s * senders,
+        latency_s=link.latency_s,
     )
-    setup = Setup(
-        engine=engine,
-        times=surface.times,
-        blocks=_blocks(engine, surface, capacity, options, fleet),
-        parts=surface.parts,
-    )
-    served = serve(requests, setup, replicas=fleet.replicas, router=options.router)
-    return _report(options, fleet, requests, served, setup=setup, surface=surface)
 
 
 def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptions:
@@ -120,7 +180,7 @@ def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptio
     return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
 
 
-def _served_model(options: ServeOptions, fleet: Fleet) -> ServedModel:
+def _served_model(options: ServeOptions, fleet: Fleet, mesh: MeshAxes) -> ServedModel:
     model = options.model
     values: dict[str, Scalar] = {}
     if model.dtype is not None:
@@ -129,15 +189,15 @@ def _served_model(options: ServeOptions, fleet: Fleet) -> ServedModel:
         values["attention"] = model.attention
     return ServedModel(
         name=options.model_name,
-        cluster=f"{fleet.of_replica}x{fleet.part}",
-        mesh=fleet.mesh.axes,
+        cluster=f"{mesh.device_count}x{fleet.part}",
+        mesh=mesh.axes,
         settings=dict(model.settings),
         values=values,
     )
 
 
 def _blocks(
-    engine: Engine, surface: Surface, capacity: int, options: ServeOptions, fleet: Fleet
+    engine: Engine, surface: Surface, capacity: int, options: ServeOptions, mesh: MeshAxes
 ) -> int:
     left = engine.cache_bytes(
         capacity=capacity, weights=surface.weights_bytes, workspace=surface.workspace_bytes
@@ -147,7 +207,7 @@ def _blocks(
     if blocks:
         return blocks
     needed = surface.weights_bytes + surface.workspace_bytes
-    more = 2 * fleet.of_replica
+    more = 2 * mesh.device_count
     raise ConfigError(
         f"{options.model_name} does not fit: a device needs {needed / 1e9:.1f} GB for weights and "
         f"workspace, and {engine.name} takes {engine.memory_share:.0%} of {capacity / 1e9:.1f} GB",
@@ -161,13 +221,12 @@ def _report(
     requests: Requests,
     served: Served,
     *,
-    setup: Setup,
+    plan: ServingPlan,
     surface: Surface,
 ) -> ServingReport:
+    setup = plan.setup
     figures = figures_of(requests, served)
-    most = largest_rate(
-        requests, setup, options.slo, replicas=fleet.replicas, router=options.router
-    )
+    most = largest_rate(requests, plan, options.slo)
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s
     batch = mean_batch(served, figures)
@@ -179,6 +238,9 @@ def _report(
     good = None if met is None else float(met.sum()) / figures.duration_s
     prompt = sum(requests.prompts) // len(requests)
     energy_j = _energy(surface, batch / fleet.replicas, fleet, figures, tokens)
+    hits = None
+    if requests.chains is not None:
+        hits = served.cached_tokens / sum(requests.prompts)
     usd = options.device_hour_usd
     cost = usd and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6
     return ServingReport(
@@ -187,6 +249,7 @@ def _report(
         cluster=options.cluster,
         devices=fleet.devices,
         replicas=fleet.replicas,
+        prefill_replicas=fleet.prefills,
         requests=len(requests),
         ttft_s=ttft,
         tpot_s=latency(figures.tpot_s),
@@ -199,24 +262,37 @@ def _report(
         goodput=good,
         max_rate=most,
         load=load_word(requests, figures, most),
+        prefix_hit_rate=hits,
         kv_blocks=setup.blocks,
         block_tokens=setup.engine.block_tokens,
         mean_batch=batch / fleet.replicas,
+        prompt_share=_prompt_share(requests, surface, batch / fleet.replicas),
         preemptions=served.preemptions,
         iterations=served.iterations,
         bound=bound_of(surface, served, batch / fleet.replicas, prompt),
         expected_error=surface.times.left_out_error,
         energy_j_per_output_token=energy_j,
         usd_per_million_output_tokens=cost,
-        launch=_launch(options, fleet, setup.engine),
+        launch="\n".join(_launches(options, fleet, setup.engine)),
         steps=SurfaceReport(
             tokens_s=surface.times.tokens_s,
             context_s=surface.times.context_s,
             pair_s=surface.times.pair_s,
         ),
         states=states(served),
-        assumptions=list(_assumptions(options, setup, surface)),
+        assumptions=list(_assumptions(options, plan, requests, surface)),
     )
+
+
+def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
+    """Return the share of prompts in the time of all iterations, of the mean batch."""
+    times, sequences = surface.times, max(1, round(batch))
+    prompts = sum(requests.prompts)
+    prompts_s = interpolated(times.tokens_s, prompts // len(requests)) * len(requests)
+    context = sequences * prompts // len(requests)
+    step_ps = times.of_tokens(sequences) + times.of_context(sequences) * context
+    decoding_s = step_ps / PICOSECONDS * sum(requests.outputs) / sequences
+    return prompts_s / (prompts_s + decoding_s)
 
 
 def _energy(
@@ -229,18 +305,37 @@ def _energy(
     return power_w * fleet.devices * figures.duration_s / tokens
 
 
-def _launch(options: ServeOptions, fleet: Fleet, engine: Engine) -> str:
-    tensor = dict(fleet.mesh.axes).get("tp", 1)
-    return engine.launch.format(
-        model=options.model_name,
-        tensor=tensor,
-        sequences=engine.most_sequences,
-        budget=engine.token_budget,
-    )
+def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[str]:
+    """Yield the command of a replica, and of one that computes prompts alone."""
+    settings, own = options.model.settings, options.engine
+    wanted = {
+        "weights in 8 bits": settings.get("weight_dtype") == "f8",
+        "cache in 8 bits": settings.get("cache_dtype") == "f8",
+        "memory share": own.memory_share is not None,
+        "no prefixes": not own.prefix_caching,
+        "guesses": own.speculative_tokens > 0,
+    }
+    roles = {"": fleet.mesh}
+    if fleet.prefills:
+        roles = {"decode": fleet.mesh, "prefill": fleet.prefill_mesh}
+    for role, mesh in roles.items():
+        asked = [name for name, is_wanted in {**wanted, role: bool(role)}.items() if is_wanted]
+        missing = [name for name in asked if name not in engine.flags]
+        command = " ".join([engine.launch, *(engine.flags.get(name, "") for name in asked)])
+        yield command.format(
+            model=options.model_name,
+            tensor=dict(mesh.axes).get("tp", 1),
+            sequences=engine.most_sequences,
+            budget=engine.token_budget,
+            share=engine.memory_share,
+            guesses=own.speculative_tokens,
+        ).strip() + (f"  # without {', '.join(missing)}" if missing else "")
 
 
-def _assumptions(options: ServeOptions, setup: Setup, surface: Surface) -> Iterator[str]:
-    engine = setup.engine
+def _assumptions(
+    options: ServeOptions, plan: ServingPlan, requests: Requests, surface: Surface
+) -> Iterator[str]:
+    setup, engine = plan.setup, plan.setup.engine
     yield (
         f"steps are predicted ({options.fidelity.value}) at {len(surface.reports)} sizes and are "
         f"linear between: a size left out is off by {surface.times.left_out_error:.1%} at most"
@@ -251,7 +346,20 @@ def _assumptions(options: ServeOptions, setup: Setup, surface: Surface) -> Itera
     )
     if engine.host_s == 0:
         yield "no iteration waits for the host: the engine schedules one while another runs"
-    yield f"{engine.name} has its defaults but for what options change; no prefix is shared"
+    shared = "no prompts share a prefix" if requests.chains is None else "whole blocks are shared"
+    yield f"{engine.name} has its defaults but for what options change; {shared}"
+    if setup.speculation is not None:
+        guessed = setup.speculation
+        yield (
+            f"{guessed.tokens} tokens are guessed ahead, each in {guessed.draft_share:.1%} of an "
+            f"iteration, and an iteration makes {guessed.made:.2f} tokens of a sequence: each "
+            f"guess is accepted with {guessed.acceptance:.0%} behind accepted ones"
+        )
+    if plan.prefill is not None:
+        yield (
+            f"keys and values go at {plan.prefill.bytes_per_s / 1e9:.0f} GB/s from a replica that "
+            "computes prompts, one request after another; the first token comes with them"
+        )
     if engine.mixes and engine.cuts_prompts:
         yield "blocks of a whole prompt are taken when its first chunk is"
     yield "no time passes between a user, a router and a replica"

@@ -116,6 +116,29 @@ class Surface:
         return self.reports[min(near, key=lambda each: abs(each.batch - size))]
 
 
+class Surfaces:
+    """Surfaces that are predicted, or read, once: for answers about one model and its layouts."""
+
+    def __init__(self) -> None:
+        self._surfaces: dict[str, Surface] = {}
+
+    def of(
+        self,
+        model: ServedModel,
+        *,
+        fidelity: Phase,
+        executor: ExecutorOptions,
+        longest: int | None = None,
+    ) -> Surface:
+        """Return the surface of a model, as `surface_of` does."""
+        key = f"{model} {fidelity} {longest}"
+        if key not in self._surfaces:
+            self._surfaces[key] = surface_of(
+                model, fidelity=fidelity, executor=executor, longest=longest
+            )
+        return self._surfaces[key]
+
+
 def surface_of(
     model: ServedModel, *, fidelity: Phase, executor: ExecutorOptions, longest: int | None = None
 ) -> Surface:

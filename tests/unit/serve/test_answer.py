@@ -17,7 +17,8 @@ from hespas.serve.answer import (
 )
 from hespas.serve.engine import vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
-from hespas.serve.simulation import Router, Setup, serve
+from hespas.serve.replica import Setup
+from hespas.serve.simulation import ServingPlan, serve
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
@@ -30,9 +31,7 @@ def _load(rate: float, count: int = 300) -> Requests:
 
 
 def _most(objectives: Objectives, replicas: int = 1) -> float | None:
-    return largest_rate(
-        _load(10.0), SETUP, objectives, replicas=replicas, router=Router.ROUND_ROBIN
-    )
+    return largest_rate(_load(10.0), ServingPlan(setup=SETUP, replicas=replicas), objectives)
 
 
 def test_percentiles_are_in_order_and_no_number_is_left_out() -> None:

@@ -16,9 +16,9 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
 2023-11-16 18:17:04.0319600,3180,8
 """
-MOONCAKE = """{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]}
-{"timestamp": 3000, "input_length": 7319, "output_length": 490, "hash_ids": [0, 2]}
-"""
+MOONCAKE = """{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": IDS}
+{"timestamp": 3000, "input_length": 7319, "output_length": 490, "hash_ids": LATER}
+""".replace("IDS", str([*range(14)])).replace("LATER", str([0, 1, 2, *range(20, 32)]))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,10 @@ def test_mooncakes_lines_are_read(tmp_path: Path) -> None:
     read = read_requests(file)
     assert read.arrivals_ps == (0, 3 * PICOSECONDS)
     assert (read.prompts, read.outputs) == ((6755, 7319), (500, 490))
+    assert read.chains is not None
+    first, second = read.chains
+    assert first[:3] == second[:3] == ((0, 512), (1, 1024), (2, 1536))
+    assert (first[-1], second[-1]) == ((13, 6755), (31, 7319))
 
 
 @pytest.mark.parametrize(

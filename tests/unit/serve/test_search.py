@@ -16,6 +16,7 @@ from hespas.serve import search
 from hespas.serve.answer import Bound, Latency, ServingReport, SurfaceReport
 from hespas.serve.options import LoadOptions, ServeOptions
 from hespas.serve.search import CONCURRENT, search_serving
+from hespas.serve.surface import Surfaces
 from hespas.sources.options import ModelOptions
 
 OPTIONS = ServeOptions(model_name="m", cluster="8xH100_80GB", load=LoadOptions(rate=5.0))
@@ -42,6 +43,9 @@ def _report(tensor: int, concurrent: int) -> ServingReport:
         requests_per_s=1.0,
         goodput=None,
         max_rate=RATES[tensor],
+        prefill_replicas=0,
+        prefix_hit_rate=None,
+        prompt_share=0.3,
         load="stable",
         kv_blocks=1,
         block_tokens=16,
@@ -61,12 +65,16 @@ def _report(tensor: int, concurrent: int) -> ServingReport:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serving(options: ServeOptions) -> ServingReport:
+    def serving(options: ServeOptions, surfaces: Surfaces) -> ServingReport:
+        assert isinstance(surfaces, Surfaces)
         assert options.model.mesh is not None
         tensor = options.model.mesh.device_count
         if tensor == 1:
             raise ConfigError("m does not fit")
-        return _report(tensor, options.load.concurrency or 1)
+        report = _report(tensor, options.load.concurrency or 1)
+        if options.prefill_replicas:
+            return msgspec.structs.replace(report, max_rate=1.0)
+        return report
 
     monkeypatch.setattr(search, "serving", serving)
 
@@ -74,8 +82,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("served")
 def test_layouts_are_ranked_and_explained() -> None:
     found = search_serving(OPTIONS)
-    assert [layout.tp for layout in found.layouts] == [4, 2, 8, 1]
-    best, second, missing, refused = found.layouts
+    assert [layout.tp for layout in found.layouts] == [4, 2, 4, 2, 8, 1]
+    best, second, *divided, missing, refused = found.layouts
+    assert [(one.replicas, one.prefill_replicas) for one in divided] == [(1, 1), (3, 1)]
     assert (best.reason, best.replicas) == ("", 2)
     assert second.reason.startswith("50% of the best; decoding is bound by memory")
     assert second.reason.endswith("the queue by KV blocks")
@@ -108,7 +117,8 @@ def test_trade_offs_have_the_mean_lengths_of_a_file(
     file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,20\n1,300,40\n")
     lengths: set[tuple[int, int]] = set()
 
-    def serving(options: ServeOptions) -> ServingReport:
+    def serving(options: ServeOptions, surfaces: Surfaces) -> ServingReport:
+        del surfaces
         if options.load.concurrency is not None:
             lengths.add((options.load.isl, options.load.osl))
         return _report(2, options.load.concurrency or 1)

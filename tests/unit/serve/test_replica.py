@@ -1,0 +1,87 @@
+"""Prompts that are computed elsewhere, and tokens that are guessed ahead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hespas.serve.answer import figures_of
+from hespas.serve.engine import ENGINES, engine_named
+from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
+from hespas.serve.replica import Setup, Speculation
+from hespas.serve.simulation import Prefill, serve
+from hespas.serve.step_times import StepTimes
+
+TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
+ENGINE = engine_named("vllm", memory_bytes=80 * 2**30, part="H100")
+SETUP = Setup(engine=ENGINE, times=TIMES, blocks=20_000)
+
+
+def _prefill(**changed: float) -> Prefill:
+    prefill = Prefill(
+        setup=SETUP, replicas=1, bytes_per_token=1e5, bytes_per_s=1e10, latency_s=1e-3
+    )
+    return replace(prefill, **changed)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_prompt_computed_elsewhere_comes_with_its_first_token() -> None:
+    requests = Requests(arrivals_ps=(0,), prompts=(1000,), outputs=(11,))
+    served = serve(requests, SETUP, prefill=_prefill())
+    prompt_ps = TIMES.of_tokens(1000)
+    arrived_ps = prompt_ps + round(1000 * 1e5 / 1e10 * PICOSECONDS) + PICOSECONDS // 1000
+    assert served.first_ps == [arrived_ps]
+    alone = serve(requests, SETUP)
+    assert served.ended_ps[0] - arrived_ps == alone.ended_ps[0] - alone.first_ps[0]
+    assert served.replicas == [0]
+
+
+def test_a_single_token_is_not_sent() -> None:
+    requests = Requests(arrivals_ps=(0, 1), prompts=(1000, 500), outputs=(1, 1))
+    served = serve(requests, SETUP, prefill=_prefill())
+    assert served.first_ps == served.ended_ps
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_decoding_is_not_held_up_by_prompts_of_others(name: str) -> None:
+    requests = drawn_requests(
+        400, prompts=Lengths(mean=4000, spread=0.5), outputs=Lengths(mean=100), rate=4.0
+    )
+    engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
+    setup = replace(SETUP, engine=engine, blocks=400_000)
+    together = figures_of(requests, serve(requests, setup, replicas=2))
+    prefill = replace(_prefill(), setup=setup)
+    apart = figures_of(requests, serve(requests, setup, prefill=prefill))
+    assert apart.tpot_s.mean() < together.tpot_s.mean()
+    slow = figures_of(requests, serve(requests, setup, prefill=replace(prefill, bytes_per_s=1e9)))
+    assert slow.ttft_s.mean() > apart.ttft_s.mean()
+
+
+def test_few_blocks_preempt_and_compute_again_where_it_decodes() -> None:
+    requests = drawn_requests(40, prompts=Lengths(mean=300), outputs=Lengths(mean=200), rate=50.0)
+    setup = replace(SETUP, blocks=150)
+    served = serve(requests, setup, prefill=_prefill())
+    assert served.preemptions
+    assert all(sample.blocks >= 0 for sample in served.samples)
+    assert all(first < ended for first, ended in zip(served.first_ps, served.ended_ps, strict=True))
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 1.0])
+def test_tokens_guessed_ahead_share_an_iteration(acceptance: float) -> None:
+    requests = Requests(arrivals_ps=(0,), prompts=(100,), outputs=(1001,))
+    guessed = Speculation(tokens=3, acceptance=acceptance, draft_share=0.1)
+    setup = replace(SETUP, speculation=guessed)
+    plain, faster = (figures_of(requests, serve(requests, each)) for each in (SETUP, setup))
+    iteration = TIMES.of_tokens(4) / TIMES.of_tokens(1) * 1.3
+    assert faster.tpot_s[0] == pytest.approx(plain.tpot_s[0] * iteration / guessed.made, rel=2e-3)
+    assert guessed.made == pytest.approx(
+        4 if acceptance == 1 else (1 - acceptance**4) / (1 - acceptance)
+    )
+
+
+def test_guessed_tokens_are_made_beside_prompts_too() -> None:
+    requests = drawn_requests(200, prompts=Lengths(mean=2000), outputs=Lengths(mean=50), rate=20.0)
+    guessed = Speculation(tokens=3, acceptance=0.8, draft_share=0.0)
+    plain, faster = (serve(requests, replace(SETUP, speculation=each)) for each in (None, guessed))
+    assert max(faster.ended_ps) < max(plain.ended_ps)
+    assert all(sample.blocks >= 0 for sample in faster.samples)
