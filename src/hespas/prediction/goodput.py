@@ -19,15 +19,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import exp, expm1, inf
 from types import MappingProxyType
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, check_options, declare
 from hespas.errors import ConfigError, option
+from hespas.prediction.hazards import HazardsFile, read_hazards
 
 DEFAULT_START_S = 600.0
 DEFAULT_REPAIR_S = 86400.0
+
+
+class CheckpointMode(Enum):
+    """How a checkpoint is saved.
+
+    ``SYNCHRONOUS``: training waits until it is written. ``ASYNCHRONOUS``: training waits until it
+    is copied to the hosts, which write it. ``MEMORY``: hosts keep it, and send it to another node.
+    """
+
+    SYNCHRONOUS = "synchronous"
+    ASYNCHRONOUS = "asynchronous"
+    MEMORY = "memory"
 
 
 TOKENS = Use(": the tokens of a step are not known", f"give {option('tokens')}")
@@ -49,6 +63,7 @@ class GoodputOptions:
         metavar="TIME",
         default_text="as published for the part",
         needs="goodput",
+        one_of="failures",
     )
     checkpoint_interval: float | None = declare(
         help="Training between two checkpoints, as in 30min.",
@@ -63,6 +78,12 @@ class GoodputOptions:
         metavar="RATE",
         default_text="125 MB/s for each device",
         needs="goodput",
+    )
+    checkpoint_mode: CheckpointMode = declare(
+        help="How checkpoints are saved: training waits until they are written, until they are "
+        "copied to the hosts, which write them, or hosts keep them, and a copy on another node.",
+        needs="goodput",
+        default=CheckpointMode.SYNCHRONOUS,
     )
     restart_time: float = declare(
         help="From a failure until the program runs again, without loading the checkpoint.",
@@ -95,7 +116,28 @@ class GoodputOptions:
         help="What an hour of one device costs, in dollars, to say what the run costs.",
         unit="",
         metavar="USD",
-        needs="train_tokens",
+        needs="goodput",
+    )
+    run_days: float | None = declare(
+        help="Play a run of so many days, failure by failure, for figures with quantiles.",
+        unit="",
+        metavar="DAYS",
+        needs="goodput",
+    )
+    run_seeds: int = declare(
+        help="How many such runs are played.", least=1, needs="run_days", default=1000
+    )
+    run_seed: int = declare(
+        help="The first seed of their failures.", least=0, needs="run_days", default=0
+    )
+    hazards: HazardsFile | None = declare(
+        help="What fails, and how: causes, unequal nodes, infant mortality, retries (a preset or "
+        "a file).",
+        parse=read_hazards,
+        metavar="NAME|FILE",
+        default_text="devices fail alike",
+        needs="run_days",
+        one_of="failures",
     )
 
     def __post_init__(self) -> None:
@@ -111,8 +153,9 @@ class LongRun:
 
     ``failure_interval_s`` is the mean time between failures of all devices together, infinite where
     nothing fails. ``start_s`` is from a failure until the program runs again, ``load_s`` loads the
-    checkpoint, ``save_s`` saves one, every ``interval_s`` of training. ``spares`` nodes stand by,
-    None for as many as it takes, and one that failed is back after ``repair_s`` on average.
+    checkpoint; training waits for ``save_s`` while one is saved, every ``interval_s`` of training,
+    and it can be loaded ``behind_s`` after that. ``spares`` nodes stand by, None for as many as it
+    takes, and one that failed is back after ``repair_s`` on average.
     """
 
     failure_interval_s: float
@@ -122,6 +165,7 @@ class LongRun:
     interval_s: float
     spares: int | None = None
     repair_s: float = 0.0
+    behind_s: float = 0.0
 
     @property
     def restart_s(self) -> float:
@@ -163,10 +207,12 @@ def goodput_of(run: LongRun) -> Goodput:
     else:
         # Failures while an interval is trained and saved: until it is done without one.
         restarts = expm1(cycle_s / between_s)
-        working_s = between_s * restarts
-        restart_s = restarts * between_s * expm1(run.restart_s / between_s)
+        # What was trained while a checkpoint was written is trained again, and may fail again.
+        again = exp(run.behind_s / between_s)
+        working_s = between_s * (restarts + restarts * (again - 1.0))
+        restart_s = restarts * between_s * expm1(run.restart_s / between_s) * again
         # Each of the attempts that a restart takes begins with the start.
-        attempts = restarts * exp(run.restart_s / between_s)
+        attempts = restarts * exp(run.restart_s / between_s) * again
         start_s = attempts * between_s * -expm1(-run.start_s / between_s)
     expected_s = working_s + restart_s
     runs = (1.0 - waiting) / expected_s
@@ -266,8 +312,13 @@ def known_failures(device: str) -> FailureRate | None:
     return FAILURES.get(device.partition("_")[0])
 
 
-def failure_interval(options: GoodputOptions, device: str) -> FailureRate:
-    """Return how often a device fails, as given or published; `ConfigError` where neither is."""
+def failure_interval(options: GoodputOptions, device: str) -> FailureRate | None:
+    """Return how often a device fails, as given or published; None where hazards say it.
+
+    Raises `ConfigError` where nothing does.
+    """
+    if options.hazards is not None:
+        return None
     if options.device_failure_interval is not None:
         return FailureRate(device_interval_s=options.device_failure_interval, source="")
     known = known_failures(device)

@@ -15,6 +15,8 @@ from hespas.prediction.figures.schema import (
     ExplainRow,
     LayerRow,
     PhaseRow,
+    PlayedReport,
+    Quantiles,
     RunReport,
     StageRow,
 )
@@ -219,11 +221,50 @@ def goodput_lines(report: RunReport) -> list[str]:
     if run.days is not None:
         cost = "" if run.usd is None else f", {format_amount(run.usd).strip()} USD"
         rows.append(("The whole run", f"{run.days:.4g} days{cost}"))
+    if run.played is not None:
+        rows += _played_rows(run.played)
     return [
         "A long run, with failures:",
         *(f"  {name:<22}{text}" for name, text in rows),
         *(wrapped(f"  - {text}", "    ") for text in run.assumptions),
     ]
+
+
+def _played_rows(played: PlayedReport) -> list[tuple[str, str]]:
+    """Return rows with the median and the 90 % of runs around it."""
+
+    def spread(figure: Quantiles, shown: Callable[[float], str]) -> str:
+        return f"{shown(figure.p50)}   {shown(figure.p5)} to {shown(figure.p95)}"
+
+    def amount(value: float) -> str:
+        return format_amount(value).strip()
+
+    often = sorted(played.causes.items(), key=lambda cause: -cause[1])[:_MOST_CAUSES]
+    rows = [
+        (f"Played {played.days:g} days", f"{played.seeds:,} times: the median, and 90 % of runs"),
+        ("  Goodput", spread(played.goodput, lambda share: f"{100 * share:.1f} %")),
+        ("  Interruptions", spread(played.interruptions, lambda count: f"{count:.0f}")),
+        ("  Most often", ", ".join(f"{name} {count:.3g}" for name, count in often)),
+    ]
+    if played.unequal_share is not None:
+        rows.append(("  Worst nodes", f"{100 * played.unequal_share:.0f} % of nodes' failures"))
+    if played.tokens_per_day is not None:
+        rows.append(("  A day", f"{spread(played.tokens_per_day, amount)} tokens"))
+    if played.energy_j is not None:
+        rows.append(
+            ("  Energy", spread(played.energy_j, lambda energy_j: f"{energy_j / _MWH_J:,.1f} MWh"))
+        )
+    if played.usd is not None:
+        rows.append(("  Cost", f"{amount(played.usd)} USD"))
+    rows.append(("  Best checkpoints", f"every {_long(played.best_interval_s)}"))
+    if played.best_spare_nodes is not None and played.best_spare_goodput is not None:
+        reached = f"goodput {100 * played.best_spare_goodput:.1f} %"
+        rows.append(("  Best spares", f"{played.best_spare_nodes} nodes, {reached}"))
+    return rows
+
+
+_MOST_CAUSES = 4
+_MWH_J = 3.6e9
 
 
 def _long(time_s: float) -> str:

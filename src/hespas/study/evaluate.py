@@ -137,6 +137,15 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     if report.goodput is not None:
         run = report.goodput
         found |= {"goodput": run.productive, "tokens_per_day": run.tokens_per_day, "days": run.days}
+        if run.played is not None:
+            played = run.played
+            found |= {
+                "played_goodput_p5": played.goodput.p5,
+                "played_energy_j": None if played.energy_j is None else played.energy_j.p50,
+                "played_tokens_per_day_p5": (
+                    None if played.tokens_per_day is None else played.tokens_per_day.p5
+                ),
+            }
     return found
 
 

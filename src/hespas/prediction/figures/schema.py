@@ -204,6 +204,33 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: Annotated[float, _of("of device memory")]
 
 
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure over many seeds."""
+
+    p5: float
+    p50: float
+    p95: float
+    mean: float
+
+
+class PlayedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of ``days`` days, played through with ``seeds`` seeds."""
+
+    days: float
+    seeds: int
+    goodput: Annotated[Quantiles, _of("training that can be loaded at the end")]
+    shares: Annotated[dict[str, float], _of("means of what the time goes to, by category")]
+    interruptions: Annotated[Quantiles, _of("of a run, planned ones included")]
+    causes: Annotated[dict[str, float], _of("mean number of interruptions, by cause")]
+    unequal_share: Annotated[Known, _of("of nodes' failures, by the nodes that fail most")]
+    tokens_per_day: Annotated[Quantiles | None, _of("null where tokens are not known")]
+    energy_j: Annotated[Quantiles | None, _of("of all devices; null where not known")]
+    usd: Annotated[Known, _of("what the run costs, spares included")]
+    best_interval_s: Annotated[Seconds, _of("training between checkpoints that loses least")]
+    best_spare_nodes: Annotated[int | None, _of("with which a node, spares included, trains most")]
+    best_spare_goodput: Annotated[Known, _of("with these spares")]
+
+
 class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     """What of a long run's time is progress: shares that add to 1."""
 
@@ -222,6 +249,7 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     days: Annotated[Known, _of("until --train-tokens are seen")]
     usd: Annotated[Known, _of("what these days cost")]
     assumptions: Annotated[list[str], _of("taken for granted of the long run")]
+    played: Annotated[PlayedReport | None, _of("null unless --run-days asks for it")] = None
 
 
 About: TypeAlias = Literal["time", "memory", "overlap"]

@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hespas.base.fields import given_options, refuse_unused
-from hespas.base.units import format_amount, format_quantity, format_time
+from hespas.base.fields import given_options
 from hespas.base.version import __version__
-from hespas.errors import ConfigError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.power import energy, network_w
@@ -42,28 +39,14 @@ from hespas.prediction.figures.schema import (
     BoundShares,
     EnergyParts,
     ExplainRow,
-    GoodputReport,
     OpRow,
     RunReport,
     SchedulerLimit,
-)
-from hespas.prediction.goodput import (
-    CHECKPOINT_BYTES_PER_S,
-    CHECKPOINT_SOURCE,
-    DEFAULT_REPAIR_S,
-    DEFAULT_START_S,
-    TOKENS,
-    GoodputOptions,
-    LongRun,
-    best_interval_s,
-    failure_interval,
-    goodput_of,
 )
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate, OpEstimate
 from hespas.price.graph import draw_of
-from hespas.program.types import size_bytes
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
@@ -234,6 +217,7 @@ def run_report(
                 f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
                 "simulated, which are as long as the others, and tables are left out"
             )
+            report = _with_long_run(report, prediction)
             return msgspec.structs.replace(report, warnings=[*report.warnings, note])
         if with_tables:
             report = msgspec.structs.replace(
@@ -241,6 +225,7 @@ def run_report(
                 communication=communication_rows(prediction),
                 explain=explain_rows(main_changes(prediction)),
             )
+    report = _with_long_run(report, prediction)
     if not with_tables:
         return report
     parts = joined_breakdown((breakdown(each.prediction), each.times, each.both) for each in ran)
@@ -250,6 +235,19 @@ def run_report(
         phases=phase_rows(parts),
         layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
     )
+
+
+def _with_long_run(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+    if not prediction.options.long_run.goodput:
+        return report
+    # Few ask for long runs.
+    from hespas.prediction.figures.long_run import goodput_report  # noqa: PLC0415
+
+    energy_j, parts = report.energy_j, report.energy
+    idle_j = 0.0 if parts is None else _energy_j(parts) - parts.compute_j - parts.memory_j
+    idle_w = idle_j / report.step_time_s if report.step_time_s > 0 else 0.0
+    run = goodput_report(prediction, energy_j=energy_j, idle_w=idle_w)
+    return msgspec.structs.replace(report, goodput=run)
 
 
 def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
@@ -320,7 +318,6 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         warnings=list(prediction.warnings),
         options=_given_options(prediction.options),
         versions={"hespas": __version__, **program.graph.program.compiler_versions},
-        goodput=goodput_report(prediction),
         model_flops=work.model_flops,
         peak_type=whole.main_type if peak else None,
         peak_flops_per_s=peak,
@@ -338,113 +335,3 @@ def _rate(amount: float | None, over: float) -> float | None:
 def _op_row(op: OpEstimate) -> OpRow:
     count = int(op.count) if op.count.is_integer() else op.count
     return OpRow(count=count, time_s=op.time_s, flops=op.flops, bytes=op.bytes_moved)
-
-
-_DAY_S = 86400.0
-
-
-def goodput_report(prediction: Prediction | PipelinePrediction) -> GoodputReport | None:
-    """Return what a long run reaches, None where it is not asked for.
-
-    Raises `ConfigError` for unknown failures, nothing to save, and an interval below a step.
-    """
-    given, assumed = prediction.options.long_run, list[str]()
-    if not given.goodput:
-        return None
-    if isinstance(prediction, Prediction):
-        size = _checkpoint_bytes(prediction, assumed)
-    else:
-        size = prediction.checkpoint_bytes
-    step_s, devices, tokens = prediction.step_time_s, prediction.devices, prediction.work.tokens
-    rate = failure_interval(given, prediction.device_name)
-    if rate.source:
-        hours = format_amount(rate.device_interval_s / 3600).strip()
-        assumed.append(f"a device fails every {hours} hours: {rate.source}")
-    failure_interval_s = rate.device_interval_s / devices
-    bandwidth = given.checkpoint_bandwidth
-    if bandwidth is None:
-        bandwidth = CHECKPOINT_BYTES_PER_S * devices
-        assumed.append(
-            f"checkpoints are written and read at {format_quantity(bandwidth, 'B/s')}, "
-            f"{format_quantity(CHECKPOINT_BYTES_PER_S, 'B/s')} for each device: {CHECKPOINT_SOURCE}"
-        )
-    save_s = size / bandwidth
-    interval_s = _interval_s(step_s, given, failure_interval_s, save_s)
-    if given.restart_time == DEFAULT_START_S:
-        assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
-    if given.spare_nodes is None:
-        assumed.append("a node that failed is replaced at once (--spare-nodes)")
-    elif given.repair_time == DEFAULT_REPAIR_S:
-        assumed.append("a node that failed is back after a day (--repair-time)")
-    assumed.append("failures come at random, and training waits while a checkpoint is saved")
-    found = goodput_of(
-        LongRun(
-            failure_interval_s=failure_interval_s,
-            start_s=given.restart_time,
-            load_s=save_s,
-            save_s=save_s,
-            interval_s=interval_s,
-            spares=given.spare_nodes,
-            repair_s=given.repair_time,
-        )
-    )
-    steps_per_day = _DAY_S * found.productive / step_s
-    tokens_per_day = None if tokens is None else tokens * steps_per_day
-    days = _days(given, tokens_per_day)
-    price = given.device_hour_usd
-    return GoodputReport(
-        productive=found.productive,
-        saving=found.saving,
-        lost=found.lost,
-        starting=found.starting,
-        loading=found.loading,
-        waiting=found.waiting,
-        failure_interval_s=failure_interval_s,
-        checkpoint_interval_s=interval_s,
-        checkpoint_bytes=size,
-        checkpoint_s=save_s,
-        tokens_per_day=tokens_per_day,
-        steps_per_day=steps_per_day,
-        days=days,
-        usd=None if days is None or price is None else 24 * days * price * devices,
-        assumptions=assumed,
-    )
-
-
-def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
-    """Return what a step hands to the next one: outputs written over arguments, each once."""
-    program = prediction.graph.program
-    arguments = {alias.argument for alias in program.aliases}
-    whole = program.whole.inputs
-    if not arguments:
-        raise ConfigError(
-            "the step hands nothing to the next one that a checkpoint would hold",
-            location=program.source,
-            hint="donate what it updates: jax.jit(step, donate_argnums=0)",
-        )
-    if len(whole) > max(arguments):
-        return sum(size_bytes(whole[argument]) for argument in arguments)
-    assumed.append("every device's part is in the checkpoint, copies of it too")
-    return prediction.memory.alias_bytes * prediction.devices
-
-
-def _interval_s(
-    step_s: float, given: GoodputOptions, failure_interval_s: float, save_s: float
-) -> float:
-    chosen = given.checkpoint_interval
-    if chosen is None:
-        best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)
-        return step_s if best_s == inf else max(step_s, best_s)
-    if chosen < step_s:
-        raise ConfigError(
-            f"{option('checkpoint_interval')} of {format_time(chosen)} is shorter than a step",
-            hint=f"give {format_time(step_s)} or more",
-        )
-    return chosen
-
-
-def _days(given: GoodputOptions, tokens_per_day: float | None) -> float | None:
-    refuse_unused(given, {TOKENS: tokens_per_day is None})
-    if given.train_tokens is None or tokens_per_day is None:
-        return None
-    return given.train_tokens / tokens_per_day

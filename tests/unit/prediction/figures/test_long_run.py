@@ -9,8 +9,9 @@ import pytest
 import hespas
 from hespas.errors import HespasError
 from hespas.models.catalogue import model_named
+from hespas.prediction.figures.long_run import goodput_report
 from hespas.prediction.figures.schema import GoodputReport
-from hespas.prediction.figures.step import goodput_report, run_report
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.goodput import (
     CHECKPOINT_BYTES_PER_S,
     DEFAULT_START_S,

@@ -1,0 +1,325 @@
+"""The figures of a long run: closed forms, and quantiles over runs that are played through."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from hespas.base.fields import refuse_unused
+from hespas.base.units import format_amount, format_quantity, format_time
+from hespas.errors import ConfigError, option
+from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.system import interconnect_of
+from hespas.prediction.figures.schema import GoodputReport, PlayedReport, Quantiles
+from hespas.prediction.goodput import (
+    CHECKPOINT_BYTES_PER_S,
+    CHECKPOINT_SOURCE,
+    DEFAULT_REPAIR_S,
+    DEFAULT_START_S,
+    TOKENS,
+    CheckpointMode,
+    FailureRate,
+    GoodputOptions,
+    LongRun,
+    best_interval_s,
+    failure_interval,
+    goodput_of,
+)
+from hespas.prediction.hazards import DAY_S, Cause, Hazards, hazards_of
+from hespas.prediction.machines import host_bandwidth
+from hespas.prediction.result import Prediction
+from hespas.program.types import size_bytes
+
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
+    from hespas.prediction.long_run import Floats, PlayedRuns
+
+    AnyPrediction = Prediction | PipelinePrediction
+
+_SEARCH_SEEDS = 100
+"""Seeds with which the number of spares is searched for."""
+
+
+def goodput_report(
+    prediction: AnyPrediction, *, energy_j: float | None = None, idle_w: float = 0.0
+) -> GoodputReport | None:
+    """Return what a long run reaches, None where it is not asked for.
+
+    ``energy_j`` is that of a device in a step, ``idle_w`` its power while it waits. Raises
+    `ConfigError` for unknown failures, nothing to save, and an interval below a step.
+    """
+    given, assumed = prediction.options.long_run, list[str]()
+    if not given.goodput:
+        return None
+    if isinstance(prediction, Prediction):
+        size = _checkpoint_bytes(prediction, assumed)
+    else:
+        size = prediction.checkpoint_bytes
+    step_s, devices, tokens = prediction.step_time_s, prediction.devices, prediction.work.tokens
+    rate = failure_interval(given, prediction.device_name)
+    hazards = _hazards(prediction, rate, assumed)
+    run = _long_run(prediction, size, _interval_between(hazards, rate, devices), assumed)
+    reached = goodput_of(run)
+    steps_per_day = DAY_S * reached.productive / step_s
+    tokens_per_day = None if tokens is None else tokens * steps_per_day
+    days = _days(given, tokens_per_day)
+    price = given.device_hour_usd
+    if price is not None and days is None and given.run_days is None:
+        raise ConfigError(
+            f"{option('device_hour_usd')} has no effect without the days of the run",
+            hint=f"give {option('train_tokens')} or {option('run_days')}",
+        )
+    return GoodputReport(
+        productive=reached.productive,
+        saving=reached.saving,
+        lost=reached.lost,
+        starting=reached.starting,
+        loading=reached.loading,
+        waiting=reached.waiting,
+        failure_interval_s=run.failure_interval_s,
+        checkpoint_interval_s=run.interval_s,
+        checkpoint_bytes=size,
+        checkpoint_s=run.save_s,
+        tokens_per_day=tokens_per_day,
+        steps_per_day=steps_per_day,
+        days=days,
+        usd=None if days is None or price is None else 24 * days * price * devices,
+        assumptions=assumed,
+        played=None
+        if given.run_days is None
+        else _played(prediction, run, hazards, energy_j=energy_j, idle_w=idle_w),
+    )
+
+
+def _interval_between(hazards: Hazards | None, rate: FailureRate | None, devices: int) -> float:
+    """Return the mean time between interruptions of the whole run."""
+    if rate is not None:
+        return rate.device_interval_s / devices
+    return inf if hazards is None else hazards.interval_s
+
+
+def _hazards(
+    prediction: AnyPrediction, rate: FailureRate | None, assumed: list[str]
+) -> Hazards | None:
+    """Return what interrupts the runs that are played; None where none are."""
+    given, devices = prediction.options.long_run, prediction.devices
+    if rate is not None and rate.source:
+        hours = format_amount(rate.device_interval_s / 3600).strip()
+        assumed.append(f"a device fails every {hours} hours: {rate.source}")
+    if given.run_days is None:
+        return None
+    device = prediction.device
+    host = None if device is None or device.power is None else device.power.host
+    size = None if host is None else host.devices
+    if given.hazards is not None:
+        assumed.append(f"what fails: {given.hazards.source}")
+        return hazards_of(given.hazards, devices=devices, node_devices=size)
+    if rate is None:
+        raise AssertionError("failure_interval has one without hazards")
+    cause = Cause(name="a device", interval_s=rate.device_interval_s / devices)
+    return Hazards(causes=(cause,), nodes=-(-devices // (size or devices)))
+
+
+def _long_run(
+    prediction: AnyPrediction, size: int, failure_interval_s: float, assumed: list[str]
+) -> LongRun:
+    given = prediction.options.long_run
+    save_s, behind_s, load_s = _checkpoint_times(prediction, size, assumed)
+    interval_s = _interval_s(prediction.step_time_s, given, failure_interval_s, save_s, behind_s)
+    if given.restart_time == DEFAULT_START_S:
+        assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
+    if given.spare_nodes is None:
+        assumed.append("a node that failed is replaced at once (--spare-nodes)")
+    elif given.repair_time == DEFAULT_REPAIR_S:
+        assumed.append("a node that failed is back after a day (--repair-time)")
+    assumed.append(f"failures come at random, and {_WAITS[given.checkpoint_mode]}")
+    return LongRun(
+        failure_interval_s=failure_interval_s,
+        start_s=given.restart_time,
+        load_s=load_s,
+        save_s=save_s,
+        interval_s=interval_s,
+        spares=given.spare_nodes,
+        repair_s=given.repair_time,
+        behind_s=behind_s,
+    )
+
+
+_WAITS = {
+    CheckpointMode.SYNCHRONOUS: "training waits while a checkpoint is saved",
+    CheckpointMode.ASYNCHRONOUS: (
+        "training waits while a checkpoint is copied to the hosts; they write it beside training"
+    ),
+    CheckpointMode.MEMORY: (
+        "training waits while a checkpoint is copied to the hosts; another node's host has a "
+        "second copy, and no failure takes both"
+    ),
+}
+
+
+def _checkpoint_times(
+    prediction: AnyPrediction, size: int, assumed: list[str]
+) -> tuple[float, float, float]:
+    """Return how long training waits for a checkpoint, until it is there, and to load it."""
+    given, devices = prediction.options.long_run, prediction.devices
+    mode = given.checkpoint_mode
+    if mode is CheckpointMode.MEMORY and given.checkpoint_bandwidth is not None:
+        raise ConfigError(
+            f"{option('checkpoint_bandwidth')} has no effect: hosts keep the checkpoints",
+            hint=f"drop it, or give another {option('checkpoint_mode')}",
+        )
+    copied_s = 0.0
+    if mode is not CheckpointMode.SYNCHRONOUS:
+        to_host = host_bandwidth(prediction.options.estimate)
+        if to_host is None:
+            raise ConfigError(
+                f"the link of {prediction.device_name or 'the device'} to its host is not known",
+                hint="add host_bandwidth_bytes_per_s to the node's file",
+            )
+        copied_s = size / devices / to_host
+    if mode is CheckpointMode.MEMORY:
+        moved_s = size / devices / _outer_bandwidth(prediction)
+        return copied_s, moved_s, moved_s + copied_s
+    bandwidth = given.checkpoint_bandwidth
+    if bandwidth is None:
+        bandwidth = CHECKPOINT_BYTES_PER_S * devices
+        assumed.append(
+            f"checkpoints are written and read at {format_quantity(bandwidth, 'B/s')}, "
+            f"{format_quantity(CHECKPOINT_BYTES_PER_S, 'B/s')} for each device: {CHECKPOINT_SOURCE}"
+        )
+    written_s = size / bandwidth
+    if mode is CheckpointMode.ASYNCHRONOUS:
+        return copied_s, written_s, written_s
+    return written_s, 0.0, written_s
+
+
+def _outer_bandwidth(prediction: AnyPrediction) -> float:
+    """Return the bandwidth of a device's link to other nodes."""
+    system = prediction.system
+    fabric = None if system is None else interconnect_of(system).fabric
+    if not isinstance(fabric, Dimensions):
+        raise ConfigError(
+            "the bandwidth between nodes is not known, over which copies of checkpoints go",
+            hint=f"give another {option('checkpoint_mode')}",
+        )
+    return fabric.dimensions[-1].bandwidth_bytes_per_s
+
+
+def _played(
+    prediction: AnyPrediction,
+    run: LongRun,
+    hazards: Hazards | None,
+    *,
+    energy_j: float | None,
+    idle_w: float,
+) -> PlayedReport | None:
+    """Play the run, and look for the number of spares with which a node trains most."""
+    # Few ask for runs that are played, which need NumPy.
+    from hespas.prediction.long_run import CATEGORIES, best_spares, played  # noqa: PLC0415
+
+    given, devices, step_s = (
+        prediction.options.long_run,
+        prediction.devices,
+        prediction.step_time_s,
+    )
+    if given.run_days is None or hazards is None:
+        return None
+    run_s = given.run_days * DAY_S
+    runs = played(run, hazards, run_s=run_s, seeds=given.run_seeds, seed=given.run_seed)
+    tokens, price = prediction.work.tokens, given.device_hour_usd
+    trained_s = runs.seconds["productive"] + runs.seconds["lost"]
+    energy = None
+    if energy_j is not None:
+        steps = trained_s / step_s
+        energy = devices * (energy_j * steps + idle_w * (run_s - trained_s))
+    spares: tuple[int, float] | None = None
+    if hazards.nodes > 1 and any(cause.nodes for cause in hazards.causes):
+        seeds = min(given.run_seeds, _SEARCH_SEEDS)
+        spares = best_spares(run, hazards, run_s=run_s, seeds=seeds, seed=given.run_seed)
+    return PlayedReport(
+        days=given.run_days,
+        seeds=given.run_seeds,
+        goodput=_quantiles(runs.goodput),
+        shares={name: runs.share(name) for name in CATEGORIES},
+        interruptions=_quantiles(_interruptions(runs)),
+        causes={name: float(count.mean()) for name, count in runs.struck.items()},
+        unequal_share=None if runs.worst is None else float(runs.worst.mean()),
+        tokens_per_day=None
+        if tokens is None
+        else _quantiles(tokens * runs.goodput * (DAY_S / step_s)),
+        energy_j=None if energy is None else _quantiles(energy),
+        usd=None if price is None else 24 * given.run_days * price * _paid(given, devices, hazards),
+        best_interval_s=_best_interval(run, step_s),
+        best_spare_nodes=None if spares is None else spares[0],
+        best_spare_goodput=None if spares is None else spares[1],
+    )
+
+
+def _paid(given: GoodputOptions, devices: int, hazards: Hazards) -> float:
+    """Return the devices that are paid: spares too."""
+    return devices * (1 + (given.spare_nodes or 0) / hazards.nodes)
+
+
+def _best_interval(run: LongRun, step_s: float) -> float:
+    best_s = best_interval_s(failure_interval_s=run.failure_interval_s, save_s=run.save_s)
+    return step_s if best_s == inf else max(step_s, best_s, run.behind_s)
+
+
+def _interruptions(runs: PlayedRuns) -> Floats:
+    return sum(runs.struck.values(), start=0.0 * runs.goodput)
+
+
+def _quantiles(values: Floats) -> Quantiles:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+    return Quantiles(p5=float(low), p50=float(middle), p95=float(high), mean=float(values.mean()))
+
+
+def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
+    """Return what a step hands to the next one: outputs written over arguments, each once."""
+    program = prediction.graph.program
+    arguments = {alias.argument for alias in program.aliases}
+    whole = program.whole.inputs
+    if not arguments:
+        raise ConfigError(
+            "the step hands nothing to the next one that a checkpoint would hold",
+            location=program.source,
+            hint="donate what it updates: jax.jit(step, donate_argnums=0)",
+        )
+    if len(whole) > max(arguments):
+        return sum(size_bytes(whole[argument]) for argument in arguments)
+    assumed.append("every device's part is in the checkpoint, copies of it too")
+    return prediction.memory.alias_bytes * prediction.devices
+
+
+def _interval_s(
+    step_s: float,
+    given: GoodputOptions,
+    failure_interval_s: float,
+    save_s: float,
+    behind_s: float,
+) -> float:
+    chosen = given.checkpoint_interval
+    if chosen is None:
+        best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)
+        return step_s if best_s == inf else max(step_s, best_s, behind_s)
+    if chosen < behind_s:
+        raise ConfigError(
+            f"{option('checkpoint_interval')} of {format_time(chosen)} is shorter than it takes to "
+            f"write a checkpoint, {format_time(behind_s)}",
+            hint=f"give that or more, or a higher {option('checkpoint_bandwidth')}",
+        )
+    if chosen < step_s:
+        raise ConfigError(
+            f"{option('checkpoint_interval')} of {format_time(chosen)} is shorter than a step",
+            hint=f"give {format_time(step_s)} or more",
+        )
+    return chosen
+
+
+def _days(given: GoodputOptions, tokens_per_day: float | None) -> float | None:
+    refuse_unused(given, {TOKENS: tokens_per_day is None})
+    if given.train_tokens is None or tokens_per_day is None:
+        return None
+    return given.train_tokens / tokens_per_day

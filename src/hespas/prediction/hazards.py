@@ -1,0 +1,248 @@
+"""What interrupts a long run: causes with their rates, unequal nodes, infant mortality, retries.
+
+A file (YAML or JSON) or a preset's name describes them; `Hazards` has them for a number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil, inf
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.figures import Count, CountOrZero, NotNegative, Positive, Text
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+from hespas.hardware.presets import PRESETS_DIRECTORY
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+_PRESETS = PRESETS_DIRECTORY / "hazards"
+
+Share = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class Per(Enum):
+    """What a cause strikes: its rate is that of one of them."""
+
+    DEVICE = "device"
+    NODE = "node"
+    GROUP = "group"
+    RUN = "run"
+
+
+class CauseEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cause: ``interval_h`` between its events of one of what it strikes, or ``events`` counted.
+
+    ``nodes`` are away for a repair after an event, and are the size of a group. Devices wait for
+    ``detection_s`` until the failure is noticed; a silent one is found by the next validation,
+    every ``validation_h`` of training, which takes ``validation_s``. A planned stop saves first.
+    """
+
+    name: Text
+    interval_h: Positive | None = None
+    events: NotNegative | None = None
+    per: Per = Per.DEVICE
+    nodes: CountOrZero | None = None
+    detection_s: NotNegative = 0.0
+    restart_s: NotNegative | None = None
+    validation_h: Positive | None = None
+    validation_s: NotNegative = 0.0
+    planned: bool = False
+
+
+class Observed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where and for how long the ``events`` of causes were counted."""
+
+    devices: Count
+    days: Positive
+
+
+class Unequal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A share of the nodes that causes a larger share of all failures of nodes."""
+
+    nodes: Share
+    failures: Share
+
+
+class Infant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Failures are ``factor`` times as frequent at first, which fades with the time ``days``."""
+
+    factor: Annotated[float, Meta(ge=1)]
+    days: Positive
+
+
+class Retries(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A restart succeeds with the probability ``success``; one that does not takes so long."""
+
+    success: Annotated[float, Meta(gt=0, le=1)]
+    interval_s: Positive
+
+
+class HazardsFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of hazards; ``source`` is what its figures were read from."""
+
+    source: Text
+    causes: Annotated[list[CauseEntry], Meta(min_length=1)]
+    node_devices: Count | None = None
+    observed: Observed | None = None
+    unequal: Unequal | None = None
+    infant: Infant | None = None
+    retries: Retries | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A cause on a whole run: ``interval_s`` is the mean time between its events.
+
+    ``nodes`` are away afterwards; ``restart_s`` None is the run's own.
+    """
+
+    name: str
+    interval_s: float
+    nodes: int = 1
+    detection_s: float = 0.0
+    restart_s: float | None = None
+    validation_every_s: float | None = None
+    validation_s: float = 0.0
+    planned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hazards:
+    """All that interrupts a run on ``nodes`` nodes; see `HazardsFile`."""
+
+    causes: Sequence[Cause]
+    nodes: int
+    unequal: Unequal | None = None
+    infant: Infant | None = None
+    retries: Retries | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """The mean time between interruptions of any cause, without infant mortality."""
+        rate = sum(1.0 / cause.interval_s for cause in self.causes)
+        return 1.0 / rate if rate else inf
+
+
+def hazard_names() -> tuple[str, ...]:
+    """Return the names of the presets.
+
+    >>> hazard_names()
+    ('H100_Llama3', 'RSC1_A100')
+    """
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
+
+
+def read_hazards(name: str | Path) -> HazardsFile:
+    """Return the hazards of a preset or a file; `ConfigError` for what is neither.
+
+    >>> len(read_hazards("H100_Llama3").causes)
+    19
+    """
+    path = Path(name)
+    if str(name) in hazard_names():
+        path = _PRESETS / f"{name}.json"
+    elif not path.suffix and not path.exists():
+        raise ConfigError(
+            f"{option('hazards')} is {str(name)!r}, which is no preset and no file",
+            hint=suggestion(str(name), hazard_names()),
+        )
+    location = str(name)
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    file = decode(data, HazardsFile, location=location)
+    for index, cause in enumerate(file.causes):
+        _check(cause, file, f"{location}: $.causes[{index}]")
+    unequal = file.unequal
+    if unequal is not None and unequal.failures < unequal.nodes:
+        raise ConfigError(
+            f"$.unequal: {unequal.nodes:g} of the nodes cause {unequal.failures:g} of the failures",
+            location=location,
+            hint="give the nodes that fail more than the others",
+        )
+    return file
+
+
+def _check(cause: CauseEntry, file: HazardsFile, location: str) -> None:
+    problem = hint = ""
+    if (cause.interval_h is None) == (cause.events is None):
+        problem, hint = "a rate is missing or given twice", "give one of interval_h and events"
+    elif cause.events is not None and file.observed is None:
+        problem, hint = "events have no time", "add observed: {devices: 16384, days: 54}"
+    elif cause.events is not None and cause.per not in {Per.DEVICE, Per.RUN}:
+        problem, hint = f"events are counted per {cause.per.value}", "give interval_h"
+    elif cause.per is Per.GROUP and not cause.nodes:
+        problem, hint = "a group has no size", "add nodes: 32"
+    elif cause.validation_s and cause.validation_h is None:
+        problem, hint = "validation_s has no effect without validation_h", "add validation_h: 24"
+    elif cause.planned and (cause.detection_s or cause.validation_h is not None):
+        problem, hint = "a planned stop needs no detection", "drop detection_s and validation_h"
+    if problem:
+        raise ConfigError(f"cause {cause.name!r}: {problem}", location=location, hint=hint)
+
+
+def hazards_of(file: HazardsFile, *, devices: int, node_devices: int | None) -> Hazards:
+    """Return the hazards of a run on so many devices.
+
+    ``node_devices`` are those of a node where the file does not say it; `ConfigError` where neither
+    does.
+
+    >>> run = hazards_of(read_hazards("H100_Llama3"), devices=16_384, node_devices=None)
+    >>> round(run.interval_s / 3600, 2), run.nodes
+    (2.78, 2048)
+    """
+    size = file.node_devices or node_devices
+    if size is None:
+        raise ConfigError(
+            "how many devices a node has is not known",
+            location=file.source,
+            hint="add node_devices: 8",
+        )
+    nodes = ceil(devices / size)
+    return Hazards(
+        causes=tuple(
+            _cause(entry, file.observed, devices=devices, nodes=nodes)
+            for entry in file.causes
+            if entry.events != 0
+        ),
+        nodes=nodes,
+        unequal=file.unequal,
+        infant=file.infant,
+        retries=file.retries,
+    )
+
+
+def _cause(entry: CauseEntry, observed: Observed | None, *, devices: int, nodes: int) -> Cause:
+    away = entry.nodes if entry.nodes is not None else int(entry.per is not Per.RUN)
+    match entry.per:
+        case Per.DEVICE:
+            struck = devices
+        case Per.NODE:
+            struck = nodes
+        case Per.GROUP:
+            struck = ceil(nodes / max(1, away))
+        case Per.RUN:
+            struck = 1
+    if entry.interval_h is not None:
+        interval_s = entry.interval_h * HOUR_S
+    elif observed is None or not entry.events:
+        raise AssertionError("read_hazards checks it")
+    else:
+        counted = observed.devices if entry.per is Per.DEVICE else 1
+        interval_s = counted * observed.days * DAY_S / entry.events
+    every_h = entry.validation_h
+    return Cause(
+        name=entry.name,
+        interval_s=interval_s / struck,
+        nodes=min(away, nodes),
+        detection_s=entry.detection_s,
+        restart_s=entry.restart_s,
+        validation_every_s=None if every_h is None else every_h * HOUR_S,
+        validation_s=entry.validation_s,
+        planned=entry.planned,
+    )

@@ -1,0 +1,329 @@
+"""A long run played through for many seeds: what its time goes to, failure by failure.
+
+All seeds are played at once, event by event: a superposition of Poisson processes gives the next
+candidate, which is an interruption unless a thinning draw drops it (infant mortality that faded, a
+node that is in repair). Causes strike only while the run runs, restarts included. What a run has
+trained counts once a checkpoint of it can be loaded, so that progress is never taken back, but for
+silent corruption. Every event of every seed takes the same draws whatever the spares, intervals and
+times are: two plans are compared under the same failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hespas.prediction.goodput import LongRun
+from hespas.prediction.hazards import Cause, Hazards
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats: TypeAlias = NDArray[np.floating[Any]]
+    Flags: TypeAlias = NDArray[np.bool_]
+
+CATEGORIES = ("productive", "saving", "lost", "starting", "loading", "waiting")
+_BATCH_CELLS = 4_000_000
+"""Cells of the largest array of a batch of seeds: nodes that differ, or nodes in repair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRuns:
+    """What became of each seed: seconds by category, and how often each cause struck.
+
+    ``worst`` is the share of nodes' failures by the unequal nodes, None where all are equal.
+    """
+
+    run_s: float
+    seconds: Mapping[str, Floats]
+    struck: Mapping[str, Floats]
+    worst: Floats | None
+
+    @property
+    def goodput(self) -> Floats:
+        """The share of the time that is progress, of each seed."""
+        return self.seconds["productive"] / self.run_s
+
+    def share(self, category: str) -> float:
+        """Return the mean share of a category."""
+        return float(self.seconds[category].mean()) / self.run_s
+
+
+def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int) -> PlayedRuns:
+    """Play a run of ``run_s`` seconds for so many seeds; the first of them is ``seed``.
+
+    ``failure_interval_s`` of the run has no effect: the hazards say what fails.
+    """
+    import numpy as np  # noqa: PLC0415 - few predictions play runs
+
+    run = replace(run, save_s=run.save_s + _validation_s(run, hazards.causes))
+    wide = max(1, _lemons(hazards), (run.spares or 0) + _most_nodes(hazards.causes))
+    size = max(1, min(seeds, _BATCH_CELLS // wide))
+    batches = [
+        _Batch(
+            run=run,
+            hazards=hazards,
+            run_s=run_s,
+            random=np.random.default_rng((seed, first)),
+            seeds=min(size, seeds - first),
+        )
+        for first in range(0, seeds, size)
+    ]
+    for batch in batches:
+        batch.play()
+
+    def joined(arrays: Sequence[Floats]) -> Floats:
+        return np.concatenate(arrays)
+
+    worst = [batch.worst() for batch in batches]
+    return PlayedRuns(
+        run_s=run_s,
+        seconds={name: joined([batch.seconds[name] for batch in batches]) for name in CATEGORIES},
+        struck={
+            cause.name: joined([batch.struck[number] for batch in batches])
+            for number, cause in enumerate(hazards.causes)
+        },
+        worst=None if hazards.unequal is None else joined(worst),
+    )
+
+
+def best_spares(
+    run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int
+) -> tuple[int, float]:
+    """Return the spares with which a node, spares included, trains most, and the goodput then."""
+    known: dict[int, float] = {}
+
+    def goodput(spares: int) -> float:
+        if spares not in known:
+            plan = replace(run, spares=spares)
+            one = played(plan, hazards, run_s=run_s, seeds=seeds, seed=seed)
+            known[spares] = one.share("productive")
+        return known[spares]
+
+    def worth(spares: int) -> float:
+        return goodput(spares) * hazards.nodes / (hazards.nodes + spares)
+
+    low, high = 0, 1
+    while high < hazards.nodes and worth(high) > worth(high // 2):
+        low, high = high // 2, 2 * high
+    while high - low > 2:
+        third = (high - low) // 3
+        if worth(low + third) < worth(high - third):
+            low += third
+        else:
+            high -= third
+    best = max(range(low, high + 1), key=worth)
+    return best, goodput(best)
+
+
+def _validation_s(run: LongRun, causes: Sequence[Cause]) -> float:
+    """Return what validations take for each interval of training."""
+    if run.interval_s == inf:
+        return 0.0
+    return sum(
+        cause.validation_s * run.interval_s / cause.validation_every_s
+        for cause in causes
+        if cause.validation_every_s is not None
+    )
+
+
+def _most_nodes(causes: Sequence[Cause]) -> int:
+    return max((cause.nodes for cause in causes), default=0)
+
+
+def _lemons(hazards: Hazards) -> int:
+    unequal = hazards.unequal
+    return 0 if unequal is None else max(1, round(unequal.nodes * hazards.nodes))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """Seeds that are played at once; arrays have an entry, or a row, for each.
+
+    ``ran_s`` is how long each has run, ``since_s`` since its last restart began, of which starting
+    and loading take ``start_s`` and ``load_s``.
+    """
+
+    run: LongRun
+    hazards: Hazards
+    run_s: float
+    random: np.random.Generator
+    seeds: int
+    seconds: dict[str, Floats] = field(default_factory=dict[str, Any])
+    struck: Floats = field(init=False)
+    now_s: Floats = field(init=False)
+    ran_s: Floats = field(init=False)
+    since_s: Floats = field(init=False)
+    start_s: Floats = field(init=False)
+    load_s: Floats = field(init=False)
+    repaired_s: Floats = field(init=False)
+    lemon_back_s: Floats = field(init=False)
+    lemon_failures: Floats = field(init=False)
+    node_failures: Floats = field(init=False)
+
+    def play(self) -> None:
+        """Play all seeds to the end of the run."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        seeds, causes = self.seeds, self.hazards.causes
+        for name in CATEGORIES:
+            self.seconds[name] = np.zeros(seeds)
+        for name in ("now_s", "ran_s", "since_s", "start_s", "load_s"):
+            setattr(self, name, np.zeros(seeds))
+        self.lemon_failures, self.node_failures = np.zeros(seeds), np.zeros(seeds)
+        self.struck = np.zeros((len(causes), seeds))
+        spares = 0 if self.run.spares is None else self.run.spares
+        self.repaired_s = np.zeros((seeds, spares + max(1, _most_nodes(causes))))
+        self.lemon_back_s = np.zeros((seeds, _lemons(self.hazards)))
+        rates = np.array([1.0 / cause.interval_s for cause in causes])
+        infant = self.hazards.infant
+        factor = 1.0 if infant is None else infant.factor
+        peak = float(rates.sum()) * factor
+        share = np.cumsum(rates) / rates.sum() if peak else rates
+        goes_on = np.ones(seeds, dtype=bool)
+        while goes_on.any():
+            draws = self.random.random((8, seeds))
+            left_s = self.run_s - self.now_s
+            gap_s = -np.log1p(-draws[0]) / peak if peak else np.full(seeds, inf)
+            ends = gap_s >= left_s
+            passed_s = np.where(goes_on, np.minimum(gap_s, left_s), 0.0)
+            self.now_s += passed_s
+            self.ran_s += passed_s
+            self.since_s += passed_s
+            self._settle(goes_on & ends, planned=np.zeros(seeds, dtype=bool))
+            goes_on &= ~ends
+            if not peak:
+                continue
+            place = np.count_nonzero(np.less_equal.outer(share, draws[1]), axis=0)
+            chosen = np.minimum(place, len(causes) - 1)
+            hits = goes_on & (draws[2] * factor < self._ageing())
+            hits &= self._is_there(chosen, hits, draws)
+            self._interrupt(chosen, hits, draws)
+            goes_on &= self.now_s < self.run_s
+
+    def worst(self) -> Floats:
+        """Return the share of nodes' failures by unequal nodes."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        return self.lemon_failures / np.maximum(1.0, self.node_failures)
+
+    def _ageing(self) -> Floats:
+        """Return how many times as often as later everything fails."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        infant = self.hazards.infant
+        if infant is None:
+            return np.ones(self.seeds)
+        return 1.0 + (infant.factor - 1.0) * np.exp(-self.ran_s / (infant.days * 86400.0))
+
+    def _is_there(self, chosen: NDArray[np.intp], hits: Flags, draws: Floats) -> Flags:
+        """Return which failures are of a node at work, noting when unequal ones come back.
+
+        While an unequal node is in repair an average one stands in, which fails less often.
+        """
+        import numpy as np  # noqa: PLC0415 - as above
+
+        unequal = self.hazards.unequal
+        one_node = np.array([cause.nodes == 1 for cause in self.hazards.causes])[chosen]
+        if unequal is None:
+            return np.ones(self.seeds, dtype=bool)
+        rows = np.arange(self.seeds)
+        columns = (draws[4] * self.lemon_back_s.shape[1]).astype(int)
+        is_lemon = one_node & (draws[3] < unequal.failures)
+        is_away = self.lemon_back_s[rows, columns] > self.now_s
+        there = ~is_lemon | ~is_away | (draws[5] < unequal.nodes / unequal.failures)
+        fails = hits & is_lemon & ~is_away
+        repair_s = self._repair_s(draws)
+        self.lemon_back_s[rows[fails], columns[fails]] = (self.now_s + repair_s)[fails]
+        self.lemon_failures += fails
+        self.node_failures += hits & one_node & there
+        return there
+
+    def _repair_s(self, draws: Floats) -> Floats:
+        import numpy as np  # noqa: PLC0415 - as above
+
+        return -np.log1p(-draws[6]) * self.run.repair_s
+
+    def _interrupt(self, chosen: NDArray[np.intp], hits: Flags, draws: Floats) -> None:
+        """Interrupt seeds, and let them wait until they restart."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        causes, run = self.hazards.causes, self.run
+
+        def of_cause(values: Sequence[float]) -> Floats:
+            return np.array(values, dtype=float)[chosen]
+
+        planned = np.array([cause.planned for cause in causes])[chosen]
+        np.add.at(self.struck, (chosen[hits], np.flatnonzero(hits)), 1.0)
+        self._settle(hits, planned=planned)
+        self._spend("saving", np.where(planned, run.save_s + run.behind_s, 0.0), hits)
+        unnoticed_s = of_cause([cause.validation_every_s or 0.0 for cause in causes])
+        self._spend("lost", unnoticed_s * draws[7], hits)
+        self._spend("starting", of_cause([cause.detection_s for cause in causes]), hits)
+        retries = self.hazards.retries
+        if retries is not None and retries.success < 1.0:
+            failed = self.random.geometric(retries.success, self.seeds) - 1
+            self._spend("starting", failed * retries.interval_s, hits)
+        self._wait_for_spares(of_cause([cause.nodes for cause in causes]), hits, draws)
+        start_s = of_cause(
+            [run.start_s if cause.restart_s is None else cause.restart_s for cause in causes]
+        )
+        self.since_s[hits] = 0.0
+        self.start_s[hits] = start_s[hits]
+        self.load_s[hits] = run.load_s
+
+    def _wait_for_spares(self, nodes: Floats, hits: Flags, draws: Floats) -> None:
+        """Send nodes to repair, and wait until as many are back as spares do not stand in for."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        if self.run.spares is None:
+            return
+        rows = np.flatnonzero(hits & (nodes > 0))
+        if not len(rows):
+            return
+        back_s = self.now_s + self._repair_s(draws)
+        away = self.repaired_s[rows]
+        if away.shape[1] > 1:
+            away.sort(axis=1)
+        is_struck = np.less.outer(-nodes[rows], -np.array(range(away.shape[1]), dtype=float))
+        away = np.where(is_struck, np.expand_dims(back_s[rows], 1), away)
+        self.repaired_s[rows] = away
+        needed = away.shape[1] - self.run.spares
+        until_s = away.min(axis=1) if needed == 1 else np.partition(away, needed - 1)[:, needed - 1]
+        wait_s = np.zeros(self.seeds)
+        wait_s[rows] = np.maximum(0.0, until_s - self.now_s[rows])
+        self._spend("waiting", wait_s, hits)
+
+    def _settle(self, seeds: Flags, *, planned: Flags) -> None:
+        """Add up what the time since the last restart went to; a planned stop keeps all of it."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        run, since_s = self.run, self.since_s
+        starting_s = np.minimum(since_s, self.start_s)
+        loading_s = np.minimum(since_s - starting_s, self.load_s)
+        worked_s = since_s - starting_s - loading_s
+        cycle_s = run.interval_s + run.save_s
+        saved = np.floor(np.maximum(0.0, worked_s - run.behind_s) / cycle_s)
+        saving_s = saved * run.save_s
+        kept_s = saved * run.interval_s
+        rest_s = worked_s - saved * cycle_s
+        kept_s = np.where(planned, kept_s + rest_s, kept_s)
+        for name, amount_s in (
+            ("starting", starting_s),
+            ("loading", loading_s),
+            ("productive", kept_s),
+            ("saving", saving_s),
+            ("lost", np.where(planned, 0.0, rest_s)),
+        ):
+            self.seconds[name] += np.where(seeds, amount_s, 0.0)
+
+    def _spend(self, category: str, time_s: Floats, seeds: Flags) -> None:
+        """Let time pass in which nothing runs, to the end of the run at most."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        passed_s = np.where(seeds, np.minimum(time_s, self.run_s - self.now_s), 0.0)
+        self.now_s += passed_s
+        self.seconds[category] += passed_s
