@@ -216,11 +216,11 @@ declare = _declaring(Option)
 @cache
 def options_in(section: type) -> tuple[Option, ...]:
     """Return the options of a dataclass and of the dataclasses nested in it, in order."""
-    return tuple(_options_by_field(section).values())
+    return tuple(options_by_field(section).values())
 
 
 @cache
-def _options_by_field(section: type) -> Mapping[str, Option]:
+def options_by_field(section: type) -> Mapping[str, Option]:
     """Return the options of a dataclass and of those nested in it, by the names of their fields."""
     types, own = _types_of(section), _own_options(section)
     options: dict[str, Option] = {}
@@ -228,7 +228,7 @@ def _options_by_field(section: type) -> Mapping[str, Option]:
         if field.name in own:
             options[field.name] = own[field.name]
         elif is_dataclass(types[field.name]):
-            options |= _options_by_field(cast("type", types[field.name]))
+            options |= options_by_field(cast("type", types[field.name]))
     return options
 
 
@@ -359,7 +359,7 @@ def overridden(values: _T, overrides: Mapping[str, object]) -> _T:
     Painting(layers=3)
     """
     given = {name: value for name, value in overrides.items() if value is not None}
-    known = _options_by_field(type(values))
+    known = options_by_field(type(values))
     for name in given:
         if name not in known:
             raise ConfigError(f"there is no option {name}", hint=suggestion(name, list(known)))

@@ -350,6 +350,13 @@ class Worker:
                 raise self._died(process)
             return self._parsed(answer)
 
+    def interrupt(self) -> None:
+        """End the process while another thread asks it; that question raises `ToolError`."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """End the process, if it runs."""
         with self._lock:

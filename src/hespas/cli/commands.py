@@ -30,6 +30,9 @@ _COMMANDS = {
         "kernels": "Show which kernels take longest, and why.",
         "schema": "Print the JSON Schema of what run answers.",
     },
+    "By mouse": {
+        "app": "Ask questions on a local page, and see answers as knobs move.",
+    },
     "Serve": {
         "serve": "Predict latencies and throughput of a model under load.",
     },

@@ -22,15 +22,10 @@ from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.cli.help import Commands
 from hespas.cli.progress import is_terminal, time_text
-from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.errors import ConfigError, option
-from hespas.models.catalogue import find_model
-from hespas.models.model import Model
-from hespas.models.part import PIPE
 from hespas.report.serving import serving_search_text
 from hespas.serve.options import ServeOptions
 from hespas.serve.search import search_serving
-from hespas.sources.source import platform_of
 from hespas.study.executor import ExecutorOptions
 from hespas.study.goal import figure_text
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
@@ -48,13 +43,9 @@ from hespas.study.rows import (
     write_table,
 )
 from hespas.study.run import Studied, row_named, studied, study_in, table_of
-from hespas.study.space import system_named
+from hespas.study.search import search_study
 from hespas.study.store import is_running, reading
 from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
-
-_MICRO_BATCHES = (1, 2, 4)
-_ON_REQUEST = frozenset({"context", "sequence"})
-"""Axes that are for long sequences, and are searched where they are named."""
 
 
 def _keys() -> dict[str, Option]:
@@ -138,62 +129,9 @@ def study_from(model: str, given: Mapping[str, Any]) -> Study:
     return study_of({**_given(model, given), "budget": {"compile": 10**6}})
 
 
-def _axes(model: Model) -> tuple[list[str], list[str]]:
-    """Return the axes of a model's mesh that are searched, and those that are on request."""
-    settings = model.settings
-    divided = getattr(settings, "axes", {}).values()
-    axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
-    searched = [axis for axis in axes if axis not in _ON_REQUEST]
-    others = [axis for axis in axes if axis in _ON_REQUEST]
-    return searched, [*others, PIPE] if model.can_be_cut else others
-
-
-def _title(searched: Sequence[str], others: Sequence[str]) -> str:
-    """Return what a search says of itself.
-
-    >>> _title(["data", "tp"], ["pipe"])
-    'Meshes of data, tp; not searched: pipe (--mesh data=auto,tp=auto,pipe=auto)'
-    """
-    title = f"Meshes of {', '.join(searched)}"
-    if not others:
-        return title
-    every = ",".join(f"{axis}={AUTO}" for axis in (*searched, *others))
-    return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
-
-
 def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
-    """Return the study that finds the best mesh of a model, of its usual axes unless one is given.
-
-    Its title says which axes those are, and which others `--mesh` could name. On GPUs the memory
-    limit of XLA's scheduler is raised where a candidate needs that and fits.
-    """
-    found = _given(model, given)
-    named = find_model(model)
-    if named is None:
-        raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
-    title = ""
-    if MESH not in found:
-        searched, others = _axes(named)
-        found[MESH] = dict.fromkeys(searched, AUTO)
-        title = _title(searched, others)
-    has = named.options()
-    if "remat" in has:
-        found.setdefault("remat", ["minimal_with_context", "full"])
-    if "accumulation" in has:
-        found.setdefault("micro_batch", list(_MICRO_BATCHES))
-    clusters = str(given[CLUSTER]).split(",")
-    if all(platform_of(system_named(each.strip()).part) == "cuda" for each in clusters):
-        found[SLOP_OPTION] = FULL
-    goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
-    return study_of(
-        {
-            **found,
-            "title": title,
-            "where": "memory.fits",
-            "goal": {"maximise": goal},
-            "budget": {} if compiled is None else {"compile": compiled},
-        }
-    )
+    """Return the study that finds the best mesh of a model, from flags."""
+    return search_study(_given(model, given), compiled=compiled)
 
 
 _DRAW_EVERY_S = 0.3

@@ -257,7 +257,7 @@ def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) ->
 
 def pinned_text(rows: Sequence[Row]) -> str:
     """Return what all candidates have in common."""
-    keys = [key for key in _keys(rows) if key not in _varying(rows)]
+    keys = [key for key in _keys(rows) if key not in varying_keys(rows)]
     return candidate_text(rows[0].candidate, keys) if rows and keys else ""
 
 
@@ -265,7 +265,8 @@ def _keys(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row.candidate))
 
 
-def _varying(rows: Sequence[Row]) -> list[str]:
+def varying_keys(rows: Sequence[Row]) -> list[str]:
+    """Return the keys in which candidates differ."""
     found: list[str] = []
     for key in _keys(rows):
         values = [row.candidate.get(key) for row in rows]
@@ -276,7 +277,7 @@ def _varying(rows: Sequence[Row]) -> list[str]:
 
 def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> str:
     """Return the table in lines, best first; rows beyond ``most`` are counted."""
-    varying = _varying(rows) or _keys(rows)
+    varying = varying_keys(rows) or _keys(rows)
     names = dict.fromkeys((*_SHOWN, *(name for name, _ in goal.metrics)))
     known = [each for each in names if any(row.figures.get(each) is not None for row in rows)]
     head = ["", *varying, "status", *(FIGURES[name].title for name in known), ""]

@@ -1,0 +1,7 @@
+"""The local page of ``hespas app``: questions by mouse, and answers as they come.
+
+In go requests of a browser on this machine, out come JSON and the files of the page. `server`
+answers them, `guard` refuses those of others, `pool` hands questions to warm processes (`worker`),
+`state` turns what the page holds into options and commands, `view` figures into what is drawn,
+`network` systems into pictures, and `searches` runs studies.
+"""

@@ -1,0 +1,118 @@
+"""What the page's knobs can be set to: names of models and parts, legal meshes, settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hespas.app.state import State, options_of
+from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.presets import device_names
+from hespas.hardware.sized import find_system
+from hespas.models.catalogue import names
+from hespas.models.model import CHOICES, MeshAxes, Model
+from hespas.models.part import PIPE
+from hespas.models.placement import ORDER
+from hespas.prediction.machines import system_of
+from hespas.prediction.workload import source_of
+from hespas.sources.source import ModelSource
+from hespas.study.space import meshes_of
+from hespas.study.study import Axis
+from hespas.tasks.pipelining.schedule import NAMES
+
+_MOST_MESHES = 10_000
+_STEPS = ("-prefill", "-decode", "-inference")
+_AXIS_HELP = {
+    "data": "copies of the model, each with a part of the batch",
+    "fsdp": "parts of the batch; weights and states are divided too",
+    "tp": "parts of each product (tensor parallelism)",
+    "context": "parts of the sequence, keys and values gathered",
+    "sequence": "parts of the sequence outside of attention",
+    "expert": "parts of the experts",
+    PIPE: "stages of layers (a pipeline)",
+}
+
+
+def model_names() -> list[str]:
+    """Return the names of all models; steps of inference are a knob of their own."""
+    return [name for name in names() if not name.endswith(_STEPS)]
+
+
+def hardware_names() -> list[str]:
+    """Return the parts that a cluster of several can be made of."""
+    found: list[str] = []
+    for name in device_names():
+        try:
+            find_system(f"2x{name}")
+        except HardwareError:
+            # Nothing says how several of it are linked.
+            continue
+        found.append(name)
+    return found
+
+
+def described_model(state: State) -> dict[str, Any]:
+    """Return the axes of a model's mesh on a cluster, its legal meshes, and its settings."""
+    options = options_of({key: value for key, value in state.items() if key != "mesh"})
+    system = system_of(options.network)
+    devices = system.device_count if system is not None else options.program.devices or 1
+    source = source_of(options, system)
+    if not isinstance(source, ModelSource):
+        return {"devices": devices, "axes": [], "meshes": [], "mesh": {}, "settings": {}}
+    axes = _axes(source.model)
+    meshes = _legal_meshes(source, axes, devices)
+    return {
+        "devices": devices,
+        "axes": [{"name": axis, "help": _AXIS_HELP.get(axis, "")} for axis in axes],
+        "meshes": meshes,
+        "mesh": dict(source.mesh.axes),
+        "settings": _settings(source),
+        "choices": {name: list(values) for name, values in CHOICES.items()},
+        "schedules": list(NAMES),
+    }
+
+
+def _axes(model: Model) -> list[str]:
+    settings = model.settings
+    divided = getattr(settings, "axes", {}).values()
+    axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
+    every = [*axes, PIPE] if model.can_be_cut else list(axes)
+    # The order of studies: the last axis lies nearest.
+    return sorted(every, key=lambda axis: ORDER.index(axis) if axis in ORDER else len(ORDER))
+
+
+def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[list[int]]:
+    """Return the sizes of each mesh with as many devices that divides what it has to."""
+    layers = getattr(getattr(source.settings, "sizes_of_layers", None), "layers", None)
+    free = tuple(Axis(name=axis, sizes=None) for axis in axes)
+    found: list[list[int]] = []
+    known: dict[tuple[int, ...], bool] = {}
+    for mesh in meshes_of(free, devices):
+        sizes = dict(mesh)
+        stages = sizes.get(PIPE, 1)
+        if layers is not None and stages > layers:
+            continue
+        inner = tuple((name, size) for name, size in mesh if name != PIPE and size > 1)
+        key = tuple(sizes[axis] for axis in axes if axis != PIPE)
+        if key not in known:
+            known[key] = _is_legal(source, inner or (mesh[0],))
+        if known[key]:
+            found.append([sizes[axis] for axis in axes])
+        if len(found) >= _MOST_MESHES:
+            break
+    return found
+
+
+def _is_legal(source: ModelSource, mesh: tuple[tuple[str, int], ...]) -> bool:
+    try:
+        source.model.with_options({**source.texts, "mesh": str(MeshAxes(axes=mesh))}).check()
+    except ConfigError:
+        return False
+    return True
+
+
+def _settings(source: ModelSource) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in source.model.options().items()
+        if name != "mesh"
+    }

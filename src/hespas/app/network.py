@@ -1,0 +1,91 @@
+"""A system as a picture: its dimensions, nodes, and the links that can be marked as slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import yaml
+
+from hespas.app.state import State, options_of
+from hespas.base.units import format_quantity, format_time
+from hespas.errors import ConfigError
+from hespas.hardware.interconnect import Dimension, Dimensions, Shape
+from hespas.hardware.system import interconnect_of
+from hespas.prediction.machines import system_of
+
+_SHAPES = {
+    Shape.SWITCH: "switch",
+    Shape.FAT_TREE: "fat tree",
+    Shape.RING: "ring",
+    Shape.LINE: "line",
+    Shape.FULLY_CONNECTED: "all to all",
+}
+_PARTS = {
+    Shape.SWITCH: ("up", "down"),
+    Shape.FAT_TREE: ("up", "down"),
+    Shape.RING: ("next", "previous"),
+    Shape.LINE: ("next", "previous"),
+    Shape.FULLY_CONNECTED: (),
+}
+"""The links that a device has along a dimension, as files of imperfections name them."""
+
+
+def network_of(state: State) -> dict[str, Any]:
+    """Return the picture of a state's cluster; `ConfigError` where it has none."""
+    system = system_of(options_of({"model": "gemm", "cluster": state.get("cluster")}).network)
+    if system is None:
+        raise ConfigError("no cluster is given", hint="choose a part and a count")
+    fabric = interconnect_of(system).fabric
+    dimensions: Sequence[Dimension] = fabric.dimensions if isinstance(fabric, Dimensions) else ()
+    sizes = [each.size for each in dimensions]
+    return {
+        "name": system.name,
+        "devices": system.device_count,
+        "node": sizes[0] if sizes else system.device_count,
+        "nodes": prod(sizes[1:]),
+        "dimensions": [_row(number, each) for number, each in enumerate(dimensions)],
+        "assumptions": list(system.assumptions),
+    }
+
+
+def _row(number: int, dimension: Dimension) -> dict[str, Any]:
+    return {
+        "number": number,
+        "shape": _SHAPES[dimension.shape],
+        "size": dimension.size,
+        "bandwidth": format_quantity(dimension.bandwidth_bytes_per_s, "B/s"),
+        "latency": format_time(dimension.latency_s),
+        "links": [f"dim{number}.{part}." for part in _PARTS[dimension.shape]],
+    }
+
+
+def imperfections_text(marks: Mapping[str, Any]) -> str:
+    """Return marks of the page as the file of ``--imperfect``; empty without any.
+
+    ``devices`` are factors on computations by device, ``links`` factors on bandwidths by link.
+
+    >>> print(imperfections_text({"devices": {"3": 1.5}, "links": {"dim0.up.3": 0.5}}).rstrip())
+    devices:
+    - devices:
+      - 3
+      compute_scale: 1.5
+    links:
+    - link: dim0.up.3
+      bandwidth_scale: 0.5
+    """
+    content: dict[str, object] = {}
+    devices = [
+        {"devices": [int(device)], "compute_scale": float(scale)}
+        for device, scale in sorted(marks.get("devices", {}).items(), key=lambda pair: int(pair[0]))
+    ]
+    links = [
+        {"link": str(link), "bandwidth_scale": float(scale)}
+        for link, scale in sorted(marks.get("links", {}).items())
+    ]
+    if devices:
+        content["devices"] = devices
+    if links:
+        content["links"] = links
+    return yaml.safe_dump(content, sort_keys=False) if content else ""

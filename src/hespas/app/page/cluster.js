@@ -1,0 +1,84 @@
+// A cluster: its network drawn; devices and links can be marked as slow, and the step is shown then.
+import { SHARED, addressOf, ask, field, go, h, post, readAddress, select } from "/files/page.js";
+import { s } from "/files/draw.js";
+
+const MOST_NODES = 8, MOST_DEVICES = 8;
+const LINK = [1, 0.5, 0], DEVICE = [1, 1.2, 2];
+
+export function setUp(home) {
+  let state = { model: "llama3-8b", cluster: "16xH100_80GB" }, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0;
+  const form = h("form.panel.knobs", { "aria-label": "The cluster", onsubmit: (event) => event.preventDefault() });
+  const found = h("div.answer"), picture = h("div.box"), result = h("div.answer");
+  found.append(picture, result);
+  home.append(h("div.split", {}, form, found));
+  function drawForm() {
+    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster)?.slice(1) ?? ["16", state.cluster];
+    const many = h("input", { type: "number", min: 2, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
+    const model = h("input", { list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
+    const listed = [...Object.entries(marks.devices).map(([device, scale]) => `device ${device}: computes ${scale} times as long`), ...Object.entries(marks.links).map(([link, scale]) => (scale ? `${link}: ${scale} of its bandwidth` : `${link}: dead`))];
+    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select(SHARED.names.parts, part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Step of", model)),
+      h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : h("p.note", {}, "Click a device or a link of the picture: slow, slower or dead, and as it should be again. By keyboard: Tab to it, Enter."),
+        h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
+  }
+  const set = (more) => { state = { ...state, ...more }; marks = { devices: {}, links: {} }; base = null; history.replaceState(null, "", addressOf("cluster", state)); load(); };
+  const next = (values, now) => values[(values.indexOf(now) + 1) % values.length];
+  function turnLink(links) { const now = marks.links[links[0]] ?? 1, scale = next(LINK, now); for (const link of links) if (scale === 1) delete marks.links[link]; else marks.links[link] = scale; redraw(); }
+  function turnDevice(device) { const scale = next(DEVICE, marks.devices[device] ?? 1); if (scale === 1) delete marks.devices[device]; else marks.devices[device] = scale; redraw(); }
+  const kind = (scale) => (scale === undefined ? "" : scale === 0 ? ".dead" : ".slow");
+  const press = (label, action) => ({ tabindex: "0", role: "button", "aria-label": label, onclick: action, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); action(); } } });
+  function draw() {
+    const size = Math.min(network.node, MOST_DEVICES), nodes = Math.min(network.nodes, MOST_NODES), wide = Math.max(2, Math.min(nodes, 4));
+    const w = size * 30 + 24, gap = 24, tall = 190, rows = Math.ceil(nodes / wide), outer = network.dimensions[1], inner = network.dimensions[0];
+    const width = wide * (w + gap) + gap, height = rows * (tall + 20) + (nodes > 1 ? 60 : 0);
+    const chart = s("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
+    if (nodes > 1 && outer) chart.append(s("rect.switch", { x: gap, y: 14, width: width - 2 * gap, height: 34, rx: 6 }), s("text.strong", { x: width / 2, y: 36, "text-anchor": "middle" }, `${outer.shape} across nodes: ${outer.bandwidth} a device, ${outer.latency}`));
+    for (let node = 0; node < nodes; node++) {
+      const x0 = gap + (node % wide) * (w + gap), y0 = (nodes > 1 ? 80 : 20) + Math.floor(node / wide) * (tall + 20);
+      chart.append(s("rect.node", { x: x0, y: y0, width: w, height: tall - 20, rx: 8 }), s("text", { x: x0 + 8, y: y0 + 158 }, `node ${node}`));
+      chart.append(s("rect.switch", { x: x0 + 12, y: y0 + 112, width: w - 24, height: 26, rx: 5 }), s("text", { x: x0 + w / 2, y: y0 + 129, "text-anchor": "middle" }, `${inner.shape}, ${inner.bandwidth}`));
+      for (let place = 0; place < size; place++) {
+        const device = node * network.node + place, x = x0 + 27 + place * 30, y = y0 + 54;
+        const wire = (dimension, x1, y1, x2, y2) => {
+          if (!dimension?.links.length) return;
+          const links = dimension.links.map((name) => `${name}${device}`), text = `link of device ${device} in dimension ${dimension.number}`;
+          chart.append(s(`line.wire${kind(marks.links[links[0]])}`, { x1, y1, x2, y2 }), s("line.hit", { x1, y1, x2, y2, ...press(text, () => turnLink(links)) }, s("title", {}, `${text}: ${dimension.bandwidth}`)));
+        };
+        if (nodes > 1) wire(outer, x, y - 12, x, node < wide ? 48 : y0 - 8);
+        wire(inner, x, y + 12, x, y0 + 112);
+        const scale = marks.devices[device];
+        chart.append(s(`circle.device${scale ? ".slow" : ""}`, { cx: x, cy: y, r: 12, ...press(`device ${device}${scale ? `, computes ${scale} times as long` : ""}`, () => turnDevice(device)) }, s("title", {}, `device ${device}`)), s("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, String(device)));
+      }
+    }
+    const left = network.nodes > nodes || network.node > size ? h("p.note", {}, `Shown: ${nodes} of ${network.nodes} nodes, ${size} of ${network.node} devices of each.`) : null;
+    const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
+    picture.replaceChildren(...[h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}`)))].filter(Boolean));
+    if (held) [...picture.querySelectorAll("[role=button]")].find((element) => element.getAttribute("aria-label").split(",")[0] === held)?.focus();
+  }
+  async function redraw() {
+    draw(); drawForm();
+    const mine = ++turn;
+    const written = await post("/api/imperfect", marks);
+    if (mine !== turn) return;
+    const about = { model: state.model, cluster: state.cluster, ...(written.path ? { imperfect: written.path } : {}) };
+    result.classList.add("stale");
+    const answer = await ask("quick", about);
+    if (mine !== turn) return;
+    result.classList.remove("stale");
+    if (answer.error) return result.replaceChildren(h("div.error", { role: "alert" }, answer.error));
+    if (!written.path) base = answer.view;
+    const step = answer.view.cards[0], more = base ? answer.view.step_time_s / base.step_time_s - 1 : 0;
+    result.replaceChildren(...[h("dl.cards", {}, h("div", {}, h("dt", {}, `Step of ${state.model}`), h("dd", {}, h("strong", { id: "cluster-step" }, step.text), base && written.path ? h(more > 5e-5 ? "span.worse" : "span.note", { id: "cluster-change" }, more > 5e-5 ? `+${(100 * more).toFixed(1)} % to a perfect cluster` : "as on a perfect cluster") : h("span.note", {}, "on a perfect cluster")))),
+      written.path ? h("div.box", {}, h("h2", {}, "The file of these imperfections"), h("pre", { tabindex: "0" }, written.text), h("p", {}), h("button.main", { type: "button", onclick: () => go("predict", about) }, "Predict with them")) : null].filter(Boolean));
+  }
+  async function load() {
+    drawForm();
+    network = null; picture.replaceChildren(h("p.note", {}, "reading the system")); result.replaceChildren();
+    const mine = ++turn, answer = await ask("network", { cluster: state.cluster });
+    if (mine !== turn) return;
+    if (answer.error) return picture.replaceChildren(h("div.error", { role: "alert" }, answer.error));
+    network = answer;
+    if (!network.dimensions.length) return picture.replaceChildren(h("p", {}, "This network is no product of dimensions, and can't be drawn here."));
+    redraw();
+  }
+  return { show(given) { const shown = { ...state, ...given }; const isOther = JSON.stringify(shown) !== JSON.stringify(state); state = shown; history.replaceState(null, "", addressOf("cluster", state)); if (!network || isOther) load(); } };
+}

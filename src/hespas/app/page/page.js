@@ -1,0 +1,110 @@
+// The page's frame: asking the server, the state in the address, views and the theme.
+import { setUp as predict } from "/files/predict.js";
+import { setUp as search } from "/files/search.js";
+import { setUp as serve } from "/files/serve.js";
+import { setUp as cluster } from "/files/cluster.js";
+
+export const TAB = crypto.getRandomValues(new Uint32Array(2)).join("-");
+
+export async function post(path, body, raw) {
+  try {
+    const answer = await fetch(path, { method: "POST", headers: { "x-hespas": "1", "content-type": raw ? "application/octet-stream" : "application/json" }, body: raw || JSON.stringify(body) });
+    if (answer.headers.get("content-type")?.includes("json")) return await answer.json();
+    return { error: (await answer.text()).trim() };
+  } catch {
+    return { error: "the server does not answer: is hespas app still running?", lost: true };
+  }
+}
+export const ask = (kind, about, more = {}) => post("/api/ask", { ask: kind, about, tab: `${TAB}-${kind}`, ...more });
+
+// Elements: h("p.note", {title: ".."}, "text", child)
+export function h(name, attributes = {}, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const element = document.createElement(tag);
+  if (classes.length) element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "width%") element.style.width = `${value}%`;
+    else if (key === "left%") element.style.left = `${value}%`;
+    else if (key in element && typeof value !== "string") element[key] = value;
+    else element.setAttribute(key, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+let told;
+export function say(text) {
+  const toast = document.getElementById("toast");
+  toast.textContent = text; toast.classList.add("shown");
+  clearTimeout(told); told = setTimeout(() => toast.classList.remove("shown"), 2500);
+}
+export async function copy(text, what) {
+  try { await navigator.clipboard.writeText(text); say(`${what} copied`); } catch { say("the browser does not allow copying: mark the text and copy it"); }
+}
+// A field with its label: the label's text is what a screen reader says.
+let fields = 0;
+export function field(label, input, more = {}) {
+  input.id ||= `field-${++fields}`;
+  return h("div", more, h("label", { for: input.id }, label), input);
+}
+export function select(values, chosen, change) {
+  const element = h("select", { onchange: () => change(element.value) });
+  for (const value of values) {
+    const [key, text] = Array.isArray(value) ? value : [value, value];
+    element.append(h("option", { value: key, selected: key === String(chosen ?? "") }, text));
+  }
+  return element;
+}
+export const SHARED = { names: { models: [], parts: [] } };
+
+// The address holds the view and the state of it.
+export function readAddress() {
+  const [view, text] = location.hash.slice(1).split("?");
+  const state = {};
+  for (const [key, value] of new URLSearchParams(text || "")) {
+    const [outer, inner] = key.split(".");
+    if (inner) (state[outer] ||= {})[inner] = typed(value); else state[outer] = typed(value);
+  }
+  return { view: view || "predict", state };
+}
+const typed = (text) => (/^\d+$/.test(text) ? Number(text) : text === "true" ? true : text === "false" ? false : text);
+export function addressOf(view, state) {
+  const texts = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) {
+    if (value && typeof value === "object") for (const [inner, each] of Object.entries(value)) texts.set(`${key}.${inner}`, each);
+    else if (value !== "" && value !== null && value !== undefined) texts.set(key, value);
+  }
+  return `#${view}?${texts}`;
+}
+export const go = (view, state) => { location.hash = addressOf(view, state); };
+const VIEWS = { predict, search, serve, cluster };
+const ready = {};
+function route() {
+  const { view, state } = readAddress();
+  if (!VIEWS[view]) { if (location.hash !== "#main") location.hash = "#predict"; return; }
+  for (const name of Object.keys(VIEWS)) {
+    document.getElementById(name).hidden = name !== view;
+    const link = document.querySelector(`nav a[data-view=${name}]`);
+    if (name === view) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  document.title = `hespas: ${view}`;
+  ready[view] ||= VIEWS[view](document.getElementById(view));
+  for (const [name, one] of Object.entries(ready)) if (name !== view) one.leave?.();
+  ready[view].show(state);
+}
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  document.getElementById("theme").textContent = name === "dark" ? "Light" : "Dark";
+  localStorage.setItem("hespas-theme", name);
+}
+async function start() {
+  theme(localStorage.getItem("hespas-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  const names = await ask("names", {});
+  if (!names.error) SHARED.names = names; else say(names.error);
+  document.body.append(h("datalist", { id: "models" }, SHARED.names.models.map((name) => h("option", { value: name }))));
+  addEventListener("hashchange", route);
+  route();
+  document.documentElement.dataset.ready = "yes";
+}
+start();

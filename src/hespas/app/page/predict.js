@@ -1,0 +1,302 @@
+// One step: knobs on the left, the answer on the right, as the knobs move.
+import { SHARED, TAB, addressOf, ask, copy, field, go, h, post, readAddress, say, select } from "/files/page.js";
+import { bars, stack } from "/files/draw.js";
+
+const FIRST = { model: "llama3-8b", cluster: "8xH100_80GB" };
+const REST_MS = 350; // After a knob rests this long, the whole answer and what lies near are asked for.
+const MOST_TRIED = 8;
+const clone = (state) => JSON.parse(JSON.stringify(state));
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
+
+export function setUp(home) {
+  let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
+  let turn = 0, busy = false, again = false, rest = 0, tried = [], isRunning = false;
+  const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
+  const status = h("div.status", { "aria-live": "polite" });
+  const cards = h("dl.cards", { id: "cards" });
+  const problem = h("div"), body = h("div.answer"), copies = h("div.box");
+  home.append(h("div.split", {}, knobs, h("div.answer", {}, status, problem, cards, body, copies)));
+
+  // ---- the state: one place that changes it, remembers it, and writes the address
+  function change(next, { remember = true } = {}) {
+    const old = state;
+    for (const key of Object.keys(next)) if (next[key] === "" || next[key] === null || next[key] === undefined) delete next[key];
+    if (same(old, next)) return;
+    if (remember) undone.push(old);
+    state = next;
+    history.replaceState(null, "", addressOf("predict", state));
+    const isOther = old.model !== state.model || old.cluster !== state.cluster || old.prefill !== state.prefill || old.decode !== state.decode;
+    if (isOther) describe(); else { drawKnobs(); predict(); }
+  }
+  const set = (more) => change({ ...clone(state), ...more });
+  function undo() { if (undone.length) change(undone.pop(), { remember: false }); }
+  addEventListener("keydown", (event) => {
+    if (home.hidden || !(event.ctrlKey || event.metaKey) || event.key !== "z" || event.target.matches?.("input:not([type=range])")) return;
+    event.preventDefault(); undo();
+  });
+
+  // ---- meshes: only legal ones, the nearest to what is there when an axis moves
+  const sizesNow = () => known.axes.map((axis) => state.mesh?.[axis.name] ?? 1);
+  const meshOf = (sizes) => Object.fromEntries(known.axes.map((axis, number) => [axis.name, sizes[number]]).filter(([, size]) => size > 1));
+  const EASY = { fsdp: 1, data: 1.6 };
+  function moved(axis, size) {
+    const now = sizesNow();
+    let best = null, least = Infinity;
+    for (const mesh of known.meshes) {
+      if (mesh[axis] !== size) continue;
+      const cost = mesh.reduce((sum, each, number) => sum + (number === axis ? 0 : (EASY[known.axes[number].name] || 9) * Math.abs(Math.log2(each / now[number]))), 0);
+      if (cost < least) { least = cost; best = mesh; }
+    }
+    return best;
+  }
+  const stops = (axis) => [...new Set(known.meshes.map((mesh) => mesh[axis]))].sort((a, b) => a - b);
+
+  // ---- what the knobs can be set to
+  async function describe() {
+    const mine = ++turn;
+    status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "reading the model");
+    const about = clone(state); delete about.mesh;
+    const answer = await ask("describe", about);
+    if (mine !== turn) return;
+    if (answer.code) return consent(answer.code, describe);
+    if (answer.error) { known = null; drawKnobs(); return fail(answer.error); }
+    known = answer;
+    // A mesh of other axes or another count goes: the model's own, or the nearest legal one, stands.
+    if (known.axes.length) {
+      const isLegal = state.mesh && known.meshes.some((mesh) => same(mesh, sizesNow())) && Object.keys(state.mesh).every((name) => known.axes.some((axis) => axis.name === name));
+      if (!isLegal) {
+        const own = known.axes.map((axis) => known.mesh[axis.name] ?? 1);
+        const mesh = known.meshes.find((each) => same(each, own)) || known.meshes[0];
+        if (mesh) { state = { ...state, mesh: meshOf(mesh) }; history.replaceState(null, "", addressOf("predict", state)); }
+      }
+    }
+    drawKnobs(); predict();
+  }
+
+  function drawKnobs() {
+    const held = document.activeElement?.id;
+    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
+    const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
+    const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
+    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, mesh: "" }));
+    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, mesh: "" }) });
+    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, mesh: "" }); };
+    const rows = [
+      h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
+        h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
+          h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file)),
+      h("fieldset", {}, h("legend", {}, "Where"), h("div.row", {}, h("div.grow", {}, field("Part", parts)), h("div.grow", {}, field("How many", many)),
+        h("button.small", { type: "button", onclick: double(0.5), "aria-label": "half as many devices" }, "÷2"), h("button.small", { type: "button", onclick: double(2), "aria-label": "twice as many devices" }, "×2")),
+        state.imperfect ? h("p.note", {}, "with imperfections of the Cluster view ", h("button.small", { type: "button", onclick: () => set({ imperfect: "" }) }, "drop them")) : null),
+    ];
+    if (known?.axes.length) {
+      const now = sizesNow();
+      rows.push(h("fieldset", { id: "mesh" }, h("legend", {}, `Mesh of ${known.devices} devices`), known.axes.map((axis, number) => {
+        const values = stops(number), place = Math.max(0, values.indexOf(now[number]));
+        const text = h("output", {}, `${now[number]}`);
+        const slider = h("input", { type: "range", id: `axis-${axis.name}`, min: 0, max: Math.max(0, values.length - 1), step: 1, value: place, disabled: values.length < 2, title: axis.help, "aria-valuetext": `${axis.name} = ${now[number]}`,
+          oninput: () => { const mesh = moved(number, values[Number(slider.value)]); if (mesh) set({ mesh: meshOf(mesh) }); } });
+        return h("div.slider", {}, h("label", { for: slider.id, title: axis.help }, axis.name), slider, text);
+      })));
+    }
+    if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
+    rows.push(h("div.row", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
+    knobs.replaceChildren(...rows);
+    if (held) document.getElementById(held)?.focus({ preventScroll: true });
+  }
+
+  function modelKnobs() {
+    const has = known.settings, options = known.choices;
+    const number = (key, label) => { const input = h("input", { type: "number", min: 1, step: 1, value: String(state[key] ?? has[key] ?? ""), id: key, onchange: () => set({ [key]: Number(input.value) || "" }) }); return field(label, input); };
+    const isStaged = (state.mesh?.pipe ?? 1) > 1;
+    const choose = (key, label, values) => (key in has ? field(label, select(values, state[key] ?? has[key], (value) => set({ [key]: value === String(has[key]) ? "" : value }))) : null);
+    const setting = (key, label, values) => (key in has ? field(label, select(values, state.set?.[key] ?? has[key], (value) => { const next = { ...(state.set || {}) }; if (value === String(has[key])) delete next[key]; else next[key] = value; set({ set: Object.keys(next).length ? next : "" }); })) : null);
+    const sequences = [...new Set([...SEQUENCES, Number(state.sequence ?? has.sequence)])].sort((a, b) => a - b);
+    return [
+      h("fieldset", {}, h("legend", {}, "A step"), h("div.two", {},
+        isStaged ? number("global_batch", "Global batch (sequences)") : "batch" in has ? number("batch", "Batch of a data part") : null,
+        isStaged ? null : "accumulation" in has ? number("micro_batches", "Micro-batches") : null,
+        isStaged ? number("micro_batch", "Micro-batch") : null,
+        "sequence" in has ? field("Sequence", select(sequences.map(String), state.sequence ?? has.sequence, (value) => set({ sequence: Number(value) === has.sequence ? "" : Number(value) }))) : null,
+        isStaged ? field("Schedule", select(["", ...known.schedules.map((name) => name.replace("V", "2"))], state.schedule, (value) => set({ schedule: value }))) : null)),
+      h("fieldset", {}, h("legend", {}, "Precision and memory"), h("div.two", {},
+        choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype),
+        choose("remat", "Recomputation", options.remat), choose("attention", "Attention", options.attention),
+        field("Kernels", select([["", "as good as can be had"], ["fused", "modelled"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
+    ];
+  }
+
+  async function upload(file) {
+    if (!file) return;
+    const answer = await post(`/api/upload?name=${encodeURIComponent(file.name)}`, null, file);
+    if (answer.error) return fail(answer.error);
+    change({ model: answer.path, cluster: state.cluster });
+  }
+
+  // ---- asking: one question is under way, and the last knob's is next
+  async function predict() {
+    again = true;
+    clearTimeout(rest);
+    drawCopies();
+    if (busy) return;
+    busy = true;
+    while (again) {
+      again = false;
+      const mine = ++turn, about = clone(state);
+      status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "predicting");
+      cards.classList.add("stale"); body.classList.add("stale");
+      const began = performance.now();
+      const answer = await ask("quick", about);
+      if (mine !== turn || again) continue;
+      if (answer.code) { consent(answer.code, predict); continue; }
+      if (answer.error) { fail(answer.error); continue; }
+      whole = null; tried = [];
+      draw(answer.view, `${answer.is_last ? "predicted" : "modelled"} in ${((performance.now() - began) / 1000).toFixed(2)} s`);
+      rest = setTimeout(() => complete(about, answer.is_last, mine), REST_MS);
+    }
+    busy = false;
+  }
+
+  async function complete(about, isLast, mine) {
+    const text = isLast ? "adding what takes the time" : "compiling";
+    const began = Date.now();
+    const cancel = h("button.small", { type: "button", id: "cancel", onclick: () => { post("/api/cancel", { tab: `${TAB}-whole` }); } }, "Cancel");
+    const bar = h("progress", { "aria-label": text }), clock = h("span");
+    const note = h("span.row", {}, bar, text, clock, cancel);
+    status.append(note);
+    const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
+    const answer = await ask("whole", about, { is_slow: !isLast });
+    clearInterval(tick); note.remove();
+    if (mine !== turn) return;
+    if (answer.error) { status.append(h("span.note", {}, answer.error === "cancelled" ? "cancelled: the modelled answer stands" : `the rest is missing: ${answer.error}`)); return; }
+    whole = answer;
+    draw(answer.view, isLast ? status.querySelector(".note")?.textContent || "" : `compiled in ${((Date.now() - began) / 1000).toFixed(1)} s`);
+    near(about, mine);
+  }
+
+  // ---- what lies near: knobs moved by one, predicted while nothing else is asked
+  function neighbours(about) {
+    const found = [], now = sizesNow();
+    known.axes.forEach((axis, number) => {
+      if (axis.name === "context" || axis.name === "sequence") return;
+      const values = stops(number), place = values.indexOf(now[number]);
+      for (const size of [values[place + 1], values[place - 1]]) {
+        const mesh = size && moved(number, size);
+        if (mesh) found.push({ ...clone(about), mesh: meshOf(mesh) });
+      }
+    });
+    if ("remat" in known.settings) for (const value of ["full", "minimal_with_context"]) if ((about.remat ?? known.settings.remat) !== value) found.push({ ...clone(about), remat: value });
+    if (known.settings.product_dtype === "same" && about.set?.product_dtype !== "f8") found.push({ ...clone(about), set: { ...(about.set || {}), product_dtype: "f8" } });
+    if ("batch" in known.settings && !((about.mesh?.pipe ?? 1) > 1)) found.push({ ...clone(about), batch: 2 * (about.batch ?? known.settings.batch) });
+    const unique = new Map(found.map((each) => [JSON.stringify(each), each]));
+    return [...unique.values()].slice(0, MOST_TRIED);
+  }
+  const difference = (about) => {
+    const parts = [];
+    for (const axis of known.axes) { const one = about.mesh?.[axis.name] ?? 1, old = state.mesh?.[axis.name] ?? 1; if (one !== old) parts.push(`${axis.name} = ${one}`); }
+    for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key} = ${about[key]}`);
+    if (about.set?.product_dtype !== state.set?.product_dtype) parts.push(`products in ${about.set.product_dtype}`);
+    return parts.join(", ");
+  };
+  async function near(about, mine) {
+    if (!known?.axes.length || isRunning) return;
+    isRunning = true;
+    for (const one of neighbours(about)) {
+      let answer;
+      do {
+        if (mine !== turn || home.hidden || document.hidden) break;
+        answer = await ask("quick", one, { can_wait: true });
+        // Others are asking: a knob goes before what nobody asked for yet.
+        if (answer.error === "busy") await new Promise((done) => setTimeout(done, 700 + 600 * Math.random()));
+      } while (answer?.error === "busy");
+      if (mine !== turn || !answer) break;
+      if (!answer.error && !answer.code) { tried.push({ about: one, view: answer.view }); drawNear(); }
+    }
+    isRunning = false;
+  }
+  const rate = (view) => view.cards.find((card) => card.name.endsWith("/s"))?.value ?? 1 / view.step_time_s;
+  function drawNear() {
+    const place = document.getElementById("near");
+    if (!place) return;
+    const base = rate(shown), fits = shown.memory.fits !== false;
+    const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || b.gain - a.gain);
+    place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? "Knobs moved by one, best first." : "This does not fit. Knobs moved by one, those that fit first."),
+      h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["change", "throughput", "memory", ""].map((name, number) => h(number === 1 || number === 2 ? "th.number" : "th", { scope: "col" }, name)))),
+        h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about)), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),
+          h("td.number", {}, each.view.memory.text, each.view.memory.fits === false ? " too much" : ""), h("td.number", {}, h("button.small", { type: "button", "aria-label": `apply ${difference(each.about)}`, onclick: () => change(clone(each.about)) }, "Apply"))))))));
+  }
+
+  // ---- drawing
+  function fail(text) {
+    status.replaceChildren(); cards.classList.remove("stale"); body.classList.remove("stale");
+    shown = null; cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
+    problem.replaceChildren(h("div.error", { role: "alert" }, text), h("p", {}, h("button", { type: "button", onclick: () => (known ? predict() : describe()) }, "Ask again")));
+  }
+  function consent(code, then) {
+    status.replaceChildren(); cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
+    problem.replaceChildren(h("div.ask", { role: "alertdialog", "aria-label": "Run code?" }, h("p", {}, "This question runs code on this machine: ", h("code", {}, code)), h("p", {}, "Do it only if you know what it does. A link that somebody gave you can name code of theirs."),
+      h("button.main", { type: "button", id: "run-code", onclick: async () => { await post("/api/allow", { code }); problem.replaceChildren(); then(); } }, "Run this code")));
+  }
+  function changed(card) {
+    const old = pinned?.view.cards.find((each) => each.name === card.name);
+    if (!old?.value || card.value === null) return null;
+    const gain = card.value / old.value - 1;
+    if (Math.abs(gain) < 5e-5) return h("span.note", {}, "as pinned");
+    return h((gain < 0) === card.is_less_better ? "span.better" : "span.worse", {}, `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} % to the pinned ${old.text}`);
+  }
+  function draw(view, text) {
+    shown = view;
+    problem.replaceChildren();
+    status.replaceChildren(...[h("span.title", {}, view.title), h("span.note", {}, text),
+      h("button.small", { type: "button", id: "pin", "aria-pressed": String(Boolean(pinned)), onclick: () => { pinned = pinned ? null : { view: shown, state: clone(state) }; say(pinned ? "pinned: differences are to this answer" : "no longer pinned"); draw(shown, text); } }, pinned ? "Unpin" : "Pin this answer"),
+      pinned ? h("button.small", { type: "button", onclick: () => change(clone(pinned.state)) }, "Back to the pinned") : null].filter(Boolean));
+    cards.classList.remove("stale"); body.classList.remove("stale");
+    cards.replaceChildren(...view.cards.map((card) => h("div", {}, h("dt", {}, card.name), h("dd", {}, h("strong", {}, card.text), h("span.note", {}, card.note), " ", changed(card)))));
+    const memory = view.memory;
+    const boxes = [
+      h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
+        stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note)),
+      h("div.box", { id: "bound" }, h("h2", {}, "What bounds the step"), stack(view.bound, "The step")),
+    ];
+    const more = [];
+    if (view.where.length) more.push(h("div.box", { id: "where" }, h("h2", {}, "Where the step goes"), bars(view.where, "Computation by kind of kernel")));
+    if (view.communication.length) more.push(h("div.box", { id: "communication" }, h("h2", {}, "Exposed communication, by axis"), bars(view.communication, "Exposed communication by axis")));
+    if (view.phases.length > 1) more.push(h("div.box", {}, h("h2", {}, "By phase"), bars(view.phases, "Computation by phase")));
+    const changes = view.changes.length ? h("div.box", { id: "changes" }, h("h2", {}, "If this changed, and nothing else"), h("div.scroll", {}, h("table", {}, h("tbody", {}, view.changes.map((each) => h("tr", {}, h("td", {}, each.text), h("td.number", {}, each.step), h("td.number", {}, h("span.better", {}, `−${each.gain}`)),
+      h("td.number", {}, Object.keys(each.apply).length ? h("button.small", { type: "button", "aria-label": `apply ${each.text}`, onclick: () => set(each.apply) }, "Apply") : "")))))))  : null;
+    const stages = view.stages.length ? h("div.box", {}, h("h2", {}, "Stages"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, view.stages[0].map((name) => h("th.number", { scope: "col" }, name)))), h("tbody", {}, view.stages.slice(1).map((row) => h("tr", {}, row.map((cell) => h("td.number", {}, cell)))))))) : null;
+    const parts = [view.warnings.length ? h("ul.warning", {}, view.warnings.map((each) => h("li", {}, each))) : null, h("div.pair", {}, boxes)];
+    if (known?.axes.length || changes) parts.push(h("div.pair", {}, known?.axes.length ? h("div.box", { id: "near" }, h("h2", {}, "Try next"), h("p.note", {}, "Knobs moved by one are predicted while this answer is read.")) : null, changes));
+    if (more.length) parts.push(h("div.pair", {}, more));
+    if (stages) parts.push(stages);
+    if (view.assumptions.length) parts.push(h("details.box", {}, h("summary", {}, `Assumed (${view.assumptions.length})`), h("ul", {}, view.assumptions.map((each) => h("li", {}, each)))));
+    body.replaceChildren(...parts.filter(Boolean));
+    if (tried.length) drawNear();
+    const json = document.getElementById("json");
+    if (json) json.disabled = !whole;
+  }
+  async function drawCopies() {
+    const about = clone(state);
+    const texts = await ask("copies", about);
+    if (texts.error || texts.code || !same(about, state)) return;
+    copies.hidden = false;
+    const button = (name, text) => h("button", { type: "button", onclick: () => copy(text, name) }, `Copy as ${name}`);
+    const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
+    copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
+      h("p", {}), h("div.row", {}, button("command line", texts.command), button("Python", texts.python), button("study file", texts.study), json,
+        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button.main", { type: "button", onclick: () => go("search", { model: state.model, cluster: state.cluster }) }, "Search the best mesh")));
+  }
+
+  return {
+    show(given) {
+      const next = Object.keys(given).length ? given : state;
+      if (!known || !same(next, state)) {
+        if (known) undone.push(state);
+        state = clone(next); state.model ??= FIRST.model; state.cluster ??= FIRST.cluster;
+        history.replaceState(null, "", addressOf("predict", state));
+        drawKnobs(); describe();
+      } else history.replaceState(null, "", addressOf("predict", state));
+    },
+  };
+}

@@ -1,0 +1,76 @@
+// Searches: studies on disk, with their candidates as points while they run.
+import { SHARED, addressOf, field, go, h, post, say, select } from "/files/page.js";
+import { scatter } from "/files/draw.js";
+
+const LOOK_MS = 1500;
+const KEYS = { tokens_per_s_per_device: "tokens/s/device", samples_per_s: "samples/s" };
+
+export function setUp(home) {
+  let name = "", keys = { model: "llama3-8b", cluster: "8xH100_80GB" }, timer = 0;
+  const form = h("form.panel.knobs", { "aria-label": "A new search", onsubmit: (event) => { event.preventDefault(); start(); } });
+  const found = h("div.answer");
+  home.append(h("div.split", {}, form, found));
+
+  async function drawForm() {
+    const [count, part] = /^(\d+)x(.+)$/.exec(keys.cluster)?.slice(1) ?? ["8", keys.cluster];
+    const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys.model = model.value.trim(); } });
+    const parts = select(SHARED.names.parts, part, (value) => { keys.cluster = `${many.value}x${value}`; });
+    const many = h("input", { type: "number", min: 1, value: count, onchange: () => { keys.cluster = `${many.value}x${parts.value}`; } });
+    const goals = select([["", "tokens/s of a device"], ["step_time_s", "time of a step"], ["peak_memory_bytes", "memory of a device"]], "", (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
+    const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
+    const list = await post("/api/search", { do: "list" });
+    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), h("div.two", {}, field("Part", parts), field("How many", many)), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where)),
+      h("button.main", { type: "submit", id: "search-start" }, "Search"),
+      h("fieldset", {}, h("legend", {}, "Searches on this disk"), (list.searches || []).length ? (list.searches || []).map((each) => h("div.row", {}, h("a.grow", { href: addressOf("search", { name: each.name }) }, each.name), h("span.note", {}, each.is_running ? "running" : ""))) : h("p.note", {}, "none yet")));
+  }
+  async function start() {
+    const answer = await post("/api/search", { do: "start", keys });
+    if (answer.error) return found.replaceChildren(h("div.error", { role: "alert" }, answer.error));
+    go("search", { name: answer.name });
+  }
+  async function look() {
+    clearTimeout(timer);
+    if (!name || home.hidden) return;
+    const mine = name, answer = await post("/api/search", { do: "show", name });
+    if (mine !== name) return;
+    if (answer.error) { found.replaceChildren(h("div.error", { role: "alert" }, answer.error)); if (answer.lost) timer = setTimeout(look, LOOK_MS); return; }
+    draw(answer);
+    if (answer.is_running) timer = setTimeout(look, LOOK_MS);
+  }
+  const act = (what) => async () => { const answer = await post("/api/search", { do: what, name }); if (answer.error) say(answer.error); setTimeout(look, 300); drawForm(); };
+  function open(row) {
+    const state = { ...row.candidate };
+    delete state.memory_limit_slop_factor;
+    if (state.mesh) state.mesh = Object.fromEntries(Object.entries(state.mesh).filter(([, size]) => size > 1));
+    go("predict", state);
+  }
+  function draw(answer) {
+    const held = document.activeElement?.dataset?.row;
+    const metric = Object.keys(KEYS).find((key) => answer.rows.some((row) => row.figures[key])) || "tokens_per_s_per_device";
+    const points = answer.rows.filter((row) => row.figures[metric] && row.figures.peak_memory_bytes).map((row) => ({ x: row.figures.peak_memory_bytes, y: row.figures[metric], out: row.fits === false || row.status === "pruned", text: `${row.text}: ${row.texts[metric]}, ${row.texts.peak_memory_bytes}`, row }));
+    const done = answer.total ? answer.total - answer.waiting : 0;
+    const rows = answer.rows.filter((row) => row.figures.step_time_s).slice(0, 40);
+    const pruned = answer.rows.filter((row) => !row.figures.step_time_s);
+    found.replaceChildren(...[
+      h("div.status", {}, h("span.title", {}, answer.name), answer.is_running ? h("progress", { max: answer.total || 1, value: done, "aria-label": "candidates decided" }) : null, h("span", { id: "search-text" }, answer.total ? `${done} of ${answer.total}: ${answer.text}` : answer.text),
+        answer.is_running ? h("button.small", { type: "button", id: "search-stop", onclick: act("stop") }, "Stop") : answer.waiting || !answer.total ? h("button.small.main", { type: "button", id: "search-resume", onclick: act("resume") }, "Resume") : h("span.better", {}, "finished")),
+      answer.goal ? h("p.note", {}, `${answer.pinned}. ${answer.title ? `${answer.title}. ` : ""}Goal: ${answer.goal}${answer.where ? `, where ${answer.where}` : ""}.`) : null,
+      h("div.box", {}, h("h2", {}, "Candidates: memory against throughput"), scatter({ points, xName: "memory of a device (bytes)", yName: KEYS[metric], label: `${points.length} candidates; the table below has the figures`, choose: (point) => open(point.row) }),
+        h("ul.legend", {}, h("li", {}, h("i.k1"), "not beaten in both"), h("li", {}, h("i.k0"), "others"), h("li", {}, h("i.k5"), "does not fit, or left out"))),
+      rows.length ? h("div.box", {}, h("h2", {}, "Best first"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["", "candidate", "step", KEYS[metric], "MFU", "memory", ""].map((text, number) => h(number > 1 && number < 6 ? "th.number" : "th", { scope: "col" }, text)))),
+        h("tbody", {}, rows.map((row) => h(row.fits === false ? "tr.out" : row.number === 1 ? "tr.chosen" : "tr", {}, h("td.number", {}, String(row.number)), h("td", {}, row.text), h("td.number", {}, row.texts.step_time_s || ""), h("td.number", {}, row.texts[metric] || ""), h("td.number", {}, row.texts.mfu || ""), h("td.number", {}, row.texts.peak_memory_bytes || ""),
+          h("td.number", {}, h("button.small", { type: "button", "data-row": String(row.number), "aria-label": `open ${row.text}`, onclick: () => open(row) }, "Open")))))))) : null,
+      pruned.length ? h("details.box", {}, h("summary", {}, `Left out (${pruned.length})`), h("ul", {}, pruned.slice(0, 60).map((row) => h("li", {}, `${row.text}: ${row.reason || row.status}`)))) : null,
+      answer.command ? h("div.box", {}, h("h2", {}, "The same from the command line"), h("pre", { tabindex: "0" }, answer.command)) : null].filter(Boolean));
+    if (held) found.querySelector(`[data-row="${held}"]`)?.focus({ preventScroll: true });
+  }
+  return {
+    show(state) {
+      if (state.model) keys = { ...keys, model: state.model, cluster: state.cluster || keys.cluster };
+      name = state.name || "";
+      drawForm();
+      if (name) look(); else found.replaceChildren(h("div.box", {}, h("h2", {}, "Every mesh that a model can be divided by"), h("p", {}, "A search bounds each candidate from its sizes, predicts those that can fit, and keeps all of it on disk. It can be stopped and resumed, here or with hespas study.")));
+    },
+    leave() { clearTimeout(timer); },
+  };
+}

@@ -1,0 +1,80 @@
+// A served load: sliders for the load and the objectives, latency against rate.
+import { SHARED, TAB, addressOf, ask, copy, field, h, post, select } from "/files/page.js";
+import { lines } from "/files/draw.js";
+
+const FIRST = { model: "Qwen/Qwen3-8B", cluster: "8xH100_80GB", mesh: "tp=2", rate: 20, isl: 1024, osl: 256, slo: "ttft=500ms,tpot=40ms", engine: "vllm" };
+const STEPS = [1, 2, 4, 8, 16, 32];
+
+export function setUp(home) {
+  let state = { ...FIRST }, timer = 0, turn = 0, answer = null;
+  const form = h("form.panel.knobs", { "aria-label": "Load and engine", onsubmit: (event) => { event.preventDefault(); predict(); } });
+  const found = h("div.answer");
+  home.append(h("div.split", {}, form, found));
+  const objective = (name, fallback) => Number(new RegExp(`${name}=(\\d+)ms`).exec(state.slo || "")?.[1] ?? fallback);
+  function set(more) {
+    state = { ...state, ...more };
+    history.replaceState(null, "", addressOf("serve", state));
+    drawForm();
+    clearTimeout(timer);
+    timer = setTimeout(predict, 500);
+  }
+  function slider(id, label, values, value, text, change) {
+    const place = Math.max(0, values.findIndex((each) => each >= value));
+    const input = h("input", { type: "range", id, min: 0, max: values.length - 1, value: place, "aria-valuetext": text(value), oninput: () => change(values[Number(input.value)]) });
+    return h("div.slider", {}, h("label", { for: id }, label), input, h("output", {}, text(value)));
+  }
+  function drawForm() {
+    const held = document.activeElement?.id;
+    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster)?.slice(1) ?? ["8", state.cluster];
+    const model = h("input", { id: "serve-model", list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
+    const many = h("input", { id: "serve-count", type: "number", min: 1, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
+    const rates = [0.5, 1, 2, 5, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400];
+    const tp = Number(/tp=(\d+)/.exec(state.mesh || "")?.[1] ?? 1);
+    form.replaceChildren(
+      h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), h("div.two", {}, field("Part", select(SHARED.names.parts, part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
+      h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => Number(count) % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
+      h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => `${value}`, (value) => set({ rate: value })),
+        slider("serve-isl", "prompt", [128, 256, 512, 1024, 2048, 4096, 8192], state.isl, (value) => `${value}`, (value) => set({ isl: value })), slider("serve-osl", "output", [32, 64, 128, 256, 512, 1024, 2048], state.osl, (value) => `${value}`, (value) => set({ osl: value }))),
+      h("fieldset", {}, h("legend", {}, "Objectives"), slider("serve-ttft", "first token", [100, 200, 300, 500, 800, 1000, 2000, 5000], objective("ttft", 500), (value) => `${value} ms`, (value) => set({ slo: `ttft=${value}ms,tpot=${objective("tpot", 40)}ms` })),
+        slider("serve-tpot", "each token", [5, 10, 20, 30, 40, 60, 80, 100, 200], objective("tpot", 40), (value) => `${value} ms`, (value) => set({ slo: `ttft=${objective("ttft", 500)}ms,tpot=${value}ms` }))),
+      h("button.main", { type: "submit" }, "Predict"));
+    if (held) document.getElementById(held)?.focus({ preventScroll: true });
+  }
+  async function predict() {
+    const mine = ++turn, about = { ...state }, began = Date.now();
+    post("/api/cancel", { tab: `${TAB}-serve` });
+    const clock = h("span");
+    found.classList.add("stale");
+    const line = h("div.status", { "aria-live": "polite" }, h("progress", { "aria-label": "predicting steps" }), "steps are predicted, then the engine is simulated; a new model takes a minute or two ", clock, h("button.small", { type: "button", onclick: () => post("/api/cancel", { tab: `${TAB}-serve` }) }, "Cancel"));
+    if (answer) found.prepend(line); else found.replaceChildren(line);
+    const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
+    const next = await ask("serve", about);
+    clearInterval(tick); line.remove();
+    if (mine !== turn) return;
+    found.classList.remove("stale");
+    if (next.error) return found.replaceChildren(h("div.error", { role: "alert" }, next.error));
+    answer = next; draw();
+  }
+  function draw() {
+    const points = answer.points;
+    found.replaceChildren(
+      h("div.status", {}, h("span.title", {}, `${state.model} on ${state.cluster}, ${state.mesh || "one replica"}`)),
+      h("dl.cards", {}, answer.rows.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, text))))),
+      h("div.pair", {},
+        h("div.box", {}, h("h2", {}, "Latency against rate"), lines({ series: [{ name: "median", points: points.map((point) => ({ x: point.rate, y: point.ttft_p50_s })) }, { name: "p99", points: points.map((point) => ({ x: point.rate, y: point.ttft_p99_s })) }], xName: "requests/s", yName: "first token (s)", label: "Time to the first token against the rate", mark: answer.rate }),
+          h("ul.legend", {}, h("li", {}, h("i.k0"), "median"), h("li", {}, h("i.k3"), "p99"))),
+        h("div.box", {}, h("h2", {}, "What a user sees against what a device makes"), lines({ series: [{ name: "tokens/s/user", points: [...points].sort((a, b) => a.tokens_per_s_per_device - b.tokens_per_s_per_device).map((point) => ({ x: point.tokens_per_s_per_device, y: point.tokens_per_s_per_user })) }], xName: "tokens/s/device", yName: "tokens/s/user", label: "Tokens a second of a user against those of a device" }))),
+      h("div.box", {}, h("h2", {}, "Figures"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["requests/s", "first token", "p99", "each token", "tokens/s/user", "tokens/s/device"].map((text) => h("th.number", { scope: "col" }, text)))),
+        h("tbody", {}, points.map((point) => h(point.rate === answer.rate ? "tr.chosen" : "tr", {}, [point.rate.toPrecision(4), `${(1e3 * point.ttft_p50_s).toPrecision(4)} ms`, `${(1e3 * point.ttft_p99_s).toPrecision(4)} ms`, `${(1e3 * point.tpot_p50_s).toPrecision(4)} ms`, point.tokens_per_s_per_user.toPrecision(4), point.tokens_per_s_per_device.toPrecision(4)].map((text) => h("td.number", {}, text)))))))),
+      h("div.box", {}, h("h2", {}, "Launch it"), h("pre", { tabindex: "0" }, answer.launch), h("p", {}), h("h2", {}, "The same from the command line"), h("pre", { id: "serve-command", tabindex: "0" }, answer.command), h("p", {}), h("div.row", {}, h("button", { type: "button", onclick: () => copy(answer.launch, "launch command") }, "Copy launch command"), h("button", { type: "button", onclick: () => copy(answer.command, "command line") }, "Copy command line"))),
+      h("details.box", {}, h("summary", {}, `Assumed (${answer.assumptions.length})`), h("ul", {}, answer.assumptions.map((each) => h("li", {}, each)))));
+  }
+  return {
+    show(given) {
+      if (Object.keys(given).length) state = { ...FIRST, ...given };
+      history.replaceState(null, "", addressOf("serve", state));
+      drawForm();
+      if (!answer) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take a minute or two; after that, sliders answer in seconds.")));
+    },
+  };
+}

@@ -1,0 +1,116 @@
+"""Warm processes that answer questions: who asks waits for a free one, and can end it.
+
+A process that dies, takes too long or is cancelled is an error of its question alone; the next
+question starts another one.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import LifoQueue
+from shutil import rmtree
+from threading import Lock, Thread
+from typing import Any
+
+from hespas.app.limits import MEMORY_VARIABLE
+from hespas.base.process import Worker
+from hespas.errors import HespasError
+
+_COMMAND = (sys.executable, "-P", "-m", "hespas.app.worker")
+CANCELLED = "cancelled"
+BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many processes there are, and what a question of one may take."""
+
+    processes: int
+    time_s: float
+    memory_bytes: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Pool:
+    """Processes that answer questions; `close` ends them."""
+
+    limits: Limits
+    name: str = "the prediction"
+    command: Sequence[str] = _COMMAND
+    _idle: LifoQueue[Worker] = field(default_factory=LifoQueue[Worker])
+    _workers: list[Worker] = field(default_factory=list[Worker])
+    _asking: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    _cancelled: set[str] = field(default_factory=set[str])
+    _lock: Lock = field(default_factory=Lock)
+    _home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="hespas-app-")))
+
+    def __post_init__(self) -> None:
+        memory = self.limits.memory_bytes
+        environment = {MEMORY_VARIABLE: "" if memory is None else str(memory)}
+        for number in range(self.limits.processes):
+            worker = Worker(
+                command=self.command,
+                name=self.name,
+                directory=self._home / str(number),
+                environment=environment,
+            )
+            self._workers.append(worker)
+            self._idle.put(worker)
+
+    def warm(self, question: Mapping[str, object]) -> None:
+        """Start all processes with a question whose answer nobody waits for."""
+        for _ in self._workers:
+            Thread(target=self.ask, args=(question, ""), daemon=True).start()
+
+    def ask(
+        self, question: Mapping[str, object], owner: str, *, can_wait: bool = False
+    ) -> dict[str, Any]:
+        """Return the answer, in words an ``error`` too; `cancel` of the ``owner`` ends it.
+
+        A question that ``can_wait`` leaves a process free for others, else it is not answered.
+        """
+        if can_wait and self._idle.qsize() < min(2, self.limits.processes):
+            return {"error": BUSY}
+        worker = self._idle.get()
+        try:
+            with self._lock:
+                if owner in self._cancelled:
+                    self._cancelled.discard(owner)
+                    return {"error": CANCELLED}
+                if owner:
+                    self._asking[owner] = worker
+            return worker.ask(question, time_s=self.limits.time_s)
+        except HespasError as error:
+            return {"error": CANCELLED if self._was_cancelled(owner) else error.text(str)}
+        finally:
+            with self._lock:
+                if self._asking.get(owner) is worker:
+                    del self._asking[owner]
+            self._idle.put(worker)
+
+    def cancel(self, owner: str) -> bool:
+        """End the process that answers ``owner``; return whether there is one."""
+        with self._lock:
+            worker = self._asking.get(owner)
+            if worker is None:
+                return False
+            self._cancelled.add(owner)
+            worker.interrupt()
+        return True
+
+    def _was_cancelled(self, owner: str) -> bool:
+        with self._lock:
+            was = owner in self._cancelled
+            self._cancelled.discard(owner)
+        return was
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            worker.interrupt()
+            worker.close()
+        rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,168 @@
+"""Searches that the page starts: studies on disk, which the command line reads too.
+
+A search runs ``hespas study run`` in a process that ends with the server; what it found is in its
+directory, and it goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import yaml
+
+from hespas.base.files import write_file
+from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, run_program
+from hespas.errors import ConfigError, HespasError
+from hespas.study.goal import FIGURES, figure_text
+from hespas.study.rows import (
+    Row,
+    Status,
+    candidate_text,
+    counts_text,
+    in_order,
+    pinned_text,
+    varying_keys,
+)
+from hespas.study.run import study_in
+from hespas.study.search import search_study
+from hespas.study.store import is_running, reading
+
+_FILE = "study.yaml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,80}")
+_LONGEST_S = 7 * 86400.0
+_MOST_ROWS = 2000
+
+
+@dataclass(slots=True, kw_only=True)
+class Searches:
+    """The searches of a directory; those that this server runs can be stopped."""
+
+    home: Path
+    workers: int
+    _stops: dict[str, Event] = field(default_factory=dict[str, Event])
+    _threads: dict[str, Thread] = field(default_factory=dict[str, Thread])
+
+    def start(self, keys: Mapping[str, Any]) -> str:
+        """Begin a search of the keys of a study, and return its name."""
+        study = search_study(keys)
+        base = re.sub(r"[^a-z0-9]+", "-", f"{keys['model']} {keys['cluster']}".lower()).strip("-")
+        base, number = base[:60], 1
+        while (self.home / f"{base}-{number}").exists():
+            number += 1
+        name = f"{base}-{number}"
+        directory = self.home / name
+        directory.mkdir(parents=True)
+        text = yaml.safe_dump(study.to_dict(), sort_keys=False)
+        write_file(directory / _FILE, text.encode())
+        self.resume(name)
+        return name
+
+    def resume(self, name: str) -> None:
+        """Go on with a search; nothing that was done is done again."""
+        directory = self._directory(name)
+        thread = self._threads.get(name)
+        if (thread is not None and thread.is_alive()) or is_running(directory):
+            return
+        stop = Event()
+        self._stops[name] = stop
+        self._threads[name] = Thread(target=self._run, args=(directory, stop), daemon=True)
+        self._threads[name].start()
+
+    def _run(self, directory: Path, stop: Event) -> None:
+        end_programs_on(stop)
+        command = [sys.executable, "-P", "-m", "hespas", "study", "run", str(directory / _FILE)]
+        command += ["-o", str(directory), "--workers", str(self.workers)]
+        try:
+            limits = Limits(time_s=_LONGEST_S)
+            run_program(command, name="the search", directory=directory, limits=limits)
+        except (HespasError, KeyboardInterrupt):
+            # The log and the rows say what came of it.
+            return
+
+    def stop(self, name: str) -> None:
+        """End a search's process; what it found stays."""
+        self._directory(name)
+        stop = self._stops.get(name)
+        if stop is not None:
+            stop.set()
+            self._threads[name].join(timeout=5.0)
+
+    def close(self) -> None:
+        """End all processes."""
+        for name in list(self._stops):
+            self.stop(name)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return all searches, the last one first."""
+        files = sorted(self.home.glob("*/" + _FILE), key=lambda file: -file.stat().st_mtime)
+        return [{"name": file.parent.name, **self._state(file.parent)} for file in files]
+
+    def _state(self, directory: Path) -> dict[str, Any]:
+        thread = self._threads.get(directory.name)
+        runs = (thread is not None and thread.is_alive()) or is_running(directory)
+        return {"is_running": runs, "directory": str(directory)}
+
+    def found(self, name: str) -> dict[str, Any]:
+        """Return how far a search is, and its candidates, best first."""
+        directory = self._directory(name)
+        state = self._state(directory)
+        try:
+            study = study_in(directory)
+            with reading(directory) as store:
+                rows = store.rows()
+        except HespasError as error:
+            is_new = state["is_running"]
+            log = directory / LOG_NAME
+            said = last_words(log) if log.exists() else error.text(str)
+            return {**state, "name": name, "rows": [], "text": "starting" if is_new else said}
+        waiting = sum(row.status is Status.WAITING for row in rows)
+        decided = [row for row in rows if row.status is not Status.WAITING]
+        shown = in_order(decided, study.goal)[:_MOST_ROWS]
+        varying = varying_keys(rows)
+        return {
+            **state,
+            "name": name,
+            "title": study.title,
+            "goal": study.goal.text,
+            "where": study.where.text,
+            "text": counts_text(rows),
+            "total": len(rows),
+            "waiting": waiting,
+            "pinned": pinned_text(rows),
+            "rows": [_row(number, row, varying) for number, row in enumerate(shown, start=1)],
+            "command": shlex.join(["hespas", "study", "resume", str(directory)]),
+        }
+
+    def _directory(self, name: str) -> Path:
+        directory = self.home / name
+        if not _NAME.fullmatch(name) or not (directory / _FILE).is_file():
+            raise ConfigError(f"there is no search {name!r}", hint="choose one of the list")
+        return directory
+
+
+_SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "peak_memory_bytes")
+
+
+def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
+    figures = {name: row.figures.get(name) for name in _SHOWN}
+    return {
+        "number": number,
+        "candidate": row.candidate,
+        "text": candidate_text(row.candidate, varying),
+        "status": row.status.value,
+        "reason": row.reason,
+        "fits": row.fits,
+        "figures": figures,
+        "texts": {
+            name: figure_text(name, value)
+            for name, value in figures.items()
+            if value is not None and name in FIGURES
+        },
+    }

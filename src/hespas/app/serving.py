@@ -1,0 +1,117 @@
+"""A served load for the page: one rate in full, and latencies at others beside it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from hespas.base.fields import build
+from hespas.base.units import format_quantity, format_time
+from hespas.errors import ConfigError
+from hespas.models.model import parse_mesh
+from hespas.serve.answer import Latency, ServingReport
+from hespas.serve.options import ServeOptions, parse_objectives
+from hespas.serve.serving import serving
+
+_SHARES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05)
+"""Of the largest rate: where latencies are drawn."""
+_KEYS = ("cluster", "mesh", "replicas", "rate", "isl", "osl", "slo", "engine", "requests")
+
+
+def _options(state: Mapping[str, Any]) -> ServeOptions:
+    values: dict[str, object] = {"model_name": str(state["model"])}
+    for key in _KEYS:
+        given = state.get(key)
+        if given in {None, ""}:
+            continue
+        match key:
+            case "mesh":
+                values[key] = parse_mesh(str(given))
+            case "slo":
+                values[key] = parse_objectives(str(given))
+            case "rate":
+                values[key] = float(str(given))
+            case "cluster" | "engine":
+                values[key] = str(given)
+            case _:
+                values[key] = int(str(given))
+    return build(ServeOptions, values)
+
+
+def serve_command(state: Mapping[str, Any]) -> str:
+    """Return the command line of a served load.
+
+    >>> serve_command({"model": "Qwen/Qwen3-8B", "cluster": "8xH100_80GB", "rate": 20})
+    'hespas serve Qwen/Qwen3-8B --cluster 8xH100_80GB --rate 20'
+    """
+    words = ["hespas", "serve", str(state["model"])]
+    for key in _KEYS:
+        if state.get(key) not in {None, ""}:
+            words += [f"--{key}", str(state[key])]
+    return shlex.join(words)
+
+
+def served(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a load is served, and latencies against the rate."""
+    try:
+        options = _options(state)
+    except ValueError as error:
+        raise ConfigError(f"a figure is no number: {error}") from error
+    report = serving(options)
+    most = report.max_rate
+    points = [_point(report, options.load.rate)]
+    for share in _SHARES if most is not None else ():
+        rate = float(f"{share * (most or 0.0):.4g}")
+        load = replace(options.load, rate=rate, requests=min(report.requests, 400))
+        points.append(_point(serving(replace(options, load=load)), rate))
+    return {
+        "rows": _rows(report),
+        "points": sorted(points, key=lambda point: point["rate"]),
+        "rate": options.load.rate,
+        "max_rate": most,
+        "launch": report.launch,
+        "command": serve_command(state),
+        "assumptions": report.assumptions,
+        "json": msgspec.json.encode(report).decode(),
+    }
+
+
+def _point(report: ServingReport, rate: float | None) -> dict[str, float]:
+    tpot = report.tpot_s
+    return {
+        "rate": rate or report.requests_per_s,
+        "ttft_p50_s": report.ttft_s.p50,
+        "ttft_p99_s": report.ttft_s.p99,
+        "tpot_p50_s": 0.0 if tpot is None else tpot.p50,
+        "tokens_per_s_per_user": 0.0 if tpot is None or not tpot.mean else 1 / tpot.mean,
+        "tokens_per_s_per_device": report.output_tokens_per_s_per_device,
+    }
+
+
+def _rows(report: ServingReport) -> list[tuple[str, str]]:
+    def shown(latency: Latency | None) -> str:
+        if latency is None:
+            return "not known"
+        return f"{format_time(latency.p50)} median, {format_time(latency.p99)} p99"
+
+    rate = format_quantity(report.output_tokens_per_s, "tokens/s", ".4g")
+    most = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
+    met = report.goodput
+    rows = [
+        ("Output", f"{rate}, {report.output_tokens_per_s_per_device:.4g} a device"),
+        ("Load", report.load),
+        ("Largest rate", most),
+        ("First token", shown(report.ttft_s)),
+        ("Each further token", shown(report.tpot_s)),
+        ("Batch", f"{report.mean_batch:.1f} sequences a replica"),
+        ("Decoding is bound by", report.bound.decode),
+        ("Replicas", f"{report.replicas} of {report.devices // report.replicas} devices"),
+    ]
+    if met is not None:
+        share = met / report.requests_per_s
+        rows.insert(3, ("Meet all objectives", f"{100 * share:.1f} % of requests"))
+    return rows

@@ -1,0 +1,104 @@
+"""Serve the page until it is stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import webbrowser
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Timer
+
+from hespas.app.guard import LOOPBACK, Guard, kept_token
+from hespas.app.limits import LONG_TIME_S, TIME_S
+from hespas.app.options import PORT, AppOptions
+from hespas.app.pool import Limits, Pool
+from hespas.app.searches import Searches
+from hespas.errors import ConfigError, ExtraMissingError, option
+from hespas.study.executor import available_cores
+
+_MOST_WORKERS = 4
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user asked for is recognised
+
+
+def data_home() -> Path:
+    """Return the directory of what the page keeps for the user, which need not exist."""
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "hespas"
+
+
+def serve(options: AppOptions, say: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C; ``say`` is told the address.
+
+    Raises `ExtraMissingError` without the extra ``app``, and `ConfigError` for an address that
+    can't be listened on.
+    """
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise ExtraMissingError("hespas app", extra="app")
+    import uvicorn  # noqa: PLC0415 - an extra
+
+    from hespas.app.server import Application, application  # noqa: PLC0415 - as above
+
+    bound = _bound(options)
+    port = int(bound.getsockname()[1])
+    home = options.home or data_home()
+    hosts = LOOPBACK if options.host in LOOPBACK else (*LOOPBACK, *_names(options.host))
+    guard = Guard(token=kept_token(home), port=port, hosts=hosts)
+    count = options.workers or min(_MOST_WORKERS, available_cores())
+    memory_bytes = int(options.memory)
+    pool = Pool(limits=Limits(processes=count, time_s=TIME_S, memory_bytes=memory_bytes))
+    slow = Pool(limits=Limits(processes=1, time_s=LONG_TIME_S, memory_bytes=memory_bytes))
+    searches = Searches(home=home / "searches", workers=available_cores())
+    chosen = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
+    pool.warm({"ask": "names", "about": {}, "allowed": []})
+    shown = options.host if options.host not in _EVERYWHERE else socket.gethostname()
+    address = f"http://{shown}:{port}/?token={guard.token}"
+    say(f"hespas app: {address}")
+    say("Ctrl-C ends it.")
+    if options.browser:
+        Timer(0.3, webbrowser.open, (address,)).start()
+    config = uvicorn.Config(
+        application(chosen), log_level="warning", lifespan="off", ws="none", server_header=False
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[bound])
+    finally:
+        searches.close()
+        pool.close()
+        slow.close()
+
+
+def _names(host: str) -> tuple[str, ...]:
+    """Return the names under which other machines reach this one."""
+    if host not in _EVERYWHERE:
+        return (host,)
+    name = socket.gethostname()
+    try:
+        addresses = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
+    except OSError:
+        addresses = set[str]()
+    return (name, socket.getfqdn(), *sorted(addresses))
+
+
+def _bound(options: AppOptions) -> socket.socket:
+    """Return a socket that listens; on a free port where the usual one is taken."""
+    ports = [options.port] if options.port is not None else [PORT, 0]
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    for port in ports:
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((options.host, port))
+        except OSError as error:
+            bound.close()
+            if error.errno == errno.EADDRINUSE and port != ports[-1]:
+                continue
+            where = f"{options.host}:{port}"
+            raise ConfigError(
+                f"{where} cannot be listened on: {error.strerror}",
+                hint=f"give another {option('port')} or {option('host')}",
+            ) from error
+        return bound
+    raise ConfigError("there is no free port", hint=f"give {option('port')}")

@@ -1,0 +1,155 @@
+"""What the page holds of a question, as options of a prediction and as what people copy.
+
+A state has the keys of a study (`hespas.study.keys`), each with one value, the mesh as sizes by
+axis, and ``fidelity``. Only keys that the page has can be given: none of them writes a file or runs
+a program.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from hespas.base.fields import options_by_field
+from hespas.base.suggest import choice, suggestion
+from hespas.errors import ConfigError
+from hespas.models.model import MeshAxes
+from hespas.prediction.machines import system_of
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
+from hespas.prediction.workload import source_of
+from hespas.sources.source import FileSource, ModelSource
+from hespas.study.keys import CLUSTER, MESH, SETTINGS, WORKLOAD, known_keys, scalar_text
+from hespas.study.space import Candidate, candidate_of
+from hespas.study.study import study_of
+
+FIDELITY = "fidelity"
+_KNOBS = (
+    *("batch", "global_batch", "micro_batch", "micro_batches", "sequence", "attention", "remat"),
+    *("scan", "dtype", "prefill", "decode", "software", "schedule", "overlap", "ignore_memory"),
+    *("network_model", "algorithm", "link_bandwidth", "imperfect", "place", "devices"),
+    *("memory_bandwidth", "peak_flops", "power_limit_w", "launch_overhead"),
+)
+KEYS = frozenset({WORKLOAD, CLUSTER, MESH, SETTINGS, FIDELITY, *_KNOBS})
+"""The keys that a state can have."""
+State = Mapping[str, Any]
+_MOST_TEXT = 4096
+
+
+def _checked(state: State) -> Candidate:
+    """Return the candidate of a state; `ConfigError` for a key that the page has not."""
+    for name, value in state.items():
+        if name not in KEYS:
+            raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS))
+        if len(str(value)) > _MOST_TEXT:
+            raise ConfigError(f"{name} is longer than {_MOST_TEXT} characters", hint="shorten it")
+    return candidate_of({name: value for name, value in state.items() if name != FIDELITY})
+
+
+def options_of(state: State) -> PredictOptions:
+    """Return the options of a state's prediction; `ConfigError` for what they don't take.
+
+    >>> options_of({"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"fsdp": 8},
+    ...             "fidelity": "fused"}).compile.asked.value
+    'fused'
+    """
+    options = _checked(state).options()
+    named = state.get(FIDELITY, Fidelity.AUTO.value)
+    fidelity = choice(str(named), Fidelity, what=FIDELITY)
+    return replace(options, compile=CompileChoice(fidelity=fidelity))
+
+
+def runs_code(state: State) -> str:
+    """Return what of a state runs code of the user's; empty where nothing does.
+
+    Models and files of programs are read; functions, scripts, and what other packages lower, are
+    run.
+    """
+    options = options_of({key: state[key] for key in (WORKLOAD, CLUSTER) if key in state})
+    source = source_of(options, system_of(options.network))
+    return "" if isinstance(source, ModelSource | FileSource) else source.name
+
+
+def _values(state: State) -> dict[str, object]:
+    """Return what is given, by the names of options, as texts and switches of the command line."""
+    candidate = _checked(state)
+    named = known_keys()
+    values: dict[str, object] = {}
+    for key, value in candidate.values.items():
+        if key != WORKLOAD:
+            values[named[key].name] = value if isinstance(value, bool) else scalar_text(value)
+    if candidate.mesh is not None:
+        axes = tuple((name, size) for name, size in candidate.mesh if size > 1)
+        values[MESH] = str(MeshAxes(axes=axes or candidate.mesh[:1]))
+    if candidate.settings:
+        texts = {name: scalar_text(value) for name, value in candidate.settings.items()}
+        values[SETTINGS] = texts
+    if state.get(FIDELITY, Fidelity.AUTO.value) != Fidelity.AUTO.value:
+        values[FIDELITY] = str(state[FIDELITY])
+    return values
+
+
+def command_of(state: State) -> str:
+    """Return the command line that answers a state.
+
+    >>> command_of({"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"fsdp": 4, "tp": 2}})
+    'hespas run llama3-8b --cluster 8xH100_80GB --mesh fsdp=4,tp=2'
+    """
+    words = ["hespas", "run", str(state.get(WORKLOAD, ""))]
+    for name, value in _values(state).items():
+        flag = f"--{name.replace('_', '-')}"
+        match value:
+            case True:
+                words.append(flag)
+            case False:
+                words += ["--unrolled"] if name == "scan" else []
+            case dict():
+                for key, text in cast("dict[str, str]", value).items():
+                    words += [flag, f"{key}={text}"]
+            case _:
+                words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def python_of(state: State) -> str:
+    """Return the Python that answers a state."""
+    fields = {each.name: name for name, each in options_by_field(PredictOptions).items()}
+    values = _values(state)
+    mesh, cluster = values.pop(MESH, None), values.pop(CLUSTER, None)
+    is_staged = options_of(state).is_pipeline
+    arguments = [repr(str(state.get(WORKLOAD, "")))]
+    if cluster is not None:
+        arguments.append(repr(cluster) if is_staged else f"cluster={cluster!r}")
+    if mesh is not None:
+        arguments.append(f"mesh={mesh!r}")
+    for name, value in values.items():
+        field = "network_model" if is_staged and name == "model" else fields[name]
+        whole = isinstance(value, str) and value.isdecimal()
+        arguments.append(f"{field}={value if whole else repr(value)}")
+    function = "predict_pipeline" if is_staged else "predict"
+    listed = "".join(f"    {argument},\n" for argument in arguments)
+    return f"import hespas\n\nprediction = hespas.{function}(\n{listed})\nprint(prediction)\n"
+
+
+def study_file_of(state: State) -> str:
+    """Return a state as the file of a study with one candidate."""
+    keys = _checked(state).to_dict()
+    if FIDELITY in state:
+        keys[FIDELITY] = state[FIDELITY]
+    study_of(keys)
+    return yaml.safe_dump(keys, sort_keys=False)
+
+
+def copies_of(state: State) -> dict[str, str]:
+    """Return a state as a command line, as Python and as the file of a study."""
+    return {"command": command_of(state), "python": python_of(state), "study": study_file_of(state)}
+
+
+def file_of(state: State) -> Path | None:
+    """Return the file that a state names as its workload; None for other workloads."""
+    path = Path(str(state.get(WORKLOAD, "")))
+    return path if path.exists() else None

@@ -1,0 +1,274 @@
+"""Figures of a prediction as the page draws them: texts with units, shares, and what to try.
+
+The page computes nothing: what it shows is made here, of the report that ``hespas run`` prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from hespas.base.units import format_quantity, format_time
+from hespas.prediction.figures.schema import CommunicationRow, ExplainRow, RunReport
+from hespas.report.run import LEAST_GAIN
+from hespas.report.text import group_text, headline
+
+_MOST_ROWS = 8
+_OTHERS = "others"
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure that stands out; ``value`` is the number behind the text, for differences."""
+
+    name: str
+    text: str
+    note: str = ""
+    value: float | None = None
+    is_less_better: bool = False
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a whole: its text, its share (0 to 1), and a part of that (``exposed``)."""
+
+    name: str
+    text: str
+    share: float
+    note: str = ""
+    value: float = 0.0
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds a device's memory; shares are of the larger of capacity and need."""
+
+    text: str
+    note: str
+    fits: bool | None
+    capacity_share: float | None
+    parts: list[Part]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The step with one thing changed; ``apply`` has keys of a state that make that change."""
+
+    text: str
+    step: str
+    gain: str
+    apply: dict[str, object] = {}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page draws of a prediction."""
+
+    title: str
+    step_time_s: float
+    fidelity: str
+    cards: list[Card]
+    bound: list[Part]
+    where: list[Part]
+    phases: list[Part]
+    memory: Memory
+    communication: list[Part]
+    changes: list[Change]
+    rows: list[tuple[str, str]]
+    stages: list[list[str]]
+    assumptions: list[str]
+    warnings: list[str]
+
+
+def view_of(report: RunReport) -> View:
+    """Return what the page draws of a report."""
+    head = headline(report)
+    step_s = report.step_time_s
+    return View(
+        title=head.title,
+        step_time_s=step_s,
+        fidelity=report.fidelity,
+        cards=list(_cards(report)),
+        bound=[part for part in _bound(report) if part.share > 0],
+        where=_largest([(row.kind, row.time_s, row.count) for row in report.kinds], step_s),
+        phases=_largest([(row.phase, row.time_s, None) for row in report.phases], step_s),
+        memory=_memory(report),
+        communication=_communication(report),
+        changes=[_change(row) for row in report.explain if row.gain >= LEAST_GAIN],
+        rows=list(head.rows),
+        stages=_stages(report),
+        assumptions=[group_text(group) for group in report.assumption_groups],
+        warnings=report.warnings,
+    )
+
+
+def _cards(report: RunReport) -> Iterator[Card]:
+    yield Card(
+        name="Step",
+        text=format_time(report.step_time_s),
+        note=f"{report.devices} x {report.node}",
+        value=report.step_time_s,
+        is_less_better=True,
+    )
+    if report.tokens_per_s is not None:
+        each = report.tokens_per_s_per_device or 0.0
+        yield Card(
+            name="Tokens/s",
+            text=format_quantity(report.tokens_per_s, "", ".4g").strip(),
+            note=f"{format_quantity(each, '', '.4g').strip()} a device",
+            value=report.tokens_per_s,
+        )
+    elif report.samples_per_s is not None:
+        text = format_quantity(report.samples_per_s, "", ".4g").strip()
+        yield Card(name=f"{report.samples}/s", text=text, value=report.samples_per_s)
+    if report.mfu is not None:
+        kind = "" if report.peak_type is None else f"of the peak in {report.peak_type}"
+        yield Card(name="MFU", text=f"{100 * report.mfu:.1f} %", note=kind, value=report.mfu)
+    capacity = report.memory_capacity_bytes
+    yield Card(
+        name="Memory",
+        text=format_quantity(report.peak_memory_bytes, "B"),
+        note="" if capacity is None else f"of {format_quantity(capacity, 'B')} a device",
+        value=float(report.peak_memory_bytes),
+        is_less_better=True,
+    )
+
+
+_BOUNDS = {
+    "compute": "arithmetic",
+    "memory": "device memory",
+    "launch": "launches",
+    "exposed_communication": "exposed communication",
+    "exposed_host_transfer": "host transfers",
+    "straggler": "stragglers",
+    "other": "other",
+}
+
+
+def _bound(report: RunReport) -> Iterator[Part]:
+    shares: dict[str, float | None] = msgspec.to_builtins(report.bound)
+    for name, share in shares.items():
+        part_s = (share or 0.0) * report.step_time_s
+        text = _BOUNDS.get(name, name.replace("_", " "))
+        yield Part(name=text, text=format_time(part_s), share=share or 0.0, value=part_s)
+
+
+def _largest(rows: Sequence[tuple[str, float, float | None]], whole_s: float) -> list[Part]:
+    ordered = sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
+    shown, rest = ordered[:_MOST_ROWS], ordered[_MOST_ROWS:]
+    if rest:
+        shown.append((_OTHERS, sum(time_s for _, time_s, _ in rest), None))
+    return [
+        Part(
+            name=name,
+            text=format_time(time_s),
+            share=time_s / whole_s if whole_s else 0.0,
+            note="" if count is None else f"{count:.6g} times",
+            value=time_s,
+        )
+        for name, time_s, count in shown
+    ]
+
+
+def _communication(report: RunReport) -> list[Part]:
+    """Return communication by axis: all of it, and what of it is exposed."""
+    by_axis: dict[str, list[CommunicationRow]] = defaultdict(list)
+    for row in report.communication:
+        by_axis[row.axis or "all devices"].append(row)
+    parts: list[Part] = []
+    for axis, rows in by_axis.items():
+        time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
+        kinds = ", ".join(dict.fromkeys(row.kind.replace("_", "-") for row in rows))
+        parts.append(
+            Part(
+                name=axis,
+                text=f"{format_time(exposed_s)} of {format_time(time_s)}",
+                share=exposed_s / report.step_time_s if report.step_time_s else 0.0,
+                note=kinds,
+                value=exposed_s,
+            )
+        )
+    return sorted(parts, key=lambda part: -part.value)
+
+
+def _memory(report: RunReport) -> Memory:
+    need, capacity = report.peak_memory_bytes, report.memory_capacity_bytes
+    whole = max(need, capacity or 0) or 1
+    fits = None if capacity is None else need <= capacity
+    if capacity is None:
+        note = "the device's memory is not known"
+    elif need <= capacity:
+        note = f"{format_quantity(capacity - need, 'B')} free"
+    else:
+        note = f"{format_quantity(need - capacity, 'B')} too much"
+    return Memory(
+        text=format_quantity(need, "B"),
+        note=note,
+        fits=fits,
+        capacity_share=None if capacity is None else capacity / whole,
+        parts=[
+            Part(name=name, text=format_quantity(size, "B"), share=size / whole, value=float(size))
+            for name, size in _holders(report)
+            if size > 0
+        ],
+    )
+
+
+def _holders(report: RunReport) -> Iterator[tuple[str, int]]:
+    """Yield who holds memory at the peak: the parts add up to it."""
+    need = report.peak_memory_bytes
+    if report.pipeline is not None:
+        row = max(report.pipeline.stages, key=lambda stage: stage.peak_memory_bytes)
+        yield "weights", row.weight_bytes
+        yield "gradients", row.gradient_bytes
+        yield "optimiser states", row.state_bytes
+        yield "micro-batches in flight", row.kept_bytes
+        yield "working", row.working_bytes
+        return
+    details = report.memory
+    if report.holders and report.live_memory_bytes:
+        by_role: dict[str, int] = defaultdict(int)
+        for holder in report.holders:
+            by_role[holder.role.replace("_", " ")] += holder.bytes
+        yield from by_role.items()
+        yield "reserved by the allocator", need - sum(by_role.values())
+    elif details is not None:
+        # Outputs that are written over arguments take no room of their own.
+        yield "weights, states and inputs", details.argument_bytes
+        yield "new outputs", details.output_bytes - details.alias_bytes
+        yield "activations and temporaries", details.temporary_bytes
+    else:
+        yield "all", need
+
+
+_ALONG = re.compile(r"link bandwidth doubled along dimension (\d+)\b.*")
+
+
+def _change(row: ExplainRow) -> Change:
+    along = _ALONG.fullmatch(row.change)
+    return Change(
+        text=row.change,
+        step=format_time(row.step_time_s),
+        gain=f"{100 * row.gain:.1f} %",
+        apply={} if along is None else {"link_bandwidth": f"{along[1]}=x2"},
+    )
+
+
+def _stages(report: RunReport) -> list[list[str]]:
+    """Return the table of a pipeline's stages, its head first; empty without a pipeline."""
+    if report.pipeline is None:
+        return []
+    head = ["stage", "layers", "forward", "backward", "computes", "waits", "memory"]
+    return [
+        head,
+        *(
+            [
+                str(row.stage),
+                str(row.layers),
+                format_time(row.forward_s),
+                format_time(row.backward_s),
+                format_time(row.compute_s),
+                format_time(row.waiting_s + row.sums_s + row.end_s),
+                format_quantity(row.peak_memory_bytes, "B"),
+            ]
+            for row in report.pipeline.stages
+        ),
+    ]

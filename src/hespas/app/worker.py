@@ -1,0 +1,169 @@
+"""A warm process that answers questions of the page: ``python -m hespas.app.worker``.
+
+It reads a question a line and writes an answer a line, JSON both (`hespas.base.process.Worker`).
+Imports, traced models and prices of kernels stay; exports run in this process. It ends with the
+process that started it, in the middle of a question too.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from queue import SimpleQueue
+from threading import Thread
+from time import perf_counter, process_time
+from typing import Any
+
+import msgspec
+
+from hespas.app.describe import described_model, hardware_names, model_names
+from hespas.app.limits import MEMORY_VARIABLE
+from hespas.app.network import network_of
+from hespas.app.serving import served
+from hespas.app.state import State, copies_of, options_of, runs_code
+from hespas.app.view import view_of
+from hespas.base.files import json_bytes
+from hespas.base.process import stay, within_inherited
+from hespas.errors import HespasError
+from hespas.hardware.presets import part_of
+from hespas.memory.usage import MemoryUse
+from hespas.prediction import checks, composition, staged
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.fidelity import why_not_compiled
+from hespas.prediction.figures.schema import MemoryDetails, RunReport
+from hespas.prediction.figures.step import run_report
+from hespas.prediction.machines import node_of, system_of, with_node
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
+from hespas.prediction.result import Prediction
+from hespas.report.answers import detailed
+from hespas.split.flatten import MOST_OPERATIONS
+
+Answer = dict[str, Any]
+
+
+def quick(state: State) -> Answer:
+    """Return what is drawn first: the modelled step, without tables.
+
+    ``is_last`` says whether the whole answer prices the same kernels; else they are compiled.
+    """
+    options = options_of(state)
+    is_compiled = _is_compiled(options)
+    if is_compiled:
+        modelled = CompileChoice(fidelity=Fidelity.FUSED, options=options.compile.options)
+        options = replace(options, compile=modelled)
+    prediction = _predicted(options, whole_up_to=0)
+    report = run_report(prediction, with_tables=False)
+    return {"view": msgspec.to_builtins(view_of(_with_memory(report, prediction)))} | {
+        "is_last": not is_compiled
+    }
+
+
+def whole(state: State) -> Answer:
+    """Return all that is drawn, and the JSON that ``hespas run --json`` prints."""
+    prediction = _predicted(options_of(state), whole_up_to=MOST_OPERATIONS)
+    report = detailed(run_report(prediction), prediction)
+    view = view_of(_with_memory(report, prediction))
+    text = json_bytes(msgspec.to_builtins(report)).decode()
+    return {"view": msgspec.to_builtins(view), "is_last": True, "json": text}
+
+
+def _predicted(options: PredictOptions, *, whole_up_to: int) -> Prediction | PipelinePrediction:
+    """Predict a step as ``hespas run`` does."""
+    if options.is_pipeline:
+        return staged.predict_pipeline(options)
+    return composition.predict_folded(checks.checked(options), whole_up_to=whole_up_to)
+
+
+def _is_compiled(options: PredictOptions) -> bool:
+    """Return whether the whole answer takes a compiler, which a model of it stands for first."""
+    if options.is_pipeline or options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
+        return False
+    node = node_of(with_node(options.estimate, system_of(options.network)))
+    part = None if node is None else part_of(node)
+    return part is not None and not why_not_compiled(part)
+
+
+def _with_memory(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+    """Return a report with what a device's memory is for, where tables are left out."""
+    if report.memory is not None or not isinstance(prediction, Prediction):
+        return report
+    use: MemoryUse = prediction.memory
+    details = MemoryDetails(
+        argument_bytes=use.argument_bytes,
+        output_bytes=use.output_bytes,
+        alias_bytes=use.alias_bytes,
+        temporary_bytes=use.temporary_bytes,
+        peak_place="",
+        points=[],
+        held=[],
+    )
+    return msgspec.structs.replace(report, memory=details)
+
+
+_QUESTIONS: Mapping[str, Callable[[Any], Answer]] = {
+    "names": lambda _: {"models": model_names(), "parts": hardware_names()},
+    "describe": described_model,
+    "copies": copies_of,
+    "quick": quick,
+    "whole": whole,
+    "network": network_of,
+    "serve": served,
+}
+"""What can be asked, each about a state."""
+_OF_WORKLOADS = frozenset({"describe", "copies", "quick", "whole"})
+"""Questions about a workload, which may be code that runs: only what is ``allowed`` is."""
+
+
+def answered(question: Mapping[str, Any]) -> Answer:
+    """Return the answer to a question, or its error in words of the page."""
+    start_s, cpu_s = perf_counter(), process_time()
+    try:
+        asked, about = question["ask"], question["about"]
+        if asked in _OF_WORKLOADS:
+            code = runs_code(about)
+            if code and code not in question["allowed"]:
+                return {"code": code}
+        answer = _QUESTIONS[asked](about)
+    except HespasError as error:
+        return {"error": error.text(lambda name: name.replace("_", " "))}
+    except MemoryError:
+        return {"error": "there is not enough memory for this question"}
+    except (RecursionError, OverflowError, OSError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    elapsed = {"elapsed_s": perf_counter() - start_s, "cpu_s": process_time() - cpu_s}
+    return {**answer, **elapsed}
+
+
+def main() -> None:
+    """Answer questions until standard input ends."""
+    # What a library prints must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    if most := os.environ.get(MEMORY_VARIABLE):
+        limit = within_inherited(resource.RLIMIT_AS, int(most))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    questions: SimpleQueue[bytes] = SimpleQueue()
+    # What stays is kept out of collections, which would be a tenth of the time.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
+    Thread(target=_read, args=(questions,), daemon=True).start()
+    stay(stays=True)
+    while True:
+        question = json.loads(questions.get())
+        answers.write(json.dumps(answered(question)).encode() + b"\n")
+
+
+def _read(questions: SimpleQueue[bytes]) -> None:
+    """Pass on lines; where there are no more, who asks is gone, and so is the need for answers."""
+    for line in sys.stdin.buffer:
+        questions.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

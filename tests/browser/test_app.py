@@ -1,0 +1,304 @@
+"""The page of ``hespas app`` in a real browser, as a person sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed"),
+    pytest.mark.skipif(find_spec("starlette") is None, reason="the extra app is not installed"),
+    pytest.mark.starts_jax,
+]
+WHERE = "model=llama3-100m&cluster=4xA100_SXM_40GB"
+STATE = f"#predict?{WHERE}&mesh.fsdp=4&set.layers=2&set.vocabulary=1024"
+_WAIT_MS = 60_000
+expect.set_options(timeout=_WAIT_MS)
+
+
+class Server:
+    """A server in a process of its own, as a user starts it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.process: subprocess.Popen[str] | None = None
+        self.address = ""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "hespas", "app", "--no-browser", "--home", str(self.home)]
+        port = self.address.rpartition(":")[2].partition("/")[0]
+        self.process = subprocess.Popen(
+            [*command, "--workers", "2", *(["--port", port] if port else [])],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        found = re.search(r"http://\S+", self.process.stdout.readline())
+        assert found is not None
+        self.address = found[0]
+
+    def end(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.process.send_signal(number)
+        self.process.wait(timeout=20)
+        self.process.stdout.close()
+
+    def workers(self) -> list[int]:
+        """Return the processes that answer quick questions or slow ones."""
+        assert self.process is not None
+        task = Path(f"/proc/{self.process.pid}/task")
+        children = " ".join(file.read_text() for file in task.glob("*/children"))
+        return [int(process) for process in children.split()]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("home"))
+    started.start()
+    yield started
+    started.end(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    made.grant_permissions(["clipboard-read", "clipboard-write"])
+    made.set_default_timeout(_WAIT_MS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: Server) -> Iterator[Page]:
+    opened = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    show(opened, server, STATE)
+    yield opened
+    assert said == []
+    home = server.address.partition("/?")[0]
+    assert [url for url in asked if not url.startswith(home)] == []
+    opened.close()
+
+
+def show(page: Page, server: Server, state: str) -> None:
+    page.goto("about:blank")
+    page.goto(server.address + state)
+    page.wait_for_selector("html[data-ready=yes]")
+
+
+def step(page: Page) -> str:
+    """Return the step's time, once it is that of the knobs."""
+    page.wait_for_selector("#cards:not(.stale) strong")
+    return str(page.text_content("#cards strong"))
+
+
+def answered(page: Page) -> None:
+    page.wait_for_selector("#json:enabled")
+
+
+def test_a_knob_moves_the_answer_and_undo_moves_it_back(page: Page) -> None:
+    before = step(page)
+    answered(page)
+    assert page.locator("#where .bars > div").count() > 3
+    assert page.locator("#memory .stack i").count() >= 2
+    page.fill("#batch", "4")
+    page.keyboard.press("Enter")
+    expect(page.locator("#command")).to_contain_text("--batch 4")
+    after = step(page)
+    assert after != before
+    assert "batch=4" in page.url
+    page.click("#undo")
+    expect(page.locator("#command")).not_to_contain_text("--batch")
+    assert step(page) == before
+
+
+def test_what_is_copied_is_what_the_command_prints(page: Page) -> None:
+    answered(page)
+    page.click("#json")
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    words = str(page.text_content("#command")).split()
+    assert words[0] == "hespas"
+    printed = subprocess.run(
+        [sys.executable, "-m", "hespas", *words[1:], "--json"], check=True, capture_output=True
+    ).stdout
+    assert str(copied).encode() == printed
+
+
+def test_an_axis_by_keyboard_goes_through_legal_meshes_alone(page: Page) -> None:
+    step(page)
+    assert page.locator("#axis-tp").is_disabled(), "9 heads cannot be divided"
+    page.focus("#axis-data")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#command")).to_contain_text("--mesh data=2,fsdp=2")
+    assert page.evaluate("() => document.activeElement.id") == "axis-data"
+    page.keyboard.press("End")
+    expect(page.locator("#command")).to_contain_text("--mesh data=4")
+
+
+def test_a_pinned_answer_is_compared_with(page: Page) -> None:
+    step(page)
+    page.click("#pin")
+    page.fill("#batch", "2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#cards")).to_contain_text("% to the pinned")
+
+
+def test_an_error_is_words_and_the_next_question_works(page: Page, server: Server) -> None:
+    show(page, server, "#predict?model=llama3-8bb&cluster=4xA100_SXM_40GB")
+    expect(page.locator("#predict [role=alert]")).to_contain_text("did you mean")
+    show(page, server, STATE)
+    step(page)
+
+
+def test_code_in_a_link_is_asked_for_and_not_run(page: Page, server: Server) -> None:
+    show(page, server, "#predict?model=antigravity:geohash&cluster=4xA100_SXM_40GB")
+    expect(page.locator("#predict .ask")).to_contain_text("antigravity:geohash")
+    expect(page.locator("#cards strong")).to_have_count(0)
+
+
+def test_a_killed_worker_is_a_message_and_the_next_question_works(
+    page: Page, server: Server
+) -> None:
+    answered(page)
+    page.fill("#batch", "8")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#cards.stale")
+    for process in server.workers():
+        os.kill(process, signal.SIGKILL)
+    page.wait_for_selector("#predict [role=alert], #cards:not(.stale) strong")
+    again = page.get_by_role("button", name="Ask again")
+    if again.count():
+        expect(page.locator("#predict [role=alert]")).to_contain_text("SIGKILL")
+        again.click()
+    step(page)
+
+
+def test_ten_tabs_get_their_own_answers(context: BrowserContext, server: Server) -> None:
+    tabs = [context.new_page() for _ in range(10)]
+    for number, tab in enumerate(tabs, start=1):
+        tab.goto(server.address + f"{STATE}&batch={number}")
+    texts: list[str] = []
+    for number, tab in enumerate(tabs, start=1):
+        text = step(tab)
+        expect(tab.locator("#batch")).to_have_value(str(number))
+        texts.append(text)
+        rows = tab.locator("#cards dd").nth(1).text_content()
+        assert rows
+    assert len(set(texts)) == 10
+    for tab in tabs:
+        tab.close()
+
+
+def test_a_link_of_the_network_slows_the_step(page: Page, server: Server) -> None:
+    show(page, server, f"#cluster?{WHERE}")
+    page.wait_for_selector("#cluster-step")
+    page.get_by_role("button", name="link of device 3 in dimension 0").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#cluster-change")).to_contain_text("+")
+    page.get_by_role("button", name="Predict with them").click()
+    expect(page.locator("#command")).to_contain_text("--imperfect")
+
+
+def test_a_search_survives_a_kill_of_the_server(page: Page, server: Server) -> None:
+    show(page, server, "#search?model=llama3-100m&cluster=2xA100_SXM_40GB")
+    page.click("#search-start")
+    page.wait_for_selector("#search circle")
+    name = page.url.rpartition("name=")[2]
+    before = int(str(page.text_content("#search-text")).split()[0])
+    server.end(signal.SIGKILL)
+    end_s = monotonic() + 10
+    directory = server.home / "searches" / name
+    while monotonic() < end_s and _is_running(directory):
+        sleep(0.1)
+    assert not _is_running(directory), "the search ends with the server"
+    server.start()
+    show(page, server, f"#search?name={name}")
+    expect(page.locator("#search-text")).to_contain_text(re.compile(r"\d+ of \d+"))
+    assert int(str(page.text_content("#search-text")).split()[0]) >= before
+    resume = page.locator("#search-resume")
+    if resume.count():
+        resume.click()
+    page.get_by_text("finished").wait_for()
+    page.get_by_role("button", name=re.compile("^open ")).first.click()
+    step(page)
+
+
+def _is_running(directory: Path) -> bool:
+    from hespas.study.store import is_running  # noqa: PLC0415 - of one test
+
+    return is_running(directory)
+
+
+def _faults(page: Page) -> list[str]:
+    """Return what axe finds that is serious or worse."""
+    source = next(Path(_axe()).glob("axe.min.js")).read_text()
+    client = page.context.new_cdp_session(page)
+    client.send("Page.setBypassCSP", {"enabled": True})
+    found: Any = page.evaluate(
+        f"async () => {{ {source}; return JSON.stringify(await axe.run()); }}"
+    )
+    violations = json.loads(found)["violations"]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]}"
+        for each in violations
+        if each["impact"] in {"serious", "critical"}
+    ]
+
+
+def _axe() -> Path:
+    spec = find_spec("axe_playwright_python")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+@pytest.mark.skipif(find_spec("axe_playwright_python") is None, reason="axe is not installed")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_is_wrong_for_people_who_cannot_see(page: Page, server: Server, theme: str) -> None:
+    page.evaluate(f"() => localStorage.setItem('hespas-theme', '{theme}')")
+    for state, wait in (
+        (STATE, "#json:enabled"),
+        (f"#cluster?{WHERE}", "#cluster-step"),
+        ("#serve", "#serve button[type=submit]"),
+        ("#search", "#search-start"),
+    ):
+        show(page, server, state)
+        page.wait_for_selector(wait)
+        assert _faults(page) == [], state
+
+
+@pytest.mark.parametrize("width", [390, 768, 2560])
+def test_every_view_fits_its_window(page: Page, server: Server, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for view in ("predict", "cluster", "serve", "search"):
+        show(page, server, STATE if view == "predict" else f"#{view}")
+        page.wait_for_selector(f"#{view} form")
+        if view == "predict":
+            step(page)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width

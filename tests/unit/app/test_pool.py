@@ -1,0 +1,60 @@
+"""Processes that answer, die, take too long, are cancelled, and are asked by many at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+
+import pytest
+
+from hespas.app.pool import CANCELLED, Limits, Pool
+
+_ANSWERING = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    time.sleep(asked.get("takes_s", 0))
+    print(json.dumps({"echo": asked["about"], "process": os.getpid()}), flush=True)
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(limits=Limits(processes=2, time_s=3.0), command=(sys.executable, "-c", _ANSWERING))
+    yield made
+    made.close()
+
+
+def test_a_killed_process_is_a_message_and_the_next_question_works(pool: Pool) -> None:
+    process = int(pool.ask({"about": 1}, "")["process"])
+    Thread(target=lambda: (sleep(0.3), os.kill(process, signal.SIGKILL)), daemon=True).start()
+    assert "SIGKILL" in pool.ask({"about": 2, "takes_s": 2}, "")["error"]
+    assert pool.ask({"about": 3}, "")["echo"] == 3
+
+
+def test_a_question_that_takes_too_long_is_a_message(pool: Pool) -> None:
+    assert "took longer than 3 s" in pool.ask({"about": 1, "takes_s": 30}, "")["error"]
+    assert pool.ask({"about": 2}, "")["echo"] == 2
+
+
+def test_who_asks_can_cancel(pool: Pool) -> None:
+    Thread(target=lambda: (sleep(0.3), pool.cancel("mine")), daemon=True).start()
+    start_s = monotonic()
+    assert pool.ask({"about": 1, "takes_s": 30}, "mine") == {"error": CANCELLED}
+    assert monotonic() - start_s < 2
+    assert not pool.cancel("mine")
+    assert pool.ask({"about": 2}, "mine")["echo"] == 2
+
+
+def test_ten_at_once_get_their_own_answers(pool: Pool) -> None:
+    def asked(number: int) -> int:
+        return int(pool.ask({"about": number, "takes_s": 0.01}, str(number))["echo"])
+
+    with ThreadPoolExecutor(10) as tabs:
+        assert list(tabs.map(asked, range(60))) == list(range(60))

@@ -1,0 +1,91 @@
+"""What a worker answers: the same as the command line, and errors in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from hespas.app.limits import MEMORY_VARIABLE
+from hespas.app.pool import Limits, Pool
+from hespas.app.state import command_of
+from hespas.app.worker import answered
+
+STATE: dict[str, Any] = {
+    "model": "llama3-100m",
+    "cluster": "4xA100_SXM_40GB",
+    "mesh": {"fsdp": 4},
+    "set": {"layers": 2},
+    "fidelity": "fused",
+}
+
+
+def ask(kind: str, about: dict[str, Any], allowed: tuple[str, ...] = ()) -> dict[str, Any]:
+    return answered({"ask": kind, "about": about, "allowed": list(allowed)})
+
+
+@pytest.mark.starts_jax
+def test_the_json_of_the_page_is_that_of_the_command_byte_for_byte() -> None:
+    words = command_of(STATE).split()[1:]
+    printed = subprocess.run(
+        [sys.executable, "-m", "hespas", *words, "--json"], check=True, capture_output=True
+    ).stdout
+    pool = Pool(limits=Limits(processes=1, time_s=120.0, memory_bytes=32 << 30))
+    try:
+        whole = pool.ask({"ask": "whole", "about": STATE, "allowed": []}, "")
+        quick = pool.ask({"ask": "quick", "about": STATE, "allowed": []}, "")
+    finally:
+        pool.close()
+    assert whole["json"].encode() == printed
+    for name in ("title", "step_time_s", "cards", "bound", "memory", "rows"):
+        assert quick["view"][name] == whole["view"][name], name
+
+
+@pytest.mark.starts_jax
+def test_a_worker_keeps_to_its_memory() -> None:
+    pool = Pool(limits=Limits(processes=1, time_s=60.0, memory_bytes=200 << 20))
+    try:
+        answer = pool.ask({"ask": "quick", "about": STATE, "allowed": []}, "")
+    finally:
+        pool.close()
+    assert answer["error"]
+    assert "Traceback" not in answer["error"]
+
+
+def test_errors_are_words() -> None:
+    assert "did you mean" in ask("quick", {**STATE, "model": "llama3-8bb"})["error"]
+    assert "device" in ask("quick", {**STATE, "mesh": {"fsdp": 3}})["error"]
+    assert "there is no key" in ask("quick", {**STATE, "nonsense": 1})["error"]
+
+
+def test_code_is_not_run_before_it_is_allowed() -> None:
+    about = {"model": "os:abort", "cluster": "4xA100_SXM_40GB"}
+    for kind in ("describe", "copies", "quick", "whole"):
+        assert ask(kind, about) == {"code": "os:abort"}
+
+
+def test_meshes_that_are_offered_divide_the_model() -> None:
+    answer = ask("describe", {**STATE, "model": "llama3-1b", "set": {}})
+    axes = [axis["name"] for axis in answer["axes"]]
+    assert axes[-1] == "tp"
+    assert "fsdp" in axes
+    sizes = {mesh[axes.index("tp")] for mesh in answer["meshes"]}
+    assert sizes == {1, 2, 4}
+    # Its 9 heads have no half.
+    odd = ask("describe", STATE)
+    assert {mesh[axes.index("tp")] for mesh in odd["meshes"]} == {1}
+    assert all(_product(mesh) == 4 for mesh in answer["meshes"])
+
+
+def _product(mesh: list[int]) -> int:
+    product = 1
+    for size in mesh:
+        product *= size
+    return product
+
+
+def test_the_limit_is_named_in_the_environment_alone() -> None:
+    assert MEMORY_VARIABLE not in os.environ
