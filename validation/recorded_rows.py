@@ -1,7 +1,8 @@
 """Published steps of PyTorch beside predictions of the same steps, recorded without a GPU.
 
-``python validation/recorded_rows.py`` records the steps of `STEPS` (it needs ``hespas[torch]``),
-predicts them, and writes docs/data/recorded_steps.json and the tables of docs/evidence/pytorch.md.
+``python validation/recorded_rows.py`` records the steps of `STEPS` (it needs ``hespas[torch]``
+and torchao 0.18), predicts them, and writes docs/data/recorded_steps.json and the tables of
+docs/evidence/pytorch.md.
 With ``--tables`` it writes the tables from the figures. Nothing is fitted.
 """
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "recorded_steps.json"
 PAGE = ROOT / "docs" / "evidence" / "pytorch.md"
 BEGIN, END = "<!-- recorded: begin -->", "<!-- recorded: end -->"
-_SCRIPT = "validation/torch_llama_2024.py"
+_SCRIPT = "validation/torch_llama_dated.py"
 _GIB = 2**30
 
 
@@ -58,6 +59,14 @@ STEPS = (
         torch_version="2.5",
         cluster="8xH100_96GB",
         made_for="8xH100_80GB",
+    ),
+    Step(
+        name="Llama 3.1 8B, float8",
+        location=":7",
+        settings=("compiled=true", "float8=true"),
+        torch_version="2.5",
+        cluster="32xH200_141GB",
+        made_for="32xH200_141GB",
     ),
 )
 

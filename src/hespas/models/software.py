@@ -74,10 +74,25 @@ SOFTWARE: Mapping[str, Software] = {
             "attention": _OLD_ATTENTION,
         },
     ),
+    "torchtitan-2025": Software(
+        title="torchtitan of 2025, compiled by layer",
+        settings={"remat": "alternate_products"},
+        on_hopper={"attention": "flash2"},
+        sources={
+            "remat": "torchtitan 0.1.0 of June 2025, models/llama3/infra/parallelize.py: "
+            "_apply_ac_to_transformer_block; components/loss.py compiles the loss",
+            "attention": "torchtitan 0.1.0 of June 2025, models/attention.py: "
+            "FlashAttention goes first but on B200, whatever PyTorch prefers",
+        },
+    ),
     "torchtitan": Software(
-        title="torchtitan from 2025 on, compiled by layer",
-        settings={"remat": "alternate_products", "loss": "eager"},
-        sources={"remat": "as torchtitan-2024", "loss": _EAGER_LOSS},
+        title="torchtitan from 2026 on, compiled by layer",
+        settings={"remat": "alternate_products"},
+        sources={
+            "remat": "torchtitan 0.3.0 of September 2026, distributed/activation_checkpoint.py: "
+            "SelectiveAC; components/loss.py compiles the loss, and models/common/attention.py has "
+            "cuDNN's attention go first"
+        },
     ),
     "llm-foundry-2023": Software(
         title="MosaicML's llm-foundry and Composer of 2023",

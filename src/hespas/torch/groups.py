@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.pipelining import stage as pipelining_stage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
@@ -235,6 +236,7 @@ class Groups:
         _replace_groups(rank, world_size)
         _replace_coalescing(self)
         _note_meshes(self)
+        _refuse_stages(self)
         if world_size > 1:
             dist.init_process_group("fake")
 
@@ -313,6 +315,21 @@ def _note_meshes(groups: Groups) -> None:
         groups.meshes.append(tuple(_axes(mesh)))
 
     mesh_class.__init__ = init
+
+
+def _refuse_stages(groups: Groups) -> None:
+    """Let stages of a pipeline be an error: ranks run other programs than the one recorded."""
+
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise UnsupportedError(
+            "a stage of torch.distributed.pipelining: the ranks of a pipeline run programs that "
+            "differ, and one rank is recorded",
+            location=groups.streams.tape.place().line,
+            hint="record the step without stages, or predict a pipeline of a model of hespas: "
+            "hespas run MODEL --mesh pipe=4,fsdp=2 --fidelity library",
+        )
+
+    pipelining_stage._PipelineStageBase.__init__ = refuse
 
 
 def _axes(mesh: Any) -> Iterator[tuple[str, int]]:

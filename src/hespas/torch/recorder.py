@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace in NAMESPACES:
             return self._groups.call(func, args, kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
         self._record(func, args, kwargs, result)
@@ -143,6 +143,23 @@ class Recorder(TorchDispatchMode):
             location=self._places.line(),
             hint=NO_DATA,
         )
+
+
+def _shaped(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return an operation's result, without data.
+
+    Compiled code writes results of products into buffers, and torch has the shapes of some, as
+    those in 8 bits, only for the operation that makes its result.
+    """
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError:
+        out = kwargs.get("out")
+        if out is None or not hasattr(func, "overloadpacket"):
+            raise
+        given = {name: value for name, value in kwargs.items() if name != "out"}
+        func.overloadpacket(*args, **given)
+        return out
 
 
 class _Pause(AbstractContextManager[None]):

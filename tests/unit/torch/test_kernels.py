@@ -95,3 +95,27 @@ def test_the_example_recomputes_every_second_product_of_a_block() -> None:
         "layers.0.attention.wk",
     ]
     assert [call.kind for call in collectives(step)].count("reduce_scatter") == 2
+
+
+_IN_8_BITS = """
+import torch
+from torch.nn import functional as F
+
+def multiplied(x, w):
+    scale = x.abs().max() / 448
+    small = (x / scale).to(torch.float8_e4m3fn)
+    return F.relu(torch._scaled_mm(small, w, scale.float(), scale.float(), out_dtype=x.dtype))
+
+def train():
+    compiled = torch.compile(multiplied)
+    x = torch.ones(64, 128, device="cuda", dtype=torch.bfloat16)
+    w = torch.ones(256, 128, device="cuda").to(torch.float8_e4m3fn).t()
+    return lambda: compiled(x, w)
+"""
+
+
+def test_products_in_8_bits_are_written_into_buffers_of_compiled_code() -> None:
+    step = record(_IN_8_BITS)
+    (call,) = operations(step, "aten::_scaled_mm")
+    assert [tensor.shape for tensor in call.outputs] == [(64, 256)]
+    assert {kernel.name[:11] for kernel in step.kernels} == {"triton_red_", "triton_poi_"}

@@ -18,6 +18,7 @@ from hespas.errors import MeasurementError
 from hespas.evidence.validate.measurements import Row, check_header, positive_number
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.catalogue import model_named
+from hespas.models.software import SOFTWARE
 from hespas.prediction.options import Fidelity
 
 PYTORCH_TABLE = PRESETS_DIRECTORY / "published" / "pytorch_steps.csv"
@@ -287,16 +288,15 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
     }
 
 
-_CUDNN_SINCE = 2025
-"""The year of PyTorch 2.6, before which it calls FlashAttention-2 on Hopper."""
-
-
 def _titan(line: _Line, named: _Named) -> dict[str, str]:
     """Return how torchtitan runs a step: FSDP2, and stages where it has a pipeline."""
     stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
-    is_old = (_year(line, "torchtitan") or 0) < _CUDNN_SINCE
-    is_eager = "eager" in line.text("precision")
-    software = f"torchtitan{'-2024' if is_old else ''}{'-eager' if is_old and is_eager else ''}"
+    year = _year(line, "torchtitan") or 0
+    software = next(
+        name
+        for name in (f"torchtitan-{year}{_eager(line)}", f"torchtitan-{year}", "torchtitan")
+        if name in SOFTWARE
+    )
     shards = max(1, line.noted("fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
@@ -312,6 +312,10 @@ def _titan(line: _Line, named: _Named) -> dict[str, str]:
         return {**options, "scan": "true"}
     chunks = 2 if "interleaved" in line.text("sharding").casefold() else 1
     return {**options, "micro_batch": "1", **_stages(named, stages, chunks)}
+
+
+def _eager(line: _Line) -> str:
+    return "-eager" if "eager" in line.text("precision") else ""
 
 
 def _simumax(line: _Line, _: _Named) -> dict[str, str]:

@@ -19,7 +19,7 @@ from hespas.program.attrs import (
     CustomCallAttrs,
     DotAttrs,
 )
-from hespas.program.recorded import Operation, RecordedTensor
+from hespas.program.recorded import KernelCall, Operation, RecordedTensor
 
 _EXACT = ("HIGHEST", "HIGHEST")
 Tensors = tuple[RecordedTensor, ...]
@@ -227,6 +227,55 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
         )
 
     return call
+
+
+FLEX_ATTENTION = (
+    "attention: FlexAttention's kernels, which Triton compiles, take the time of FlashAttention-2 "
+    "over all pairs of tokens"
+)
+_TEMPLATE = "triton_tem_"
+
+
+def template_of(call: KernelCall) -> Operation | None:
+    """Return the attention that a kernel of Inductor's templates computes; None for other kernels.
+
+    How often its loops run is not in the PTX. Without a block mask these of FlexAttention visit all
+    pairs of tokens; blocks of a mask are data. Raises `UnsupportedError` for masks, and for other
+    templates.
+    """
+    if not call.kernel.startswith(_TEMPLATE):
+        return None
+    indices = [each for each in call.reads if each.dtype == "int32" and len(each.shape) == 4]
+    wide = [each for each in call.reads if each.dtype != "int32" and len(each.shape) == 4]
+    if "flex_attention" not in call.kernel or not indices:
+        raise UnsupportedError(
+            f"{call.kernel} is a template of Inductor's, and how often its loops run is not known",
+            location=call.place,
+            hint="compile without max-autotune",
+        )
+    if any(each.shape[-1] > 1 for each in indices):
+        raise UnsupportedError(
+            "FlexAttention with a block mask has no model: which blocks it computes is data",
+            location=call.place,
+            hint="give no block_mask, which computes all, or call scaled_dot_product_attention",
+        )
+    query, key, value, *others = wide
+    name = "aten::_scaled_dot_product_flash_attention"
+    inputs, outputs = (query, key, value), call.writes
+    if "backward" in call.kernel:
+        gradient, *made = others
+        scales = [each for each in call.reads if len(each.shape) == 3 and each.dtype != "int32"]
+        name = f"{name}_backward"
+        inputs, outputs = (gradient, *inputs, *scales[:2]), (*made, *call.writes)
+    return Operation(
+        name=f"{name}.default",
+        inputs=inputs,
+        outputs=outputs,
+        stream=call.stream,
+        scope=call.scope,
+        phase=call.phase,
+        place=call.place,
+    )
 
 
 def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:

@@ -11,7 +11,14 @@ import msgspec
 from hespas.errors import HespasError, ProgramError, UnsupportedError
 from hespas.frontend.overrides import Loaded, UsedOverrides
 from hespas.frontend.recorded.groups import groups_of_all
-from hespas.frontend.recorded.libraries import Launch, Settings, Tensors, calls_of
+from hespas.frontend.recorded.libraries import (
+    FLEX_ATTENTION,
+    Launch,
+    Settings,
+    Tensors,
+    calls_of,
+    template_of,
+)
 from hespas.frontend.recorded.tensors import sizes_of, type_of
 from hespas.frontend.recorded.traffic import kernels_of
 from hespas.program.attrs import (
@@ -101,7 +108,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         partitions=step.world_size,
         source=name,
         module_name=step.name,
-        assumptions=(*step.notes, _MEMORY) if step.storages else step.notes,
+        assumptions=tuple(_assumptions(step)),
         is_scheduled=True,
         recorded=Recorded(
             storages=tuple(reader.storages(starts)),
@@ -114,6 +121,14 @@ def _program(step: RecordedStep, name: str) -> Program:
         whole=Whole(mesh=mesh, tokens=step.tokens),
         warnings=tuple(_faults(step)),
     )
+
+
+def _assumptions(step: RecordedStep) -> Iterator[str]:
+    yield from step.notes
+    if step.storages:
+        yield _MEMORY
+    if any(template_of(call) for call in step.calls if isinstance(call, KernelCall)):
+        yield FLEX_ATTENTION
 
 
 def _faults(step: RecordedStep) -> Iterator[str]:
@@ -207,6 +222,11 @@ class _Reader:
             self._append(call, _own(name, attrs, call.inputs, call.outputs))
 
     def _kernel(self, call: KernelCall) -> None:
+        attention = template_of(call)
+        if attention is not None:
+            for launch in calls_of(attention, self.settings):
+                self._append(call, launch)
+            return
         kernel = self._named.get(call.kernel)
         if kernel is None or len(kernel.configurations) != len(call.grids):
             has = "is not among its kernels" if kernel is None else "has other configurations"
@@ -308,7 +328,6 @@ _LABELS = {
     "triton_red_": "Triton, reduction",
     "triton_per_": "Triton, reduction",
     "triton_for_": "Triton, foreach",
-    "triton_tem_": "Triton, template",
 }
 
 

@@ -11,6 +11,7 @@ from hespas.errors import UnsupportedError
 from hespas.frontend.load import load_per_device
 from hespas.program.program import Op
 from hespas.program.recorded import (
+    KernelCall,
     Operation,
     RecordedStep,
     RecordedTensor,
@@ -178,3 +179,42 @@ def test_a_mask_of_all_heads_is_a_bias_of_attention() -> None:
     (attention,) = attentions(op)
     assert attention.has_bias
     assert not attention.is_causal
+
+
+def flex(*, blocks: int, backward: bool = False, name: str = "flex_attention") -> RecordedStep:
+    """Return a step with a kernel of FlexAttention over masks of so many blocks in a row."""
+    wide = [tensor(number, 2, 16, 512, 64) for number in range(7)]
+    scales = [tensor(number, 2, 16, 512, dtype="float32") for number in (10, 11)]
+    indices = tensor(12, 1, 1, blocks, blocks, dtype="int32")
+    suffix = "_backward" if backward else ""
+    call = KernelCall(
+        kernel=f"triton_tem_fused_{name}{suffix}_0",
+        reads=(*wide[: 6 if backward else 3], *scales, indices),
+        writes=(wide[6],),
+        grids=((4, 2, 16),),
+        place="a.py:3",
+    )
+    return RecordedStep(name="step", target="sm_90a", world_size=1, calls=(call,), storages=())
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_flex_attention_without_a_mask_computes_all_pairs(*, backward: bool) -> None:
+    program = load_per_device(
+        encode_recorded(flex(blocks=1, backward=backward)), name="step.json"
+    ).program
+    (op,) = program.main.body.operations[:-1]
+    (attention,) = attentions(op)
+    assert (attention.query_length, attention.key_length, attention.is_causal) == (512, 512, False)
+    assert attention.is_backward is backward
+    assert any("FlexAttention" in text for text in program.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "name", "refusal"),
+    [(4, "flex_attention", "which blocks it computes is data"), (1, "mm", "how often its loops")],
+)
+def test_templates_whose_loops_are_not_known_are_refused(
+    blocks: int, name: str, refusal: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=refusal):
+        load_per_device(encode_recorded(flex(blocks=blocks, name=name)), name="step.json")

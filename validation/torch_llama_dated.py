@@ -1,4 +1,4 @@
-"""The step that torchtitan published in December 2024, with the software of that time.
+"""Steps that torchtitan published in December 2024 and June 2025, with the software of that time.
 
 `examples/torch_llama.py` is the same step with today's: PyTorch's fused norm and a compiled loss.
 Then the norm was written in operations, and the loss was not compiled. Parallelised as torchtitan
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,8 @@ def example() -> ModuleType:
     """Return the example as a module."""
     spec = importlib.util.spec_from_file_location("torch_llama", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
+    # torch.compile looks modules up by name.
+    sys.modules["torch_llama"] = module
     spec.loader.exec_module(module)
     return module
 
@@ -44,15 +47,35 @@ class Norm(nn.Module):
         ) * self.weight
 
 
-def train(*, compiled: bool, batch: int = 2, sequence: int = 8192):
-    """Return a step of Llama 3.1 8B; ``compiled`` compiles each block."""
+def in_8_bits(model: nn.Module) -> None:
+    """Multiply in 8 bits in the layers, as torchtitan 0.1.0 did, with a scale for each tensor.
+
+    Its checkpointing keeps the greatest magnitudes, and no product in 8 bits.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # noqa: PLC0415
+
+    config = Float8LinearConfig.from_recipe_name("tensorwise")
+    convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda _, name: "output" not in name
+    )
+
+
+def train(*, compiled: bool, batch: int = 2, sequence: int = 8192, float8: bool = False):
+    """Return a step of Llama 3.1 8B; ``compiled`` compiles each block.
+
+    With ``float8`` the step is that of June 2025 (torchtitan 0.1.0): it needs torchao, and the loss
+    is compiled.
+    """
     llama = example()
+    llama.KEPT.add(torch.ops.aten.max.default)
     nn.RMSNorm, fused = Norm, nn.RMSNorm
     ranks = int(os.environ["WORLD_SIZE"])
     mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("dp",))
     with torch.device("meta"):
         model = llama.Llama("8B", None, sequence)
     nn.RMSNorm = fused
+    if float8:
+        in_8_bits(model)
     for name, block in model.layers.items():
         wrapped = checkpoint_wrapper(
             block, context_fn=llama.every_second_product, preserve_rng_state=False
@@ -69,10 +92,12 @@ def train(*, compiled: bool, batch: int = 2, sequence: int = 8192):
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     tokens = torch.zeros(batch, sequence, dtype=torch.long, device="cuda")
 
+    loss_of = torch.compile(llama.loss_of) if float8 else llama.loss_of
+
     def step():
         optimizer.zero_grad()
         logits = model(tokens)
-        loss = llama.loss_of(logits, tokens)
+        loss = loss_of(logits, tokens)
         del logits
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
