@@ -14,6 +14,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 import hespas
+from hespas.base.process import stay
 from hespas.errors import HespasError
 from hespas.models.catalogue import model_named
 from hespas.models.configured import published
@@ -79,6 +80,8 @@ def _flops(figures: ModelFigures) -> str:
 
 def main(names: list[str]) -> None:
     """Print the lines, and write them into the page, in the order of names."""
+    # All are exported and partitioned in this process, which starts JAX once.
+    stay(stays=True)
     page = PAGE.read_text()
     begin, _, rest = page.partition(MARKS[0])
     shown, _, end = rest.partition(MARKS[1])

@@ -8,6 +8,7 @@ say which other files they read and write there.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import traceback
@@ -95,6 +96,8 @@ def _error(refusal: _Refusal, log: Path) -> HespasError:
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> None:
     """Answer the question in the working directory; ``answered`` is given the directory too."""
     home = Path.cwd()
+    # The process is short: collections among all that JAX and a program are take a tenth of it.
+    gc.set_threshold(200_000, 50, 1000)
     question = msgspec.json.decode((home / _REQUEST_FILE).read_bytes(), type=request)
     try:
         answer = answered(question, home)

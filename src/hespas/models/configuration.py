@@ -25,7 +25,7 @@ from hespas.models.weights import parameters
 FILE = "config.json"
 SHIPPED = Path(__file__).parents[1] / "configs" / "models"
 """Published configurations, sizes only, as ``ORG/NAME.json``."""
-_MOST_PARAMETERS, _MOST_LAYERS = 1e14, 2000
+_MOST_PARAMETERS = 1e14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +204,6 @@ def _check_count(count: int, fields: Fields) -> None:
 
 def _check(model: LanguageModel, fields: Fields) -> None:
     """Raise `ConfigError` for sizes that do not fit each other, or that no machine holds."""
-    layers = model.layers
-    if layers > _MOST_LAYERS:
-        raise ConfigError(
-            f"these are {layers} layers", location=fields.location, hint="check num_hidden_layers"
-        )
     _check_count(parameters(model), fields)
     try:
         model.check()

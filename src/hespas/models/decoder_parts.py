@@ -64,7 +64,7 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
         "embedding": embedding,
         "heads": heads,
         "kv_heads": fields.size("num_key_value_heads", default=heads),
-        "layers": fields.size("num_hidden_layers", "n_layer", "n_layers"),
+        "layers": fields.layers("num_hidden_layers", "n_layer", "n_layers"),
         "mlp": fields.size("intermediate_size", "n_inner", default=4 * embedding),
         "vocabulary": fields.size("vocab_size"),
         "head_size": head_size,

@@ -35,6 +35,7 @@ IGNORED = re.compile(
 )
 """Fields that change nothing of what a step costs, or that others say already."""
 _MISSING = object()
+_MOST_LAYERS = 2000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +80,15 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise self._wrong(names[0], value, f"a whole number of {least} or more")
         return value
+
+    def layers(self, *names: str) -> int:
+        """Return how many layers there are, before anything is made for each of them."""
+        count = self.size(*names)
+        if count > _MOST_LAYERS:
+            raise ConfigError(
+                f"these are {count} layers", location=self.location, hint=f"check {names[0]}"
+            )
+        return count
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return a truth value."""

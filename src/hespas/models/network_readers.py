@@ -39,7 +39,7 @@ def _tower(fields: Fields, **changed: Any) -> Tower:
     _divides(fields, "num_attention_heads", heads, "hidden_size", embedding)
     return Tower(
         embedding=embedding,
-        layers=fields.size("num_hidden_layers"),
+        layers=fields.layers("num_hidden_layers"),
         heads=heads,
         mlp=fields.size("intermediate_size"),
         activation=_activation(fields, "hidden_act", "gelu"),
@@ -150,7 +150,7 @@ def _t5(fields: Fields) -> T5:
         )
     fields.one_of("is_gated_act", (bool(gated),))
     fields.known("dense_act_fn", "n_positions")
-    layers = fields.size("num_layers")
+    layers = fields.layers("num_layers")
     towers = [
         Tower(
             embedding=fields.size("d_model"),
@@ -214,7 +214,7 @@ def _dit(fields: Fields) -> Dit:
     return Dit(
         heads=fields.size("num_attention_heads"),
         head_size=fields.size("attention_head_dim"),
-        layers=fields.size("num_layers"),
+        layers=fields.layers("num_layers"),
         side=side,
         patch=patch,
         channels=channels,
@@ -239,7 +239,7 @@ def _flux(fields: Fields) -> Flux:
     return Flux(
         heads=fields.size("num_attention_heads"),
         head_size=size,
-        layers=fields.size("num_layers"),
+        layers=fields.layers("num_layers"),
         single_layers=fields.size("num_single_layers"),
         channels=channels,
         text=fields.size("joint_attention_dim"),
