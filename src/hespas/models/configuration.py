@@ -13,7 +13,7 @@ from hespas.errors import ConfigError
 from hespas.models.decoder_parts import Description
 from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
-from hespas.models.language import LanguageModel, Prefill
+from hespas.models.language import MTP_NOTE, LanguageModel, Prefill
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
@@ -25,6 +25,7 @@ from hespas.models.weights import parameters
 FILE = "config.json"
 SHIPPED = Path(__file__).parents[1] / "configs" / "models"
 """Published configurations, sizes only, as ``ORG/NAME.json``."""
+_MTP_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules")
 _MOST_PARAMETERS = 1e14
 
 
@@ -100,8 +101,9 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     reader = DECODERS.get(family.removesuffix("_text"))
     if reader is None:
         raise _unknown_family(family, values, location)
-    if fields.size("num_nextn_predict_layers", default=0, least=0):
-        notes.append("heads that predict further tokens are left out")
+    heads = (fields.size(name, default=0, least=0) for name in _MTP_FIELDS)
+    if any(list(heads)):
+        notes.append(MTP_NOTE)
     if fields.flag("is_encoder_decoder"):
         raise ConfigError("models with an encoder are not known", location=location)
     description = reader(fields)

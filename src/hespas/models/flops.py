@@ -52,20 +52,22 @@ def _language(settings: LanguageModel) -> int:
     appendix B.
     """
     run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
+    kinds = Counter((*settings.kinds, *settings.mtp_kinds)).items()
     layers = sum(
-        count * (layer_flops(settings, kind) + _mixing(settings, kind))
-        for kind, count in Counter(settings.kinds).items()
+        count * (layer_flops(settings, kind) + _mixing(settings, kind)) for kind, count in kinds
     )
     layers += 2 * sizes.embedding * sizes.layers * settings.style.layer_input
+    further = len(settings.mtp_kinds)
+    layers += further * 2 * sizes.embedding * 2 * sizes.embedding
     logits = 2 * sizes.embedding * sizes.vocabulary
-    with_logits = 1 if isinstance(run, Prefill) else tokens
+    with_logits = 1 if isinstance(run, Prefill) else tokens * (1 + further)
     forward = tokens * layers + with_logits * logits
     return 3 * forward if isinstance(run, Training) else forward
 
 
 def mixing_flops(settings: LanguageModel) -> int:
     """Return those of the FLOPs of one sequence that attention among tokens has, all unmasked."""
-    kinds = Counter(settings.kinds).items()
+    kinds = Counter((*settings.kinds, *settings.mtp_kinds)).items()
     forward = settings.sequence * sum(count * _mixing(settings, kind) for kind, count in kinds)
     return 3 * forward if isinstance(settings.run, Training) else forward
 

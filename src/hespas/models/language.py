@@ -20,6 +20,8 @@ from hespas.models.precision import PARTS, SCALED, Precision
 
 SELECTING = 128
 """Queries whose tokens are chosen at a time in long sequences: their scores fit in memory."""
+_MOST_MTP_LAYERS = 17
+MTP_NOTE = "heads that predict further tokens are left out (mtp_layers=1 trains one)"
 _LARGEST_HEAD = 256
 """Of the fused kernels for GPUs. Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention"."""
 
@@ -289,7 +291,8 @@ class Training:
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
     ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
     experts with ``expert_product_dtype`` f8. An ``eager`` step runs each operation of PyTorch as a
-    kernel of its own; ``loss`` eager the loss alone, in f32.
+    kernel of its own; ``loss`` eager the loss alone, in f32. Each of ``mtp_layers`` predicts a
+    further token (multi-token prediction).
     """
 
     mesh: MeshAxes
@@ -308,6 +311,7 @@ class Training:
     expert_product_dtype: str = "same"
     eager: bool = False
     loss: str = "fused"
+    mtp_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,6 +516,11 @@ class LanguageModel:
             return tuple(islice(cycle(self.pattern), self.layers))
         dense = self.layers if self.routing is None else self.routing.dense_layers
         return _kinds(self.layers, self.style.window, self.style.global_every, dense)
+
+    @property
+    def mtp_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of the layers that predict further tokens in training, like the last layer."""
+        return self.kinds[-1:] * (self.run.mtp_layers if isinstance(self.run, Training) else 0)
 
     @property
     def is_windowed(self) -> bool:
@@ -865,6 +874,7 @@ class LanguageModel:
         ]
 
     def _check_training(self, run: Training) -> None:
+        self._check_mtp(run)
         if run.expert_product_dtype != "same" and self.routing is None:
             raise ConfigError(
                 f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has "
@@ -898,6 +908,27 @@ class LanguageModel:
             raise ConfigError(
                 "attention in a ring has neither a window nor a cap of scores",
                 hint="give attention unfused and context_attention gather",
+            )
+
+    def _check_mtp(self, run: Training) -> None:
+        """Raise `ConfigError` for layers that cannot predict further tokens."""
+        if not 0 <= run.mtp_layers < min(run.sequence, _MOST_MTP_LAYERS):
+            raise ConfigError(
+                f"mtp_layers = {run.mtp_layers}", hint=f"give 0 to {_MOST_MTP_LAYERS - 1}"
+            )
+        if not run.mtp_layers:
+            return
+        last = self.kinds[-1]
+        if last.mixer == "none" or not last.feeds_forward:
+            raise ConfigError(
+                f"mtp_layers = {run.mtp_layers}: they are like the last layer, which has a mixer "
+                "or a feed-forward alone",
+                hint="drop mtp_layers",
+            )
+        if self.style.layer_input or last.keys != "own":
+            raise ConfigError(
+                f"mtp_layers = {run.mtp_layers}: the last layer takes inputs or keys of others",
+                hint="drop mtp_layers",
             )
 
     @property

@@ -108,6 +108,11 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
             f"{' and '.join(SHARED)} divide",
             hint="drop zero, and give fsdp in the place of data",
         )
+    if settings.mtp_kinds:
+        raise ConfigError(
+            "layers that predict further tokens are not cut into a pipeline",
+            hint="drop mtp_layers, or pipe",
+        )
     if settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds):
         raise ConfigError(
             "layers that have inputs or keys of other layers are not cut into a pipeline",

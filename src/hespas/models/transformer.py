@@ -48,7 +48,14 @@ from hespas.models.recurrent import through_delta, through_state_space
 from hespas.models.remat import rematerialised
 from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided, dtype_named
-from hespas.models.weights import BESIDE, MERGED, SHARED, layer_weights, outer_weights
+from hespas.models.weights import (
+    BESIDE,
+    MERGED,
+    SHARED,
+    layer_weights,
+    mtp_weights,
+    outer_weights,
+)
 
 Weights = Mapping[str, Any]
 _TOKENS = ("inputs", "positions", "targets")
@@ -58,6 +65,9 @@ _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
 _PROJECTED = ("query", "key", "value")
+_MTP = "mtp_layers"
+_MTP_SHARE = 0.3
+"""The weight of the loss of further tokens. Source: DeepSeek-V3, 2024, section 4.2."""
 _INPUT = "layer_input_scale"
 """Stands beside a layer's weights: its own input, which multiplies a gate."""
 
@@ -106,7 +116,7 @@ class Transformer:
         array = partial(self.divided.array, dtype=dtype)
         plan = self.model.plan
 
-        def made(item: _Item, *turns: int) -> Any:
+        def made(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
             if isinstance(item, Loop):
                 return [made(each, *turns, item.times) for each in item.body]
             divided, stacked = self.divided_of(item), {f"{size} turns": size for size in turns}
@@ -114,12 +124,14 @@ class Transformer:
             dimensions = [f"{size} turns" for size in turns]
             return {
                 name: divided.array(*dimensions, *shape, dtype=dtype)
-                for name, shape in layer_weights(self.model, item).items()
+                for name, shape in shapes(self.model, item).items()
             }
 
         weights: dict[str, Any] = {
             name: array(*dimensions) for name, dimensions in outer_weights(self.model).items()
         }
+        if self.model.mtp_kinds:
+            weights[_MTP] = [made(kind, shapes=mtp_weights) for kind in self.model.mtp_kinds]
         if not self.is_looped:
             return weights | {_FIRST: [made(kind) for kind in self.model.kinds]}
         return weights | {
@@ -180,8 +192,34 @@ class Transformer:
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the mean cross entropy of the tokens, of those of a document where there are."""
-        x = self.embedded(weights, batch)
-        return self.loss_of(self.through_layers(x, weights, batch), weights, batch)
+        x = self.through_layers(self.embedded(weights, batch), weights, batch)
+        loss = self.loss_of(x, weights, batch)
+        if not self.model.mtp_kinds:
+            return loss
+        return loss + _MTP_SHARE * self._further_loss(x, weights, batch)
+
+    def _further_loss(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean loss of further tokens, each predicted from the row of the one before.
+
+        Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 2.2.
+        """
+        places, losses = self._places(batch), list[jax.Array]()
+        shifted = ("targets", "target_segments")
+        for number, (kind, own) in enumerate(
+            zip(self.model.mtp_kinds, weights[_MTP], strict=True), start=1
+        ):
+            batch = {**batch, "inputs": batch["targets"]}
+            with jax.named_scope(f"mtp_{number:02d}"):
+                pair = (
+                    self._normed(x, own, "mtp_row_norm"),
+                    self._normed(self.embedded(weights, batch), own, "mtp_token_norm"),
+                )
+                x = product("bsxe,exf->bsf", jnp.stack(pair, 2), own["mtp_join"])
+                x = self._rematerialised(kind)(self._between(x), own, places)
+                batch |= {name: jnp.roll(batch[name], -1, 1) for name in shifted if name in batch}
+                given = {**weights, **{name: own[name] for name in own if name in weights}}
+                losses.append(self.loss_of(x, given, batch, further=number))
+        return sum(losses[1:], losses[0]) / len(losses)
 
     def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return what goes into the first layer."""
@@ -299,8 +337,13 @@ class Transformer:
                 logits = style.logit_cap * jnp.tanh(logits / style.logit_cap)
             return self.divided.constrain(logits, "batch", "sequence", "vocabulary")
 
-    def loss_of(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the loss from what comes out of the last layer."""
+    def loss_of(
+        self, x: jax.Array, weights: Weights, batch: Weights, *, further: int = 0
+    ) -> jax.Array:
+        """Return the loss from what comes out of the last layer.
+
+        The last tokens of a sequence have no ``further`` ones.
+        """
         logits = self.logits(x, weights)
         with jax.named_scope("loss"):
             vocabulary = self.divided.sizes["vocabulary"]
@@ -308,9 +351,13 @@ class Transformer:
             run = self.model.run
             is_eager = isinstance(run, Training) and run.loss == "eager"
             losses = (_eager_cross_entropy if is_eager else _cross_entropy)(logits, one_hot)
-            if not self.model.style.documents:
+            if not self.model.style.documents and not further:
                 return jnp.mean(losses)
-            counted = batch["target_segments"] != 0
+            tokens = losses.shape[1]
+            counted = jnp.broadcast_to(jnp.arange(tokens) < tokens - further, losses.shape)
+            if self.model.style.documents:
+                own = batch["target_segments"] != 0
+                counted = own & counted if further else own
             return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
     def _rematerialised(self, kind: LayerKind) -> Any:

@@ -41,6 +41,8 @@ SHARED = "shared_"
 MERGED = "query_key_value"
 BESIDE = ("after_dense_norm", "before_experts_norm", "after_experts_norm")
 """The norms of experts that stand beside a dense layer."""
+MTP_NORMS = ("mtp_row_norm", "mtp_token_norm", "norm")
+"""The norms of what goes into a layer that predicts a further token, and of what comes out."""
 HIDDEN = ("state_heads", "state_head_size")
 _GROUPS = ("state_groups", "state_size")
 _KEYS = ("delta_key_heads", "delta_key_size")
@@ -162,6 +164,19 @@ def outer_weights(model: LanguageModel) -> Shapes:
         shapes["input_table"] = ("input_vocabulary", "layers", "layer_input")
         shapes["input_projection"] = ("embedding", "layers", "layer_input")
         shapes |= norm_weights(model.style, "input_norm", "input_norm")
+    return shapes
+
+
+def mtp_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    """Return the dimensions of the weights of a layer that predicts a further token.
+
+    Its input is a product of the row before and of the next token's embedding, each with a norm;
+    the head is the model's, behind a norm of its own. Source: DeepSeek-AI, DeepSeek-V3 Technical
+    Report, 2024, section 2.2.
+    """
+    shapes = layer_weights(model, kind) | {"mtp_join": ("embedding", "two", "row")}
+    for name in MTP_NORMS:
+        shapes |= norm_weights(model.style, name)
     return shapes
 
 
@@ -314,10 +329,12 @@ def expert_parameters(model: LanguageModel) -> int:
 
 def _in_layers(model: LanguageModel, prefix: str) -> int:
     """Return how many weights the layers have whose names begin so."""
+    layers = Counter((kind, layer_weights) for kind in model.kinds)
+    layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
     total = 0
-    for kind, count in Counter(model.kinds).items():
+    for (kind, weights), count in layers.items():
         sizes = {**model.sizes, **model.sizes_of(kind)}
-        shapes = layer_weights(model, kind).items()
+        shapes = weights(model, kind).items()
         own = sum(_elements(sizes, shape) for name, shape in shapes if name.startswith(prefix))
         total += count * own
     return total

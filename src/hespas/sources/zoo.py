@@ -22,7 +22,7 @@ from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, DeviceCountError, HespasError, option
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.models.kernels import FUSED
-from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.language import MTP_NOTE, Decode, LanguageModel, Training
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
@@ -80,6 +80,8 @@ def model_source(
         *_experts_note(settings),
         *_batch_note(source),
     )
+    if isinstance(settings, LanguageModel) and settings.mtp_kinds:
+        notes = [note for note in notes if note != MTP_NOTE]
     return replace(source, notes=(*notes, *of_settings))
 
 

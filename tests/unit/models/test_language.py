@@ -22,6 +22,8 @@ from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.part import Part, PartProgram
+from hespas.models.weights import layer_weights
+from hespas.models.weights import parameters as parameters_of
 from hespas.program.program import Op, Program, all_ops, is_communication_op
 from hespas.program.types import TensorType, size_bytes
 from hespas.sources.exported import partitioned
@@ -118,6 +120,7 @@ def test_parameters_are_those_published(name: str) -> None:
         ("mixtral-8x7b", {**EXPERTS, "dropless": "true"}),
         ("deepseek-v3", {**EXPERTS, **LATENT}),
         ("gemma3-12b", {}),
+        ("deepseek-v3", {**EXPERTS, **LATENT, "mtp_layers": "2"}),
     ],
 )
 def test_products_of_training_are_the_closed_form(name: str, options: dict[str, str]) -> None:
@@ -130,15 +133,47 @@ def test_products_of_training_are_the_closed_form(name: str, options: dict[str, 
 
 @pytest.mark.parametrize("scan", ["true", "false"])
 def test_a_loop_has_as_many_products(scan: str) -> None:
-    """Twelve layers are a loop over a group of six, whose products stand in it once."""
+    """Twelve layers are a loop over a loop and a layer, whose products stand in it once."""
     options = TRAINING | {"mesh": "data=1", "remat": "full", "layers": "12", "scan": scan}
-    written = options | {"layers": "6" if scan == "true" else "12"}
+    written = options | {"layers": "2" if scan == "true" else "12"}
     needed = model_flops(model_named("gemma3-12b").with_options(written))
     assert needed is not None
     logits = 2 * 64 * 64 * 256
     assert products(exported("gemma3-12b", **options)) == pytest.approx(
         (needed - 3 * logits) * 4 / 3 + 3 * logits, rel=0.02
     )
+
+
+def test_layers_for_further_tokens_are_trained() -> None:
+    options = TRAINING | EXPERTS | LATENT
+    one, two = (parameters("deepseek-v3", mtp_layers=str(count), **options) for count in (1, 2))
+    model = model_named("deepseek-v3").with_options(options | {"mtp_layers": "1"})
+    assert isinstance(model, LanguageModel)
+    kind, width = model.kinds[-1], model.sizes_of_layers.embedding
+    sizes = {**model.sizes, **model.sizes_of(kind)}
+    layer = sum(
+        prod(sizes[name] for name in shape) for shape in layer_weights(model, kind).values()
+    )
+    # A layer, what joins a row and a token, the norms of both, and that before the head.
+    assert (
+        two - one == one - parameters("deepseek-v3", **options) == layer + 2 * width**2 + 3 * width
+    )
+    assert parameters_of(model) == one
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("deepseek-v3", {"mtp_layers": "17"}, "mtp_layers = 17"),
+        ("nvidia/Nemotron-H-8B-Base-8K", {"mtp_layers": "1"}, "a feed-forward alone"),
+        ("google/gemma-4-E2B", {"mtp_layers": "1"}, "inputs or keys of others"),
+    ],
+)
+def test_layers_for_further_tokens_are_refused_where_they_cannot_be(
+    name: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_named(name).with_options(options).check()
 
 
 def test_experts_are_reached_by_all_to_all() -> None:
