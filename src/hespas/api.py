@@ -158,8 +158,9 @@ def _chosen(
             "method": described.method,
             "hardware": described.hardware,
         }
-    if "imperfect" in given and isinstance(given["imperfect"], Path):
-        given["imperfect"] = str(given["imperfect"])
+    for name in ("imperfect", "variation"):
+        if isinstance(given.get(name), Path):
+            given[name] = str(given[name])
     chosen = with_arguments(overridden(base, {**given, "file": workload, "system": system}))
     return replace(
         chosen,

@@ -30,6 +30,7 @@ from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import HARDWARE, Device, EstimatorKeys, parse_rates
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System, parse_link_bandwidths
+from hespas.hardware.variation import EQUAL, Variation, read_variation
 from hespas.models.part import PIPE
 from hespas.models.placement import Place, parse_place
 from hespas.prediction.goodput import TOKENS, GoodputOptions
@@ -489,6 +490,14 @@ class NetworkOptions:
         metavar="FILE",
         needs="cluster",
         applies_to=(ONE_PROGRAM,),
+    )
+    variation: Variation = declare(
+        help="How much equal devices differ in speed: none, a preset's name, or a file.",
+        parse=read_variation,
+        metavar="NAME|FILE",
+        needs="cluster",
+        default_text="none",
+        default=EQUAL,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from hespas.hardware.cluster import Cluster
     from hespas.hardware.system import System
+    from hespas.hardware.variation import Variation
     from hespas.program.work import CustomCallCost
 
 
@@ -44,6 +45,7 @@ class _AnyPrediction(TypedDict, total=False):
     method: str | None
     overlap: Mapping[str, bool] | None
     place: str | None
+    variation: Variation | str | Path
     pue: float | None
 
 

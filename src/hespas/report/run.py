@@ -230,6 +230,35 @@ def goodput_lines(report: RunReport) -> list[str]:
     ]
 
 
+def variation_lines(report: RunReport) -> list[str]:
+    """Return the section about devices that are not equal, empty where all are."""
+    found = report.variation
+    if found is None:
+        return []
+    expected_s = found.expected_step_s
+
+    def change(time_s: float, base_s: float) -> str:
+        return f"{100 * (time_s / base_s - 1.0):+.1f} %" if base_s > 0 else ""
+
+    axes = sorted(found.waiting_by_axis_s.items(), key=lambda axis: -axis[1])
+    waits = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in axes)
+    spread = f"90 % of clusters {format_time(found.p5_s)} to {format_time(found.p95_s)}"
+    without_s = found.without_slowest_s
+    rows = [
+        ("Expected step", f"{format_time(expected_s)}   {change(expected_s, found.equal_step_s)}"),
+        ("Median", f"{format_time(found.p50_s)}   {spread}"),
+        ("Waiting", f"{format_time(found.waiting_s)}   {waits}".rstrip()),
+        ("Without slowest 1 %", f"{format_time(without_s)}   {change(without_s, expected_s)}"),
+    ]
+    if found.tokens_per_s is not None:
+        rows.append(("Tokens/s", format_amount(found.tokens_per_s).strip()))
+    return [
+        "On devices that are not equal:",
+        *(f"  {name:<22}{text}" for name, text in rows),
+        wrapped(f"  - {found.source}", "    "),
+    ]
+
+
 def _played_rows(played: PlayedReport) -> list[tuple[str, str]]:
     """Return rows with the median and the 90 % of runs around it."""
 
@@ -344,6 +373,7 @@ SECTIONS: tuple[Callable[[RunReport], list[str]], ...] = (
     holder_lines,
     _work_lines,
     main_change_lines,
+    variation_lines,
     goodput_lines,
 )
 """The parts of the text before the assumptions, in order."""

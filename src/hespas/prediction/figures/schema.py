@@ -204,6 +204,23 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: Annotated[float, _of("of device memory")]
 
 
+class VariationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A step on devices that are not equal; the step time of the answer is that of equal ones."""
+
+    source: Annotated[str, _of("where the variation was measured")]
+    draws: Annotated[int, _of("clusters that were drawn")]
+    equal_step_s: Annotated[Seconds, _of("the step of equal devices")]
+    expected_step_s: Annotated[Seconds, _of("the mean over clusters")]
+    p5_s: Seconds
+    p50_s: Seconds
+    p95_s: Seconds
+    waiting_s: Annotated[Seconds, _of("of the expected step, for slower devices")]
+    waiting_by_axis_s: Annotated[dict[str, float], _of("the same, by the axis that waits")]
+    jitter_s: Annotated[Seconds, _of("of the same, by jitter of kernels and collectives")]
+    without_slowest_s: Annotated[Seconds, _of("expected without the slowest 1 % of devices")]
+    tokens_per_s: Annotated[Known, _of("on all devices, in the expected step")]
+
+
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     """A figure over many seeds."""
 
@@ -375,6 +392,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTimeRow] = []
     memory: MemoryDetails | None = None
     timeline: list[TimelineRow] = []
+    variation: Annotated[VariationReport | None, _of("null unless --variation asks for it")] = None
     goodput: Annotated[GoodputReport | None, _of("null unless --goodput asks for it")] = None
     peaks: Annotated[Peaks | None, _of("null where the device's figures are not known")] = None
     pipeline: Annotated[PipelineReport | None, _of("null for a step of one program")] = None

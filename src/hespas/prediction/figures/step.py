@@ -22,6 +22,7 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
 from hespas.hardware.power import energy, network_w
 from hespas.hardware.system import System
+from hespas.hardware.variation import EQUAL
 from hespas.prediction.explain.changes import Change, main_changes
 from hespas.prediction.figures.assumptions import assumptions_of_step
 from hespas.prediction.figures.breakdown import (
@@ -217,7 +218,7 @@ def run_report(
                 f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
                 "simulated, which are as long as the others, and tables are left out"
             )
-            report = _with_long_run(report, prediction)
+            report = _on_real_devices(report, prediction)
             return msgspec.structs.replace(report, warnings=[*report.warnings, note])
         if with_tables:
             report = msgspec.structs.replace(
@@ -225,7 +226,7 @@ def run_report(
                 communication=communication_rows(prediction),
                 explain=explain_rows(main_changes(prediction)),
             )
-    report = _with_long_run(report, prediction)
+    report = _on_real_devices(report, prediction)
     if not with_tables:
         return report
     parts = joined_breakdown((breakdown(each.prediction), each.times, each.both) for each in ran)
@@ -237,7 +238,13 @@ def run_report(
     )
 
 
-def _with_long_run(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+    """Return a report with what devices that differ and devices that fail do to it."""
+    if prediction.options.network.variation != EQUAL:
+        # Few ask for devices that are not equal.
+        from hespas.prediction.figures.variation import variation_report  # noqa: PLC0415
+
+        report = msgspec.structs.replace(report, variation=variation_report(prediction))
     if not prediction.options.long_run.goodput:
         return report
     # Few ask for long runs.

@@ -1,0 +1,150 @@
+"""How much devices of one kind differ in speed, and how long the slowest of a group takes.
+
+The slowest of n independent draws from a distribution F is one draw of ``F^-1(u^(1/n))`` with u
+uniform: a group of 100,000 devices costs as much as one of two.
+"""
+
+from __future__ import annotations
+
+from math import erfc, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.figures import CountOrZero, NotNegative, Text
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, option
+from hespas.hardware.presets import PRESETS_DIRECTORY
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats: TypeAlias = NDArray[np.floating[Any]]
+
+_PRESETS = PRESETS_DIRECTORY / "variation"
+NONE = "none"
+_REACH = 9.0
+"""Deviations to which the normal distribution is tabulated: 1e-19 lies beyond."""
+_POINTS = 4001
+
+Deviation = Annotated[float, Meta(ge=0, lt=0.5)]
+
+
+class SlowDevices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A share of the devices that take ``factor`` times as long as the others."""
+
+    share: Annotated[float, Meta(gt=0, lt=0.5)]
+    factor: Annotated[float, Meta(ge=1, le=100)]
+
+
+class Variation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Deviations of durations relative to a typical device; see each field.
+
+    ``sigma`` is that of what arithmetic bounds, ``memory_sigma`` of what memory bounds, both for
+    good; ``step_sigma`` varies from step to step, ``kernel_sigma`` from kernel to kernel. A device
+    enters each collective late by ``collective_delay_s`` on average (exponential).
+    """
+
+    source: Text
+    sigma: Deviation = 0.0
+    memory_sigma: Deviation = 0.0
+    step_sigma: Deviation = 0.0
+    kernel_sigma: Annotated[float, Meta(ge=0, lt=5)] = 0.0
+    collective_delay_s: NotNegative = 0.0
+    slow: SlowDevices | None = None
+    seed: CountOrZero = 0
+
+
+EQUAL = Variation(source=NONE)
+"""Every device is as specified."""
+
+
+def variation_names() -> tuple[str, ...]:
+    """Return the names of the presets.
+
+    >>> variation_names()
+    ('GPU_SC22',)
+    """
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
+
+
+def read_variation(name: str | Path) -> Variation:
+    """Return the variation of a preset or a file, or ``none``; else `ConfigError`.
+
+    >>> read_variation("GPU_SC22").sigma
+    0.0148
+    """
+    path = Path(name)
+    if str(name) == NONE:
+        return EQUAL
+    if str(name) in variation_names():
+        path = _PRESETS / f"{name}.json"
+    elif not path.suffix and not path.exists():
+        raise ConfigError(
+            f"{option('variation')} is {str(name)!r}, which is no preset and no file",
+            hint=suggestion(str(name), (*variation_names(), NONE)),
+        )
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    return decode(data, Variation, location=str(name))
+
+
+class Slowest:
+    """The distribution of the factor on the duration of the slowest device of a group."""
+
+    def __init__(self, *, sigma: float, slow: SlowDevices | None = None) -> None:
+        import numpy as np  # noqa: PLC0415 - few clusters vary
+
+        most = 1.0 if slow is None else slow.factor
+        reach = _REACH * sigma
+        factors = np.linspace(1.0 - reach, most * (1.0 + reach), _POINTS)
+        if sigma > 0:
+            normal = [erfc((factor - 1.0) / sigma / sqrt(2.0)) / 2.0 for factor in factors]
+        else:
+            normal = [float(factor < 1.0) for factor in factors]
+        beyond = np.array(normal)
+        if slow is not None:
+            scaled = [
+                erfc((factor / most - 1.0) / sigma / sqrt(2.0)) / 2.0
+                if sigma > 0
+                else float(factor < most)
+                for factor in factors
+            ]
+            beyond = (1.0 - slow.share) * beyond + slow.share * np.array(scaled)
+        self._factors = factors
+        # np.interp wants ascending numbers: the rarer, the larger.
+        self._rarity = -np.log(np.maximum(beyond, 1e-300))
+
+    def factors(self, uniform: Floats, count: int, *, without: float = 0.0) -> Floats:
+        """Return the factors of the slowest of ``count``, one for each uniform draw.
+
+        ``without`` is the share of slowest devices that is excluded before.
+        """
+        import numpy as np  # noqa: PLC0415 - as above
+
+        # The probability that a device is slower than the slowest of them.
+        slower = -np.expm1(np.log(uniform) / count)
+        slower = without + (1.0 - without) * slower
+        return np.interp(-np.log(np.maximum(slower, 1e-300)), self._rarity, self._factors)
+
+    def mean(self, count: int, *, without: float = 0.0) -> float:
+        """Return the mean factor of the slowest of ``count`` devices.
+
+        >>> round(Slowest(sigma=0.01).mean(1), 4), round(Slowest(sigma=0.01).mean(8192), 4)
+        (1.0, 1.0382)
+        """
+        import numpy as np  # noqa: PLC0415 - as above
+
+        uniform = (np.arange(_POINTS) + 0.5) / _POINTS
+        return float(self.factors(uniform, count, without=without).mean())
+
+
+def latest_of(count: int) -> float:
+    """Return the mean of the latest of ``count`` exponential delays of mean 1.
+
+    >>> latest_of(2)
+    1.5
+    """
+    return sum(1.0 / number for number in range(1, count + 1))

@@ -1,0 +1,221 @@
+"""What a step takes on devices that are not equal: everybody waits for the slowest of its group.
+
+All axes of a mesh synchronise several times a step, but for the copies of a pipeline (``data`` and
+``fsdp`` there), which meet once, at its end. A stage takes the slowest device of its group, a copy
+follows its slowest stage, and the step its slowest copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import hypot, prod, sqrt
+from typing import TYPE_CHECKING
+
+from hespas.base.units import PS_PER_S
+from hespas.hardware.variation import Slowest, Variation, latest_of
+from hespas.models.part import PIPE, SHARED
+from hespas.prediction.figures.schema import VariationReport
+from hespas.prediction.result import Prediction
+from hespas.tasks.graph import CollectiveTask, ComputeTask
+
+if TYPE_CHECKING:
+    from hespas.hardware.variation import Floats
+    from hespas.prediction.answer import PipelinePrediction
+
+    AnyPrediction = Prediction | PipelinePrediction
+
+_DRAWS = (100, 1000)
+_CELLS = 4_000_000
+EXCLUDED = 0.01
+"""The share of slowest devices whose exclusion is tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What the devices of each stage compute in a step, and by which axes they are divided.
+
+    ``ramp`` is the share of a stage's time that another stage's passes wait for.
+    """
+
+    compute_s: tuple[float, ...]
+    busy_s: tuple[float, ...]
+    ramp: float
+    deviation: float
+    inner: tuple[tuple[str, int], ...]
+    copies: tuple[tuple[str, int], ...]
+
+    @property
+    def group(self) -> int:
+        """The devices of a stage that synchronise all the time."""
+        return prod(size for _, size in self.inner)
+
+
+def variation_report(prediction: AnyPrediction) -> VariationReport:
+    """Return what a step takes on unequal devices."""
+    variation = prediction.options.network.variation
+    import numpy as np  # noqa: PLC0415 - few clusters vary
+
+    stages = _stages(prediction, variation)
+    slowest = Slowest(sigma=stages.deviation, slow=variation.slow)
+    copies = prod(size for _, size in stages.copies)
+    cells = copies * len(stages.compute_s)
+    draws = max(_DRAWS[0], min(_DRAWS[1], _CELLS // cells))
+    uniform = np.random.default_rng(variation.seed).random((draws, copies, len(stages.busy_s)))
+    uniform = np.maximum(uniform, 1e-300)
+    jitter = _jitter(prediction, variation)
+    jitter_s = sum(jitter.values())
+    longer = longer_by(slowest.factors(uniform, stages.group), stages)
+    less = longer_by(slowest.factors(uniform, stages.group, without=EXCLUDED), stages)
+    equal_s = prediction.step_time_s
+    added = longer.max(axis=1) + jitter_s
+    low, middle, high = np.quantile(added, (0.05, 0.5, 0.95))
+    axes = Counter(_axes(longer, slowest, stages))
+    axes.update(jitter)
+    expected_s, tokens = equal_s + float(added.mean()), prediction.work.tokens
+    return VariationReport(
+        source=variation.source,
+        draws=draws,
+        equal_step_s=equal_s,
+        expected_step_s=expected_s,
+        p5_s=equal_s + float(low),
+        p50_s=equal_s + float(middle),
+        p95_s=equal_s + float(high),
+        waiting_s=float(added.mean()),
+        waiting_by_axis_s={name: time_s for name, time_s in axes.items() if time_s > 0},
+        jitter_s=jitter_s,
+        without_slowest_s=equal_s + float(less.max(axis=1).mean()) + jitter_s,
+        tokens_per_s=None if tokens is None else tokens / expected_s,
+    )
+
+
+def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
+    if isinstance(prediction, Prediction):
+        compute_s = prediction.compute_s
+        bound = prediction.estimates.total.total.bound
+        mesh = prediction.mesh
+        known = prod(size for _, size in mesh)
+        rest = prediction.devices // known if known else 1
+        others = () if rest == 1 else (("devices", rest),)
+        return Stages(
+            compute_s=(compute_s,),
+            busy_s=(prediction.step_time_s,),
+            ramp=0.0,
+            deviation=_deviation(variation, compute_s, bound.compute_s, bound.memory_s),
+            inner=(*others, *mesh),
+            copies=(),
+        )
+    numbers = range(prediction.cut.stages)
+    schedule = prediction.cut.schedule
+    computed = [prediction.spent(stage).compute_ps / PS_PER_S for stage in numbers]
+    busy = [prediction.times.busy_ps(stage) / PS_PER_S for stage in numbers]
+    totals = [cost.prediction.estimates.total for cost in prediction.costs.values()]
+    arithmetic_s = sum(each.total.bound.compute_s for each in totals)
+    memory_s = sum(each.total.bound.memory_s for each in totals)
+    whole_s = sum(each.time_s for each in totals)
+    return Stages(
+        compute_s=tuple(computed),
+        busy_s=tuple(busy),
+        ramp=1.0 / (schedule.micro_batches * schedule.chunks),
+        deviation=_deviation(variation, whole_s, arithmetic_s, memory_s),
+        inner=tuple(axis for axis in prediction.mesh if axis[0] not in {PIPE, *SHARED}),
+        copies=tuple(axis for axis in prediction.mesh if axis[0] in SHARED),
+    )
+
+
+def _deviation(
+    variation: Variation, compute_s: float, arithmetic_s: float, memory_s: float
+) -> float:
+    """Return the deviation of a device's computation as a share of it."""
+    if compute_s <= 0:
+        return 0.0
+    persistent = hypot(variation.sigma * arithmetic_s, variation.memory_sigma * memory_s)
+    return hypot(persistent / compute_s, variation.step_sigma)
+
+
+def longer_by(factors: Floats, stages: Stages) -> Floats:
+    """Return by how much each copy's step is longer, of factors by draw, copy and stage.
+
+    The slowest stage decides; the first and the last passes of the others come before and after.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    added = (factors - 1.0) * np.array(stages.compute_s)
+    busy = np.array(stages.busy_s)
+    slowed = (busy + added).max(axis=2) - busy.max()
+    return slowed + stages.ramp * (added.sum(axis=2) - added.max(axis=2))
+
+
+def _axes(longer: Floats, slowest: Slowest, stages: Stages) -> Mapping[str, float]:
+    """Return how much of the waiting each axis causes, from the nearest to the farthest one."""
+    waits: dict[str, float] = {}
+    count, before, mean_s = 1, 1.0, sum(stages.compute_s) / len(stages.compute_s)
+    for name, size in reversed(stages.inner):
+        count *= size
+        factor = slowest.mean(count)
+        waits[name] = (factor - before) * mean_s
+        before = factor
+    reached_s = float(longer.mean())
+    if len(stages.compute_s) > 1:
+        waits[PIPE] = reached_s - sum(waits.values())
+    shaped = longer.reshape((longer.shape[0], *(size for _, size in stages.copies)))
+    for name, _ in reversed(stages.copies):
+        shaped = shaped.max(axis=-1)
+        waits[name] = float(shaped.mean()) - reached_s
+        reached_s = float(shaped.mean())
+    return waits
+
+
+def _jitter(prediction: AnyPrediction, variation: Variation) -> Mapping[str, float]:
+    """Return what jitter of kernels and late entries into collectives add, by axis."""
+    if not (variation.kernel_sigma or variation.collective_delay_s):
+        return {}
+    if isinstance(prediction, Prediction):
+        return _jitter_of(prediction, variation, times=1)
+    waits: Counter[str] = Counter()
+    for part in prediction.cut.parts_of(prediction.busiest):
+        cost, count = prediction.costs[part], prediction.cut.schedule.micro_batches
+        waits.update(_jitter_of(cost.prediction, variation, times=count))
+        waits.update(_jitter_of(cost.update_prediction, variation, times=1))
+    return waits
+
+
+def _jitter_of(prediction: Prediction, variation: Variation, *, times: int) -> dict[str, float]:
+    """Return the same of a program that runs so often.
+
+    Computation D of K kernels that S collectives interrupt deviates by
+    ``kernel_sigma D / sqrt(K S)`` between two of them.
+    """
+    timeline = prediction.timeline
+    if timeline is None:
+        return {}
+    exposed = timeline.slowest.exposed_ps
+    syncs = Counter(
+        _axes_of(task, prediction)
+        for task in prediction.tasks.tasks
+        if isinstance(task, CollectiveTask) and exposed.get(task.id, 0) > 0
+    )
+    kernels = max(1, sum(isinstance(task, ComputeTask) for task in prediction.tasks.tasks))
+    count = sum(syncs.values())
+    waits: dict[str, float] = {}
+    for (name, members), number in syncs.items():
+        deviation = variation.kernel_sigma * prediction.compute_s / sqrt(kernels * count)
+        late_s = variation.collective_delay_s * latest_of(members)
+        late_s += deviation * (Slowest(sigma=0.1).mean(members) - 1.0) / 0.1
+        waits[name] = waits.get(name, 0.0) + times * number * late_s
+    return waits
+
+
+def _axes_of(task: CollectiveTask, prediction: Prediction) -> tuple[str, int]:
+    """Return the axes of the mesh along which the members of a collective lie, and their number."""
+    if task.group_table is None:
+        members: tuple[int, ...] = tuple(range(prediction.devices))
+    else:
+        members = prediction.tasks.group_tables[task.group_table][0]
+    stride, names = 1, list[str]()
+    for name, size in reversed(prediction.mesh):
+        if len({member // stride % size for member in members}) > 1:
+            names.append(name)
+        stride *= size
+    return "+".join(reversed(names)) or "devices", len(members)
