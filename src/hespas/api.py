@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hespas.prediction.overrides import ModelOverrides, Overrides, PipelinedOverrides
     from hespas.program.program import Program
     from hespas.report.answers import Answer, PipelineAnswer
-    from hespas.study.run import Studied
+    from hespas.report.plot import StudyAnswer
     from hespas.study.study import Study
 
 __all__ = ["measure_step", "predict", "predict_pipeline", "run_study"]
@@ -227,13 +227,13 @@ def run_study(
     scheduler: str | None = None,
     workers: int | None = None,
     time_limit_s: float = 1800.0,
-) -> Studied:
+) -> StudyAnswer:
     """Compare many configurations, as ``hespas study run`` does, or go on with a study.
 
     ``what`` is a study, the keys of one, or its YAML file; its results live in ``directory``.
     ``executor`` is ``local``, ``workers`` processes of this machine at a time, or ``dask``, on the
     cluster of ``scheduler``. ``time_limit_s`` is how long one prediction may take. What it returns
-    has the rows in the order of the goal, and ``table()`` for pandas and polars. Raises what
+    has the rows in the order of the goal, ``table()``, ``to_frame()`` and ``plot()``. Raises what
     `hespas.study.run.studied` raises.
 
     >>> import tempfile
@@ -243,6 +243,7 @@ def run_study(
     ['H100_80GB', 'A100_SXM_40GB']
     """
     from hespas.base.suggest import choice
+    from hespas.report.plot import study_answer_of
     from hespas.study.executor import ExecutorOptions, Place
     from hespas.study.run import studied
     from hespas.study.study import Study, read_study, study_of
@@ -261,4 +262,4 @@ def run_study(
         workers=workers,
         time_limit_s=time_limit_s,
     )
-    return studied(chosen, Path(directory), executor=options)
+    return study_answer_of(studied(chosen, Path(directory), executor=options))

@@ -199,6 +199,7 @@ def test_a_killed_worker_is_a_message_and_the_next_question_works(
     step(page)
 
 
+@pytest.mark.rest
 def test_ten_tabs_get_their_own_answers(context: BrowserContext, server: Server) -> None:
     tabs = [context.new_page() for _ in range(10)]
     for number, tab in enumerate(tabs, start=1):
@@ -216,7 +217,7 @@ def test_ten_tabs_get_their_own_answers(context: BrowserContext, server: Server)
 
 
 def test_a_link_of_the_network_slows_the_step(page: Page, server: Server) -> None:
-    show(page, server, f"#cluster?{WHERE}")
+    show(page, server, "#cluster?model=llama3-100m&cluster=4xH100_80GB")
     page.wait_for_selector("#cluster-step")
     page.get_by_role("button", name="link of device 3 in dimension 0").first.focus()
     page.keyboard.press("Enter")
@@ -258,7 +259,7 @@ def _is_running(directory: Path) -> bool:
 def _faults(page: Page) -> list[str]:
     """Return what axe finds that is serious or worse."""
     source = next(Path(_axe()).glob("axe.min.js")).read_text()
-    client = page.context.new_cdp_session(page)
+    client: Any = page.context.new_cdp_session(page)
     client.send("Page.setBypassCSP", {"enabled": True})
     found: Any = page.evaluate(
         f"async () => {{ {source}; return JSON.stringify(await axe.run()); }}"
@@ -279,7 +280,7 @@ def _axe() -> Path:
 
 
 @pytest.mark.skipif(find_spec("axe_playwright_python") is None, reason="axe is not installed")
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.rest)])
 def test_nothing_is_wrong_for_people_who_cannot_see(page: Page, server: Server, theme: str) -> None:
     page.evaluate(f"() => localStorage.setItem('hespas-theme', '{theme}')")
     for state, wait in (
@@ -293,7 +294,9 @@ def test_nothing_is_wrong_for_people_who_cannot_see(page: Page, server: Server, 
         assert _faults(page) == [], state
 
 
-@pytest.mark.parametrize("width", [390, 768, 2560])
+@pytest.mark.parametrize(
+    "width", [390, *(pytest.param(width, marks=pytest.mark.rest) for width in (768, 2560))]
+)
 def test_every_view_fits_its_window(page: Page, server: Server, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     for view in ("predict", "cluster", "serve", "search"):

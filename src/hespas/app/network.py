@@ -27,7 +27,7 @@ _PARTS = {
     Shape.FAT_TREE: ("up", "down"),
     Shape.RING: ("next", "previous"),
     Shape.LINE: ("next", "previous"),
-    Shape.FULLY_CONNECTED: (),
+    Shape.FULLY_CONNECTED: ("to",),
 }
 """The links that a device has along a dimension, as files of imperfections name them."""
 
@@ -45,19 +45,24 @@ def network_of(state: State) -> dict[str, Any]:
         "devices": system.device_count,
         "node": sizes[0] if sizes else system.device_count,
         "nodes": prod(sizes[1:]),
-        "dimensions": [_row(number, each) for number, each in enumerate(dimensions)],
+        "dimensions": [
+            _row(number, each, stride=prod(sizes[:number]))
+            for number, each in enumerate(dimensions)
+        ],
         "assumptions": list(system.assumptions),
     }
 
 
-def _row(number: int, dimension: Dimension) -> dict[str, Any]:
+def _row(number: int, dimension: Dimension, *, stride: int) -> dict[str, Any]:
     return {
         "number": number,
         "shape": _SHAPES[dimension.shape],
         "size": dimension.size,
         "bandwidth": format_quantity(dimension.bandwidth_bytes_per_s, "B/s"),
         "latency": format_time(dimension.latency_s),
+        "stride": stride,
         "links": [f"dim{number}.{part}." for part in _PARTS[dimension.shape]],
+        "is_of_pairs": dimension.shape is Shape.FULLY_CONNECTED,
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from hespas.base.fields import Group, Layer, Option, build, check_effects, joined, options_in
 from hespas.cli.help import Flag
@@ -41,6 +42,38 @@ class _File(click.Path):
 
 
 FILE = _File()
+
+
+class _Workload(_File):
+    """A program or a model; shells complete both."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from hespas.models.catalogue import names  # noqa: PLC0415 - of completion alone
+
+        models = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        return [*models, *super().shell_complete(ctx, param, incomplete)]
+
+
+def _completed(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Complete a part, a system, or the part of ``COUNTxPART``."""
+    from hespas.hardware.presets import device_names, system_names  # noqa: PLC0415 - as above
+
+    count, times, part = incomplete.partition("x")
+    if param.name == "cluster" and count.isdecimal() and times:
+        named = [f"{count}x{name}" for name in device_names() if name.startswith(part)]
+    else:
+        named = [*device_names(), *system_names()]
+    return [CompletionItem(name) for name in named if name.startswith(incomplete)]
+
+
+_OF_PRESETS = frozenset({"cluster", "node", "system"})
+"""Options whose values name hardware."""
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
@@ -114,6 +147,8 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
         kind, metavar = FILE, metavar or "FILE"
     elif each.kinds == (int,) and each.parse is None:
         kind, metavar = int, metavar or "N"
+    if each.name in _OF_PRESETS:
+        settings["shell_complete"] = _completed
     return both(
         each.name, *each.aliases, type=kind, multiple=each.repeats, metavar=metavar, **settings
     )
@@ -224,7 +259,7 @@ def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer
             spelling[each.name] = each.key
 
 
-workload_argument = click.argument("workload", type=FILE, required=False)
+workload_argument = click.argument("workload", type=_Workload(), required=False)
 
 debug = plain(
     "--debug",

@@ -11,6 +11,7 @@ import msgspec
 from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
+from hespas.cli.asking import completed
 from hespas.prediction.options import TEXT, PredictOptions
 from hespas.prediction.report_cache import report_cache
 from hespas.report.run import run_text
@@ -35,7 +36,7 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     Where the node's compiler is installed, the program is compiled first. With --output the traces
     and regions are written too.
     """
-    options = flags.requested(given)
+    options = flags.requested(completed(given))
     refuse_unused(options.report, {TEXT: json_file == "-"})
     has_charts = json_file is not None
     # A timeline is drawn from more than figures, and a log tells what is done.

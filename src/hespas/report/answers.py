@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -34,6 +34,9 @@ from hespas.report.text import headline, short_place
 from hespas.report.timeline.step import prediction_chart
 from hespas.report.timeline.write import Counter, Process, Slice
 from hespas.split.names import operation_names
+
+if TYPE_CHECKING:
+    from hespas.report.plot import Plot
 
 _SHOWN = ("Step time", "Bound by", "Memory")
 
@@ -112,6 +115,18 @@ class Answer(Prediction):
         """
         return table_rows(run_report(self), table)
 
+    def to_frame(self, table: str = "operations") -> Any:
+        """Return a table of `rows` as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
+
+        return frame(self.rows(table))
+
+    def plot(self, what: str = "step") -> Plot:
+        """Return charts for a notebook, of one of `hespas.report.plot.STEP_PLOTS`."""
+        from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
+
+        return plot_step(full_report(self), what)
+
     def __repr__(self) -> str:
         return summary_text(run_report(self, with_tables=False))
 
@@ -130,6 +145,18 @@ class PipelineAnswer(PipelinePrediction):
     def rows(self, table: str) -> list[dict[str, object]]:
         """Return a table of the report, as `Answer.rows` does."""
         return table_rows(run_report(self), table)
+
+    def to_frame(self, table: str = "operations") -> Any:
+        """Return a table of `rows` as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
+
+        return frame(self.rows(table))
+
+    def plot(self, what: str = "step") -> Plot:
+        """Return charts for a notebook, of one of `hespas.report.plot.STEP_PLOTS`."""
+        from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
+
+        return plot_step(full_report(self), what)
 
     def __repr__(self) -> str:
         return summary_text(run_report(self, with_tables=False))

@@ -40,7 +40,7 @@ export function setUp(home) {
         const device = node * network.node + place, x = x0 + 27 + place * 30, y = y0 + 54;
         const wire = (dimension, x1, y1, x2, y2) => {
           if (!dimension?.links.length) return;
-          const links = dimension.links.map((name) => `${name}${device}`), text = `link of device ${device} in dimension ${dimension.number}`;
+          const links = linksOf(dimension, device), text = `link of device ${device} in dimension ${dimension.number}`;
           chart.append(s(`line.wire${kind(marks.links[links[0]])}`, { x1, y1, x2, y2 }), s("line.hit", { x1, y1, x2, y2, ...press(text, () => turnLink(links)) }, s("title", {}, `${text}: ${dimension.bandwidth}`)));
         };
         if (nodes > 1) wire(outer, x, y - 12, x, node < wide ? 48 : y0 - 8);
@@ -51,8 +51,13 @@ export function setUp(home) {
     }
     const left = network.nodes > nodes || network.node > size ? h("p.note", {}, `Shown: ${nodes} of ${network.nodes} nodes, ${size} of ${network.node} devices of each.`) : null;
     const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
-    picture.replaceChildren(...[h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}`)))].filter(Boolean));
+    picture.replaceChildren(...[h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${each.is_of_pairs ? "; a line is the links of a device to all others" : ""}`)))].filter(Boolean));
     if (held) [...picture.querySelectorAll("[role=button]")].find((element) => element.getAttribute("aria-label").split(",")[0] === held)?.focus();
+  }
+  function linksOf(dimension, device) {
+    if (!dimension.is_of_pairs) return dimension.links.map((name) => `${name}${device}`);
+    const place = Math.floor(device / dimension.stride) % dimension.size, first = device - place * dimension.stride;
+    return [...Array(dimension.size).keys()].filter((each) => each !== place).map((each) => `${dimension.links[0]}${device}.${first + each * dimension.stride}`);
   }
   async function redraw() {
     draw(); drawForm();

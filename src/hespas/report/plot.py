@@ -1,0 +1,118 @@
+"""Charts of one prediction or study for a notebook, and tables as pandas has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hespas.base.files import write_file
+from hespas.base.suggest import suggestion
+from hespas.errors import ConfigError, ToolError
+from hespas.prediction.figures.schema import RunReport
+from hespas.report.page.document import Page, page_html
+from hespas.report.page.step import step_page
+from hespas.report.page.study import study_page
+from hespas.study.run import Studied
+
+STEP_PLOTS: Mapping[str, tuple[str, ...]] = {
+    "step": ("The answer", "Where the step goes"),
+    "stages": ("Stages",),
+    "timeline": ("Over time",),
+    "kernels": ("Kernels",),
+    "communication": ("Communication",),
+    "memory": ("Memory",),
+    "changes": ("What would change it",),
+}
+"""What can be drawn of a prediction, with how the titles of its sections begin."""
+STUDY_PLOTS: Mapping[str, tuple[str, ...]] = {
+    "trade-offs": ("Trade-offs",),
+    "scaling": ("Scaling",),
+    "steps": ("What the steps consist of",),
+    "keys": ("By key",),
+    "table": ("All candidates",),
+}
+_HEIGHT_PX = 640
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Charts that a notebook shows; `save` writes them as a page."""
+
+    page: Page
+
+    @property
+    def html(self) -> str:
+        """The page, with all that a browser needs inside."""
+        return page_html(self.page)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page; `OutputError` for a file that can't be written."""
+        write_file(Path(path), self.html.encode())
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: the notebook's styles and scripts don't meet those of the page.
+        title, content = escape(self.page.title, quote=True), escape(self.html, quote=True)
+        return (
+            f'<iframe title="{title}" sandbox="allow-scripts" srcdoc="{content}" '
+            f'style="width: 100%; height: {_HEIGHT_PX}px; border: 0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        sections = ", ".join(section.title for section in self.page.sections)
+        return f"{self.page.title}: {sections} (.save(FILE.html) writes it)"
+
+
+def _plot(page: Page, what: str, plots: Mapping[str, tuple[str, ...]]) -> Plot:
+    if what not in plots:
+        raise ConfigError(f"there is no plot {what!r}", hint=suggestion(what, plots))
+    sections = tuple(
+        section
+        for section in page.sections
+        if section.parts and section.title.startswith(plots[what])
+    )
+    if not sections:
+        raise ConfigError(
+            f"there is nothing to draw of {what}", location=page.title, hint="see the other plots"
+        )
+    return Plot(page=replace(page, sections=sections))
+
+
+def plot_step(report: RunReport, what: str) -> Plot:
+    """Return charts of a prediction; `ConfigError` for what is none of `STEP_PLOTS`."""
+    return _plot(step_page(report), what, STEP_PLOTS)
+
+
+def plot_study(studied: Studied, what: str) -> Plot:
+    """Return charts of a study; `ConfigError` for what is none of `STUDY_PLOTS`."""
+    return _plot(study_page(studied), what, STUDY_PLOTS)
+
+
+def frame(rows: Sequence[Mapping[str, object]]) -> Any:
+    """Return rows as a ``pandas.DataFrame``; `ToolError` where pandas is not installed."""
+    try:
+        pandas: Any = import_module("pandas")
+    except ImportError as error:
+        raise ToolError("pandas is not installed", hint="pip install pandas") from error
+    return pandas.DataFrame(list(rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StudyAnswer(Studied):
+    """A study with its rows, and charts of them."""
+
+    def to_frame(self) -> Any:
+        """Return all candidates as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        return frame(self.table())
+
+    def plot(self, what: str = "trade-offs") -> Plot:
+        """Return charts for a notebook, of one of `hespas.report.plot.STUDY_PLOTS`."""
+        return plot_study(self, what)
+
+
+def study_answer_of(studied: Studied) -> StudyAnswer:
+    """Return a study with its charts."""
+    return StudyAnswer(study=studied.study, rows=studied.rows)
