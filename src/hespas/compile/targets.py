@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from hespas.base.suggest import suggestion
@@ -13,6 +14,7 @@ from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     NodeInfo,
     load_device,
+    load_microarchitecture,
     node_directory,
     node_info,
 )
@@ -154,6 +156,48 @@ def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
             hint=suggestion(node.target, target_names()),
         )
     return _with_memory_of(_gpu(device.name, file), device, part=node.target.upper())
+
+
+def recorded_target(name: str) -> Target:
+    """Return a target by its name, also of a node that no compiler describes.
+
+    Recording a step takes no compiler's description: that of a part of the same compute capability
+    serves, or of the last one before it, with the node's own figures in it. Raises `HardwareError`
+    as `find_target`, and for a node that is no GPU of NVIDIA's.
+
+    >>> recorded_target("L40S_48GB").notes[:1]
+    ("recorded for a part like A6000, with L40S_48GB's compute capability and multiprocessors",)
+    """
+    is_target = name.casefold() in {each.casefold() for each in target_names()}
+    if is_target or (Path(name).is_file() and Path(name).suffix != ".json"):
+        return find_target(name)
+    capability, node = compute_capability(name), node_info(name)
+    if node.target is not None:
+        return find_target(name)
+    if capability is None:
+        raise HardwareError(
+            f"steps of PyTorch are recorded for NVIDIA's GPUs, and {node.full_name} is none",
+            hint="give another part, as H100_80GB",
+        )
+    count = load_microarchitecture(name).multiprocessors
+
+    def distance(file: Path) -> tuple[float, int, str]:
+        cores = _CORES.search(file.read_text())
+        of_part = _described_capability(file)
+        apart = inf if of_part is None or of_part > capability else capability - of_part
+        return apart, abs(int(cores[1]) - count) if cores else count, file.stem
+
+    like = min(_DIRECTORY.glob(f"*{_SUFFIX}"), key=distance)
+    major, minor = divmod(round(10 * capability), 10)
+    text = _CORES.sub(f"  core_count: {count}", like.read_text())
+    text = _CAPABILITY.sub(f"cuda_compute_capability {{ major: {major} minor: {minor}", text)
+    part = like.stem.upper()
+    note = f"recorded for a part like {part}, with {name}'s compute capability and multiprocessors"
+    target = GpuTarget(name=name, description=text, devices_per_host=_USUAL_HOST, notes=(note,))
+    return _with_memory_of(target, load_device(name), part=part)
+
+
+_CORES = re.compile(r"^  core_count: (\d+)$", re.MULTILINE)
 
 
 def _gpu(name: str, file: Path) -> GpuTarget:

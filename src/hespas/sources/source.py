@@ -12,7 +12,7 @@ from typing import Any
 
 from hespas.base.fields import refuse_unused
 from hespas.base.suggest import nearest
-from hespas.compile.targets import GpuTarget, find_target
+from hespas.compile.targets import GpuTarget, find_target, recorded_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import Part
@@ -236,7 +236,7 @@ def _torch(
     devices: int | None,
     target: str | None,
 ) -> TorchStep:
-    machine = None if target is None else find_target(target)
+    machine = None if target is None else recorded_target(target)
     if is_hugging_face(text):
         return hugging_face_step(
             text,

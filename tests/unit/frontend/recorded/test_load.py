@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
 
 import msgspec
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from hespas import predict
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.load import load_per_device
+from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.prediction.result import Prediction
 from hespas.program.attrs import KernelAttrs
 from hespas.program.program import Program
@@ -164,3 +168,11 @@ def test_gradients_of_attention_without_attention_are_a_warning() -> None:
     assert "1 gradients of attention are recorded, and 1 of their forward" in warning
     step.operation(f"{name}.default", (query, query, query), query, statistics)
     assert not loaded(step.step()).warnings
+
+
+def test_a_launch_takes_the_mean_of_those_that_were_measured() -> None:
+    measured = Path("validation/measurements/launches-H100_80GB_HBM3.csv").read_text().splitlines()
+    rows = csv.DictReader(line for line in measured if not line.startswith("#"))
+    times = [(float(row["eager_us"]), float(row["kernel_us"])) for row in rows]
+    of_host = [eager_us for eager_us, kernel_us in times if eager_us > 2 * kernel_us]
+    assert pytest.approx(1e-6 * fmean(of_host), rel=0.01) == HOST_LAUNCH_S
