@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
+from hespas.base.decode import read_json
 from hespas.base.files import write_file
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets, write_json
@@ -84,8 +85,9 @@ def report(
 ) -> Answer:
     """Write one page with charts of a result, or of several compared.
 
-    RESULT is what hespas run --json wrote, a file or a directory with a run.json, or the directory
-    of one hespas study. The page is a single file that opens in any browser without a network.
+    RESULT is what hespas run --json wrote, a file or a directory with a run.json, the directory of
+    one hespas study, or what hespas serve or hespas search --serve wrote. The page is a single file
+    that opens in any browser without a network.
     """
     from hespas.report.page.document import (  # noqa: PLC0415 - as above
         page_html,
@@ -111,6 +113,11 @@ def report(
 def _page(results: Sequence[Path]) -> Page:
     from hespas.report.compare import read_report  # noqa: PLC0415 - as above
     from hespas.report.page.comparison import Named, comparison_page  # noqa: PLC0415
+    from hespas.report.page.serving import (  # noqa: PLC0415
+        is_served,
+        serving_page,
+        serving_result,
+    )
     from hespas.report.page.step import step_page  # noqa: PLC0415
     from hespas.report.page.study import study_page  # noqa: PLC0415
     from hespas.study.run import table_of  # noqa: PLC0415
@@ -124,6 +131,9 @@ def _page(results: Sequence[Path]) -> Page:
     if studies:
         return study_page(table_of(studies[0]))
     if len(results) == 1:
+        data = read_json(results[0]) if results[0].is_file() else None
+        if is_served(data):
+            return serving_page(serving_result(cast("dict[str, object]", data), results[0]))
         return step_page(read_report(results[0]))
     pairs = zip(_names(results), results, strict=True)
     return comparison_page([Named(name=name, report=read_report(each)) for name, each in pairs])

@@ -38,6 +38,7 @@ from hespas.lower.loops import (
 from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
+from hespas.lower.routing import with_routing_together
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Program
@@ -202,6 +203,8 @@ class _Fuser:
         backend = LIBRARY_WRITER if is_of_libraries else ""
         ops = built(grouping, nodes, self.names, writer=backend)
         ops = in_order(ops, [node.rank for node in nodes])
+        if is_of_libraries:
+            ops = with_routing_together(ops, end.operands, self.names, writer=backend)
         if not is_of_libraries:  # theirs are buckets that gradients are written into
             ops = collectives.with_combined(ops, self.options, self.names)
         if self.writer is Writer.TPU:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
 from hespas.serve.answer import Latency, ServingReport
-from hespas.serve.search import Layout, ServingSearch
+from hespas.serve.search import Layout, ServingSearch, layout_name
 
 _WIDTHS = {"mean": 10, "p50": 10, "p90": 10, "p99": 10}
 
@@ -97,7 +97,9 @@ def serving_search_text(search: ServingSearch) -> str:
         *table_lines("Layout", _OF_LAYOUTS, [_cells_of(each) for each in search.layouts], least=20),
         "",
     ]
-    lines += [f"{_name(layout)}: {layout.reason}" for layout in search.layouts if layout.reason]
+    lines += [
+        f"{layout_name(layout)}: {layout.reason}" for layout in search.layouts if layout.reason
+    ]
     trade_offs = [
         (f"tp={layout.tp}, {point.concurrency} under way", point)
         for layout in search.layouts
@@ -116,19 +118,14 @@ def serving_search_text(search: ServingSearch) -> str:
     return "\n".join(lines)
 
 
-def _name(layout: Layout) -> str:
-    beside = layout.prefill_replicas
-    return f"tp={layout.tp}" + (f", {beside} for prompts" if beside else "")
-
-
 def _cells_of(layout: Layout) -> tuple[str, ...]:
     report = layout.report
     if report is None:
-        return _name(layout), str(layout.replicas), "refused", "", "", ""
+        return layout_name(layout), str(layout.replicas), "refused", "", "", ""
     most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
     between = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
     return (
-        _name(layout),
+        layout_name(layout),
         str(layout.replicas),
         most,
         format_time(report.ttft_s.mean),

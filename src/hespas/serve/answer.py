@@ -20,6 +20,9 @@ IDLE_QUEUE = "nothing"
 """What the queue waited for where it never waited."""
 _SHARE_OF_GOOD = 0.99
 """Requests that meet the objectives where a rate counts as served."""
+_SHARES_OF_RATE = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
+_MOST_FOR_RATES = 5000
+"""Requests of a load that is simulated again at other rates."""
 _BACKLOGGED = 2.0
 """How many times as long the last quarter waits as the first where a queue grows."""
 
@@ -59,6 +62,15 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks: int
 
 
+class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Latencies of the same requests at another rate, in requests/s."""
+
+    rate: float
+    ttft_s: Latency
+    tpot_s: Latency | None
+    met: Annotated[float, Meta(description="the share that meets all objectives")]
+
+
 class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     """A load on replicas of an engine; null is what is not known."""
 
@@ -83,6 +95,9 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     max_rate: Annotated[
         float | None,
         Meta(description="largest rate, in requests/s, that is served (within the objectives)"),
+    ]
+    rates: Annotated[
+        list[RatePoint], Meta(description="latencies at other rates; none of closed or long loads")
     ]
     load: str
     prefix_hit_rate: Annotated[
@@ -206,6 +221,29 @@ def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) 
         else:
             high = middle
     return low or None
+
+
+def at_rates(
+    requests: Requests, plan: ServingPlan, objectives: Objectives, most: float | None
+) -> list[RatePoint]:
+    """Return latencies at parts of the rate that replicas serve; none of closed or long loads."""
+    if requests.rate is None or most is None or len(requests) > _MOST_FOR_RATES:
+        return []
+    points: list[RatePoint] = []
+    for share in _SHARES_OF_RATE:
+        load = requests.at_rate(share * most)
+        figures = figures_of(load, plan.serve(load))
+        first = latency(figures.ttft_s)
+        if first is not None:
+            points.append(
+                RatePoint(
+                    rate=share * most,
+                    ttft_s=first,
+                    tpot_s=latency(figures.tpot_s),
+                    met=float(objectives.met(figures).mean()),
+                )
+            )
+    return points
 
 
 def load_word(requests: Requests, figures: Figures, most: float | None) -> str:

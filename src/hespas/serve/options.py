@@ -25,6 +25,7 @@ from hespas.serve.load import (
 )
 from hespas.serve.replica import Speculation
 from hespas.serve.simulation import Router
+from hespas.serve.step_times import StepFactors
 from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.study.executor import ExecutorOptions, Phase
 
@@ -34,6 +35,7 @@ TURNS = Use(f" without {option('turns')}", "add it")
 SPECULATED = Use(f" without {option('speculative_tokens')}", "add it")
 SEPARATE = Use(f" without {option('prefill_replicas')}", "add it")
 DRAWN = Use(" on a load from a file", "drop it: the file has what it says")
+_PARTS = ("decode", "prompts")
 _OBJECTIVES = ("ttft", "tpot", "latency")
 
 
@@ -53,6 +55,25 @@ def parse_objectives(texts: Iterable[str] | str) -> Objectives:
         if times_s[f"{name}_s"] <= 0:
             raise ConfigError(f"{option('slo')} {name} is {text}", hint="give more than 0")
     return Objectives(**times_s)
+
+
+def parse_factors(texts: Iterable[str] | str) -> StepFactors:
+    """Return the factors of texts such as ``decode=1.05,prompts=0.9``.
+
+    >>> parse_factors("decode=1.05").decode
+    1.05
+    """
+    pieces = texts.split(",") if isinstance(texts, str) else texts
+    factors: dict[str, float] = {}
+    for name, text in parse_pairs(pieces, name="step_factors", form="decode=1.05").items():
+        if name not in _PARTS:
+            raise ConfigError(
+                f"{option('step_factors')} names {name!r}", hint=suggestion(name, _PARTS)
+            )
+        factors[name] = parse_quantity(text, "", location=option("step_factors"))
+        if factors[name] <= 0:
+            raise ConfigError(f"{option('step_factors')} {name} is {text}", hint="give more than 0")
+    return StepFactors(**factors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +359,12 @@ class ServeOptions:
         help="How steps are predicted.",
         choices=("library", "fused", "compiled"),
         default=Phase.LIBRARY,
+    )
+    step_factors: StepFactors = declare(
+        help="How much longer iterations take than predicted, as in decode=1.05,prompts=0.9.",
+        parse=parse_factors,
+        metavar="PART=X,..",
+        default=StepFactors,
     )
     device_hour_usd: float | None = declare(
         help="What a device costs for an hour.", unit="", metavar="USD"

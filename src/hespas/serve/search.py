@@ -47,6 +47,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     trade_offs: tuple[TradeOff, ...] = ()
 
 
+def layout_name(layout: Layout) -> str:
+    """Return what tables call a layout."""
+    beside = layout.prefill_replicas
+    return f"tp={layout.tp}" + (f", {beside} for prompts" if beside else "")
+
+
 class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Layouts of a cluster, the best first; one without a largest rate meets no objective."""
 

@@ -15,6 +15,7 @@ from hespas.serve.answer import (
     Figures,
     ServingReport,
     SurfaceReport,
+    at_rates,
     bound_of,
     check_lengths,
     figures_of,
@@ -29,8 +30,8 @@ from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
 from hespas.serve.simulation import Prefill, Served, ServingPlan
-from hespas.serve.step_times import interpolated
-from hespas.serve.surface import ServedModel, Surface, Surfaces
+from hespas.serve.step_times import StepFactors, interpolated
+from hespas.serve.surface import DECODED, ServedModel, Surface, Surfaces
 from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
@@ -132,7 +133,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     def setup_of(surface: Surface, mesh: MeshAxes) -> Setup:
         return Setup(
             engine=engine,
-            times=surface.times,
+            times=surface.times.scaled(options.step_factors, most_decoded=DECODED[-1]),
             blocks=_blocks(engine, surface, capacity, options, mesh),
             parts=surface.parts,
             speculation=options.engine.speculation(layers),
@@ -261,6 +262,7 @@ def _report(
         requests_per_s=len(requests) / figures.duration_s,
         goodput=good,
         max_rate=most,
+        rates=at_rates(requests, plan, options.slo, most),
         load=load_word(requests, figures, most),
         prefix_hit_rate=hits,
         kv_blocks=setup.blocks,
@@ -344,6 +346,12 @@ def _assumptions(
         "attention is linear in the context that a batch attends to; prompts attend to all tokens "
         "before"
     )
+    if options.step_factors != StepFactors():
+        factors = options.step_factors
+        yield (
+            f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
+            f"of prompts {factors.prompts:.3g} times, as given"
+        )
     if engine.host_s == 0:
         yield "no iteration waits for the host: the engine schedules one while another runs"
     shared = "no prompts share a prefix" if requests.chains is None else "whole blocks are shared"

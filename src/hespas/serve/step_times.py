@@ -10,6 +10,14 @@ from functools import cached_property
 from hespas.serve.load import PICOSECONDS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFactors:
+    """How much longer iterations take than predicted: those that decode, and those of prompts."""
+
+    decode: float = 1.0
+    prompts: float = 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """An iteration takes what its tokens take, and what each attends to.
@@ -23,6 +31,17 @@ class StepTimes:
     tokens_s: tuple[tuple[int, float], ...]
     context_s: tuple[tuple[int, float], ...]
     pair_s: float = 0.0
+
+    def scaled(self, factors: StepFactors, *, most_decoded: int) -> StepTimes:
+        """Return times that factors multiply; sizes up to ``most_decoded`` are of decoding."""
+        return StepTimes(
+            tokens_s=tuple(
+                (size, time_s * (factors.decode if size <= most_decoded else factors.prompts))
+                for size, time_s in self.tokens_s
+            ),
+            context_s=tuple((size, time_s * factors.decode) for size, time_s in self.context_s),
+            pair_s=self.pair_s * factors.prompts,
+        )
 
     def of_tokens(self, tokens: int) -> int:
         """Return the ps of an iteration of so many tokens, without attention."""

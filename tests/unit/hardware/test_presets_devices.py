@@ -38,6 +38,8 @@ NODES = (
     "H200_141GB",
     "L40S_48GB",
     "MI300X",
+    "RTX4090_24GB",
+    "RTXPRO6000_96GB",
     "TPUv3",
     "TPUv4",
     "TPUv5e",

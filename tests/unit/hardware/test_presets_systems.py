@@ -73,6 +73,8 @@ DOCUMENTED = {
     "H200_141GB_8GPU_32": [H100_OCTET, ("Switch", 32, NDR, 4000.0)],
     "L40S_48GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "MI300X_4": [("FullyConnected", 4, 128.0, 1000.0)],
+    "RTX4090_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "RTXPRO6000_96GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "MI300X_8": [("FullyConnected", 8, 128.0, 1000.0)],
     "TPUv3_2": [("Ring", 2, 5000.0, 1.0)],
     "TPUv3_4_2": [("Ring", 4, 82.0, 1.0), ("Ring", 2, 5000.0, 1.0)],

@@ -8,7 +8,15 @@ from hespas.errors import ConfigError
 from hespas.serve.answer import Objectives
 from hespas.serve.engine import engine_named
 from hespas.serve.load import Arrivals
-from hespas.serve.options import EngineOptions, LoadOptions, ServeOptions, parse_objectives
+from hespas.serve.options import (
+    EngineOptions,
+    LoadOptions,
+    ServeOptions,
+    parse_factors,
+    parse_objectives,
+)
+from hespas.serve.replica import Speculation
+from hespas.serve.step_times import StepFactors
 
 
 def test_objectives_are_read() -> None:
@@ -68,3 +76,29 @@ def test_options_change_the_engine() -> None:
 def test_a_cluster_is_needed() -> None:
     with pytest.raises(ConfigError, match="no cluster is given"):
         ServeOptions(model_name="llama3-8b")
+
+
+def test_step_factors_are_read_or_refused() -> None:
+    assert parse_factors("decode=1.05,prompts=0.9") == StepFactors(decode=1.05, prompts=0.9)
+    for text, message in (("decoding=2", "did you mean 'decode'"), ("decode=0", "more than 0")):
+        with pytest.raises(ConfigError) as caught:
+            parse_factors(text)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"acceptance_rate": 0.5}, "no effect without"),
+        ({"speculative_tokens": 2}, "how many are accepted"),
+        ({"speculative_tokens": 2, "acceptance_rate": 1.5}, "give 0 to 1"),
+    ],
+)
+def test_guesses_need_how_many_are_accepted(given: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineOptions(**given)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_guess_takes_as_long_as_a_layer() -> None:
+    speculation = EngineOptions(speculative_tokens=2, acceptance_rate=0.5).speculation(40)
+    assert speculation == Speculation(tokens=2, acceptance=0.5, draft_share=0.025)

@@ -47,6 +47,7 @@ def _report(tensor: int, concurrent: int) -> ServingReport:
         prefix_hit_rate=None,
         prompt_share=0.3,
         load="stable",
+        rates=[],
         kv_blocks=1,
         block_tokens=16,
         mean_batch=1.0,

@@ -1,0 +1,287 @@
+"""The page of a served load, or of a search: latency against rate, trade-offs, and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from hespas.base.units import format_amount, format_time
+from hespas.errors import ConfigError
+from hespas.report.page.document import (
+    PALETTE,
+    Cards,
+    Chart,
+    Notes,
+    Page,
+    Section,
+    Table,
+    Unit,
+    across,
+    coloured,
+    layered_chart,
+    palette,
+    quantitative,
+    specification,
+    time_cell,
+    time_unit,
+    tooltips,
+)
+from hespas.serve.answer import Latency, ServingReport
+from hespas.serve.search import Layout, ServingSearch, layout_name
+
+_HEIGHT = 260
+_MOST_STATES = 2000
+"""Of all replicas: a page draws no more points over time."""
+_LATENCIES = {
+    "time to first token": "ttft_s",
+    "time between tokens": "tpot_s",
+    "request": "latency_s",
+    "in the queue": "queue_s",
+}
+
+
+def serving_result(data: Mapping[str, object], location: Path) -> ServingReport | ServingSearch:
+    """Return what ``hespas serve --json`` or ``hespas search --serve --json`` wrote.
+
+    Raises `ConfigError` for a file of another version.
+    """
+    kind = ServingSearch if "layouts" in data else ServingReport
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"the result is not this version's: {error}",
+            location=str(location),
+            hint="serve again, with --json",
+        ) from error
+
+
+def is_served(data: object) -> bool:
+    """Return whether a result is of a served load, or of a search for one."""
+    if not isinstance(data, dict):
+        return False
+    keys = cast("dict[str, object]", data).keys()
+    return {"kv_blocks", "launch"} <= keys or {"layouts", "cluster"} <= keys
+
+
+def serving_page(result: ServingReport | ServingSearch) -> Page:
+    """Return the page of a served load, or of a search."""
+    return _of_load(result) if isinstance(result, ServingReport) else _of_search(result)
+
+
+def _of_load(report: ServingReport) -> Page:
+    sections = (
+        Section(title="The answer", parts=(Cards(figures=tuple(_figures(report))), _times(report))),
+        Section(title="Latency against rate", parts=tuple(_rates(report))),
+        Section(title="The engine over time", parts=tuple(_states(report))),
+        Section(title="An iteration", parts=(_iterations(report),)),
+        Section(title="Launch it", parts=(Notes(texts=tuple(report.launch.split("\n"))),)),
+        Section(title="What was assumed", parts=(Notes(texts=tuple(report.assumptions)),)),
+    )
+    return Page(
+        title=f"{report.model} under {report.engine}",
+        subtitle=f"{report.requests:,} requests on {report.cluster}, {report.load}",
+        sections=sections,
+    )
+
+
+def _figures(report: ServingReport) -> Iterator[tuple[str, str, str]]:
+    of_device = f"{format_amount(report.output_tokens_per_s_per_device)}tokens/s a device"
+    yield "Output", f"{format_amount(report.output_tokens_per_s)}tokens/s", of_device
+    most = "" if report.max_rate is None else f"at most {report.max_rate:.3g} requests/s"
+    yield "Load", report.load, most
+    yield "First token", format_time(report.ttft_s.mean), f"p99 {format_time(report.ttft_s.p99)}"
+    if report.tpot_s is not None:
+        p99 = f"p99 {format_time(report.tpot_s.p99)}"
+        yield "Between tokens", format_time(report.tpot_s.mean), p99
+    bound = report.bound
+    waits = f"prompts by {bound.prefill}, the queue by {bound.queue}"
+    yield "Decoding is bound by", bound.decode, waits
+    blocks = f"{report.kv_blocks:,} blocks of {report.block_tokens} tokens"
+    yield "Sequences a replica", f"{report.mean_batch:.1f}", blocks
+    if report.prefix_hit_rate is not None:
+        yield "Prompts kept", f"{report.prefix_hit_rate:.1%}", "of their tokens"
+    if report.energy_j_per_output_token is not None:
+        energy = report.energy_j_per_output_token
+        yield "Energy", f"{energy:.3g} J a token", f"{energy / 3.6:.3g} kWh for 1 M"
+    if report.usd_per_million_output_tokens is not None:
+        yield "Cost", f"{report.usd_per_million_output_tokens:.3g} USD", "for 1 M output tokens"
+
+
+def _times(report: ServingReport) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for name, field in _LATENCIES.items():
+        value: Latency | None = getattr(report, field)
+        if value is not None:
+            values = (value.mean, value.p50, value.p90, value.p99)
+            rows.append((name, *map(time_cell, values)))
+    columns = ("", "mean", "p50", "p90", "p99")
+    return Table(caption="Seconds", columns=columns, rows=rows, numbers=columns[1:])
+
+
+def _rates(report: ServingReport) -> Iterator[Chart]:
+    named = {"first token, mean": "ttft_s", "between tokens, mean": "tpot_s"}
+    for name, field in named.items():
+        values = [
+            (point.rate, latency.mean, latency.p99)
+            for point in report.rates
+            if (latency := getattr(point, field)) is not None
+        ]
+        if not values:
+            continue
+        unit = time_unit(max(mean_s for _, mean_s, _ in values))
+        rows = [
+            {
+                "rate": float(f"{rate:.4g}"),
+                "time": unit.of(time_s),
+                "text": format_time(time_s),
+                "of": of,
+            }
+            for rate, mean_s, p99_s in values
+            for of, time_s in (("mean", mean_s), ("p99", p99_s))
+        ]
+        encoding = {
+            "x": quantitative("rate", "requests a second"),
+            "y": quantitative("time", unit.name),
+            "color": coloured("of", None, palette(["mean", "p99"])),
+            "tooltip": tooltips(rate="requests/s", of="of", text="time"),
+        }
+        yield Chart(
+            title=f"{name.split(',')[0].capitalize()} against rate, in {unit.name}",
+            description=f"{len(values)} rates up to {values[-1][0]:.3g} requests a second.",
+            specification=specification(
+                rows, height=_HEIGHT, mark={"type": "line", "point": True}, encoding=encoding
+            ),
+        )
+
+
+def _states(report: ServingReport) -> Iterator[Chart]:
+    states = report.states[:: max(1, len(report.states) // _MOST_STATES)]
+    if not states:
+        return
+    unit = time_unit(report.duration_s)
+    names = {
+        "decoding": "Sequences that decode",
+        "waiting": "Requests that wait",
+        "kv_blocks": "Blocks in use",
+    }
+    for field, title in names.items():
+        rows = [
+            {
+                "time": unit.of(state.time_s),
+                "value": getattr(state, field),
+                "replica": f"replica {state.replica}",
+            }
+            for state in states
+        ]
+        hues = palette(sorted({str(row["replica"]) for row in rows}))
+        largest = max(int(row["value"]) for row in rows)
+        yield layered_chart(
+            title,
+            f"At most {largest:,}, over {format_time(report.duration_s)}.",
+            rows,
+            height=_HEIGHT // 2,
+            layer=[
+                {
+                    "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1},
+                    "encoding": {
+                        "x": across("time", unit),
+                        "y": quantitative("value", None),
+                        "color": coloured("replica", None, hues),
+                        "tooltip": tooltips(time="time", value=title, replica="of"),
+                    },
+                }
+            ],
+        )
+
+
+def _iterations(report: ServingReport) -> Chart:
+    points = report.steps.tokens_s
+    unit = time_unit(max(time_s for _, time_s in points))
+    rows = [{"tokens": tokens, "time": unit.of(time_s)} for tokens, time_s in points]
+    return Chart(
+        title=f"An iteration by its new tokens, without attention, in {unit.name}",
+        description=f"{len(points)} predicted sizes; one left out is off by "
+        f"{report.expected_error:.1%} at most.",
+        specification=specification(
+            rows,
+            height=_HEIGHT,
+            mark={"type": "line", "point": True, "color": PALETTE[0]},
+            encoding={
+                "x": quantitative("tokens", "new tokens", scale={"type": "log"}),
+                "y": quantitative("time", unit.name),
+                "tooltip": tooltips(tokens="new tokens", time=unit.name),
+            },
+        ),
+    )
+
+
+def _of_search(search: ServingSearch) -> Page:
+    best = search.layouts[0].report
+    sections = [
+        Section(title="Layouts", parts=(_layouts(search.layouts),)),
+        Section(title="Trade-offs", parts=tuple(_trade_offs(search.layouts))),
+    ]
+    if best is not None:
+        launch = Notes(texts=tuple(best.launch.split("\n")))
+        sections.append(Section(title="Launch the best", parts=(launch,)))
+        sections.append(Section(title="The best against rate", parts=tuple(_rates(best))))
+    return Page(
+        title=f"{search.model} on {search.cluster}",
+        subtitle=f"{len(search.layouts)} layouts, by the largest rate within the objectives",
+        sections=tuple(sections),
+    )
+
+
+def _layouts(layouts: Sequence[Layout]) -> Table:
+    columns = ("layout", "replicas", "requests/s", "first token", "between tokens", "why not")
+    rows: list[tuple[Any, ...]] = []
+    for layout in layouts:
+        report = layout.report
+        if report is None:
+            rows.append((layout_name(layout), str(layout.replicas), "", "", "", layout.reason))
+            continue
+        most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
+        between = "" if report.tpot_s is None else time_cell(report.tpot_s.mean)
+        first = time_cell(report.ttft_s.mean)
+        cells = (layout_name(layout), str(layout.replicas), most, first, between)
+        rows.append((*cells, layout.reason or "the best"))
+    numbers = columns[1:5]
+    return Table(caption="Ranked layouts", columns=columns, rows=rows, numbers=numbers)
+
+
+def _trade_offs(layouts: Sequence[Layout]) -> Iterator[Chart]:
+    user, device = Unit(name="tokens/s", size=1.0), Unit(name="tokens/s", size=1.0)
+    rows = [
+        {
+            "user": user.of(point.tokens_per_s_per_user),
+            "device": device.of(point.tokens_per_s_per_device),
+            "layout": layout_name(layout),
+            "under_way": point.concurrency,
+            "best": "no other gives more of both" if point.is_best else "another gives more",
+        }
+        for layout in layouts
+        for point in layout.trade_offs
+    ]
+    if not rows:
+        return
+    hues = palette(list(dict.fromkeys(str(row["layout"]) for row in rows)))
+    encoding = {
+        "x": quantitative("user", "tokens/s to a user"),
+        "y": quantitative("device", "tokens/s of a device"),
+        "color": coloured("layout", None, hues),
+        "shape": {"field": "best", "type": "nominal", "title": None},
+        "tooltip": tooltips(
+            layout="layout", under_way="under way", user="to a user", device="of a device"
+        ),
+    }
+    yield Chart(
+        title="Tokens a second to a user and of a device",
+        description=f"{len(rows)} points of {len(hues)} layouts.",
+        specification=specification(
+            rows, height=2 * _HEIGHT, mark={"type": "point", "filled": True}, encoding=encoding
+        ),
+    )
