@@ -127,8 +127,8 @@ STEPS = (
 )
 
 
-def predicted(step: Step) -> dict[str, Any]:
-    """Return the figures of a step as they are published."""
+def options_of(step: Step) -> PredictOptions:
+    """Return the options with which a step is predicted."""
     model = ModelOptions(
         mesh=parse_mesh(step.mesh),
         global_batch=step.global_batch,
@@ -136,14 +136,18 @@ def predicted(step: Step) -> dict[str, Any]:
         micro_batch=step.micro_batch,
         settings={"product_dtype": "f8", "sequence_parallel": "true"},
     )
-    options = PredictOptions(
+    return PredictOptions(
         program=ProgramOptions(file=Path(step.model), model=model),
         compile=CompileChoice(fidelity=Fidelity.LIBRARY),
         pipeline=PipelineOptions(schedule=step.schedule),
         estimate=EstimateOptions(node=step.node),
         network=NetworkOptions(cluster=step.cluster),
     )
-    found = predict_pipeline(options)
+
+
+def predicted(step: Step) -> dict[str, Any]:
+    """Return the figures of a step as they are published."""
+    found = predict_pipeline(options_of(step))
     capacity = found.memory_capacity_bytes
     return {
         "name": step.name,
