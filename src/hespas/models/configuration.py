@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ FILE = "config.json"
 SHIPPED = Path(__file__).parents[1] / "configs" / "models"
 """Published configurations, sizes only, as ``ORG/NAME.json``."""
 _MTP_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules")
-_MOST_PARAMETERS = 1e14
+_MOST_PARAMETERS, _LONGEST = 1e14, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +111,33 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     precision, published = read_precision(outer.part("quantization_config"), layers=layers)
     notes += published
     fields.check_read()
+    longest = fields.size("max_position_embeddings", "max_seq_len", "n_positions", default=0)
+    description, whole = _without_long_windows(description, longest)
+    notes += whole
     model = _model(description)
     _check(model, fields)
-    longest = fields.size("max_position_embeddings", "max_seq_len", "n_positions", default=4096)
     return Configuration(
         name=name,
         family=family,
         model=model,
-        longest=longest,
+        longest=longest or _LONGEST,
         precision=precision,
         source=outer.text("source"),
         date=outer.text("date"),
         notes=tuple(notes),
     )
+
+
+def _without_long_windows(
+    description: Description, longest: int
+) -> tuple[Description, tuple[str, ...]]:
+    """Return a model whose windows are shorter than its context, and what that leaves out."""
+    long = {kind.window for kind in description.kinds if longest and kind.window >= longest}
+    if not long:
+        return description, ()
+    kinds = (replace(kind, window=0) if kind.window in long else kind for kind in description.kinds)
+    note = f"windows of {min(long)} tokens hold all of a context of {longest}, and are left out"
+    return replace(description, kinds=tuple(kinds)), (note,)
 
 
 def _network_kind(values: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.configuration import (
     FILE,
@@ -76,7 +77,16 @@ def configured_model(text: str) -> Model | None:
         return _of_arguments(text)
     name, step = _name_and_step(text)
     found = configuration_of(name)
+    if found is None and ":" in text:
+        _check_spelling(text)
     return None if found is None else _step(found, name, step)
+
+
+def _check_spelling(text: str) -> None:
+    """Raise `ConfigError` for a step that is none, behind the name or path of a configuration."""
+    name, _, step = text.rpartition(":")
+    if _file(name) is not None:
+        raise ConfigError(f"{name} has no step {step!r}", hint=suggestion(step, STEPS))
 
 
 def _of_arguments(text: str) -> Model:

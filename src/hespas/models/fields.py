@@ -51,8 +51,8 @@ class Fields:
         """Return what the first of names that is given has; `ConfigError` where two disagree."""
         self.read |= set(names)
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}
-        for name, value in found.items():
-            first = next(iter(found))
+        first, *others = found or names
+        for name, value in ((name, found[name]) for name in others if name in found):
             if value != found[first]:
                 raise ConfigError(
                     f"{first} is {found[first]!r} and {name} is {value!r}, which mean the same",
@@ -163,7 +163,8 @@ class Fields:
 
     def _wrong(self, name: str, value: object, expected: str) -> ConfigError:
         what = "is missing" if value is None else f"is {json.dumps(value)}"
-        close = nearest(name, [each for each in self.values if each not in self.read])
+        unread = [each for each in self.values if each not in self.read]
+        close = nearest(name, unread) if value is None else []
         hint = f"give {expected}" + (f"; did you mean {close[0]}?" if close else "")
         return ConfigError(f"{name} {what}", location=self.location, hint=hint)
 

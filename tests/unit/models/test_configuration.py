@@ -92,7 +92,8 @@ def test_fields_of_tokenizers_change_nothing() -> None:
         ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "spiral"),
         ({"model_type": "qwen33"}, "the nearest that is known is qwen3"),
         ({"model_type": None}, "model_type"),
-        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"rope_theta": float("nan")}, "give a finite number"),
+        ({"num_hidden_layers": -3}, "give a whole number of 1 or more"),
         ({"text_config": []}, "text_config"),
         ({"quantization_config": {"quant_method": "sieve"}}, "sieve"),
         ({"layer_types": ["wavy_attention"] * 36}, "wavy_attention"),
@@ -102,6 +103,26 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read({**QWEN, **changed})
     assert said in str(caught.value)
+
+
+def test_windows_as_long_as_the_context_are_left_out_and_said() -> None:
+    longest = QWEN["max_position_embeddings"]
+    given = {**QWEN, "use_sliding_window": True, "max_window_layers": 0}
+    long = configured({**given, "sliding_window": longest}, location="", name="")
+    assert long.model == read(QWEN).model
+    assert long.notes == (
+        f"windows of {longest} tokens hold all of a context of {longest}, and are left out",
+    )
+    short = configured({**given, "sliding_window": longest - 1}, location="", name="")
+    assert isinstance(short.model, LanguageModel)
+    assert short.model.is_windowed
+    assert short.notes == ()
+
+
+def test_a_step_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="no step 'prefil'"):
+        configured_model("Qwen/Qwen3-8B:prefil")
+    assert configured_model("package.module:function") is None
 
 
 def test_two_spellings_that_disagree_are_refused() -> None:
