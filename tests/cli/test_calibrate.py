@@ -115,7 +115,10 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "there is nothing to calibrate with; give --gemm, --nccl, --profile or --steps"),
+        (
+            [],
+            "there is nothing to calibrate with; give --gemm, --nccl, --profile, --steps or",
+        ),
         (["--gemm", "gemm.csv", "--link", "NVLink4_H100"], "--link has no effect without --nccl"),
         (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
         (["--profile", "trace.json.gz"], "--profile and --program belong together"),

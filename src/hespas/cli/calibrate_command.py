@@ -24,6 +24,7 @@ from hespas.evidence.calibrate.preset import (
     write_calibration,
 )
 from hespas.evidence.calibrate.profile import profile_groups
+from hespas.evidence.calibrate.ranks import read_ranks
 from hespas.evidence.calibrate.steps import PipelineSteps, step_group
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
@@ -83,6 +84,12 @@ from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
     "--steps", type=flags.FILE, metavar="CSV", help="Measured step times: workload,seconds."
 )
 @flags.plain(
+    "--ranks",
+    type=flags.FILE,
+    metavar="CSV",
+    help="How long each rank computes in each step: rank,step,seconds.",
+)
+@flags.plain(
     "--output",
     "-o",
     type=flags.FILE,
@@ -101,13 +108,14 @@ def calibrate(
     program: Path | None,
     kernels: Path | None,
     steps: Path | None,
+    ranks: Path | None,
     output: Path,
 ) -> Answer:
     """Fit the presets to measurements, report how well they fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
-    --steps were given), its link.json a link (where --nccl was), and with --system a system
-    for --system too.
+    --steps were given), its link.json a link (where --nccl was), its variation.json a variation
+    for --variation (where --ranks was), and with --system a system for --system too.
     """
     _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
     if (profile is None) != (program is None):
@@ -132,10 +140,11 @@ def calibrate(
     check_messages(runs)
     if home is not None:
         runs = with_reach(runs, interconnect_of(load_system(home)), base)
-    if not fits and not runs:
-        hint = "give --gemm, --nccl, --profile or --steps"
+    variation = None if ranks is None else read_ranks(ranks)
+    if not fits and not runs and variation is None:
+        hint = "give --gemm, --nccl, --profile, --steps or --ranks"
         raise ConfigError("there is nothing to calibrate with", hint=hint)
-    named = [*gemm_files, profile, steps, *(_file(text)[1] for text in nccl_files)]
+    named = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
     calibration = Calibration(
         node=node,
         link=base,
@@ -144,6 +153,7 @@ def calibrate(
         runs=runs,
         sources=[file.name for file in named if file is not None],
         bases=[Path(text) for text in (node, link, system) if text is not None],
+        variation=variation,
     )
     written = write_calibration(calibration, output)
     names = ", ".join(str(file) for file in written)

@@ -43,14 +43,16 @@ class SlowDevices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Variation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deviations of durations relative to a typical device; see each field.
 
-    ``sigma`` is that of what arithmetic bounds, ``memory_sigma`` of what memory bounds, both for
-    good; ``step_sigma`` varies from step to step, ``kernel_sigma`` from kernel to kernel. A device
-    enters each collective late by ``collective_delay_s`` on average (exponential).
+    ``sigma`` is that of what arithmetic bounds, ``memory_sigma`` of what memory bounds,
+    ``device_sigma`` of all computation, all for good; ``step_sigma`` varies from step to step,
+    ``kernel_sigma`` from kernel to kernel. A device enters each collective late by
+    ``collective_delay_s`` on average (exponential).
     """
 
     source: Text
     sigma: Deviation = 0.0
     memory_sigma: Deviation = 0.0
+    device_sigma: Deviation = 0.0
     step_sigma: Deviation = 0.0
     kernel_sigma: Annotated[float, Meta(ge=0, lt=5)] = 0.0
     collective_delay_s: NotNegative = 0.0

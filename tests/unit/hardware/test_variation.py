@@ -30,8 +30,8 @@ def test_the_slowest_is_as_drawn_one_by_one(count: int, slow: SlowDevices | None
     assert slowest.mean(count) == pytest.approx(factors.max(axis=1).mean(), abs=5e-4)
     drawn = slowest.factors(random.random(20_000), count)
     for share in (0.05, 0.5, 0.95):
-        expected = np.quantile(factors.max(axis=1), share)
-        assert np.quantile(drawn, share) == pytest.approx(expected, abs=3e-3)
+        below = float((factors.max(axis=1) < np.quantile(drawn, share)).mean())
+        assert below == pytest.approx(share, abs=0.02)
 
 
 def test_without_deviation_all_are_equal() -> None:

@@ -21,10 +21,12 @@ from hespas.evidence.calibrate.samples import FactorFit, Sample, worst
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.power import POWER
 from hespas.hardware.presets import MICROARCHITECTURE, device_file, node_directory
+from hespas.hardware.variation import Variation
 
 REPORT = "calibration.json"
 _NETWORK = Path("hespas", "network.json")
 _ASTRA_SIM = "astra-sim"
+VARIATION = "variation.json"
 _OURS = (
     "node.json",
     "roofline/config.json",
@@ -32,6 +34,7 @@ _OURS = (
     POWER,
     "link.json",
     str(_NETWORK),
+    VARIATION,
     "calibration.svg",
 )
 
@@ -115,6 +118,8 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
         files["link.json"] = json_bytes(_link(calibration, name))
         if calibration.system is not None:
             files |= _system(calibration.system)
+    if calibration.variation is not None:
+        files[VARIATION] = json_bytes(msgspec.to_builtins(calibration.variation))
     files["calibration.svg"] = svg(panels(calibration)).encode()
     files[REPORT] = json_bytes(report_json(calibration))
     return files
@@ -228,6 +233,7 @@ class Calibration:
     runs: Sequence[CollectiveRun]
     sources: Sequence[str]
     bases: Sequence[Path] = ()
+    variation: Variation | None = None
 
 
 def report_json(calibration: Calibration) -> dict[str, Any]:
@@ -238,6 +244,7 @@ def report_json(calibration: Calibration) -> dict[str, Any]:
         "sources": list(calibration.sources),
         "factors": [_factor_json(fit) for fit in calibration.factors],
         "collectives": [_run_json(run) for run in calibration.runs],
+        "variation": msgspec.to_builtins(calibration.variation),
     }
 
 
@@ -285,9 +292,21 @@ def report_text(calibration: Calibration) -> str:
     """Return the fits and their residuals for people."""
     lines = [line for fit in calibration.factors for line in _factor_lines(fit)]
     lines += [line for run in calibration.runs for line in _run_lines(run)]
+    if calibration.variation is not None:
+        lines += _variation_lines(calibration.variation)
     caveats = [METHOD_NOTE] if calibration.factors else []
     caveats += [LINK_NOTE] if calibration.runs else []
     return "\n".join([*lines, *caveats])
+
+
+def _variation_lines(variation: Variation) -> list[str]:
+    slow = variation.slow
+    few = "" if slow is None else f"; {_percent(slow.share)} of them take x {slow.factor:.3f}"
+    text = (
+        f"variation: {variation.source}: devices differ by {_percent(variation.device_sigma)} "
+        f"(deviation), steps of one by {_percent(variation.step_sigma)}{few}"
+    )
+    return [text]
 
 
 def _factor_lines(fit: FactorFit) -> list[str]:

@@ -131,7 +131,7 @@ def _deviation(
     if compute_s <= 0:
         return 0.0
     persistent = hypot(variation.sigma * arithmetic_s, variation.memory_sigma * memory_s)
-    return hypot(persistent / compute_s, variation.step_sigma)
+    return hypot(persistent / compute_s, variation.device_sigma, variation.step_sigma)
 
 
 def longer_by(factors: Floats, stages: Stages) -> Floats:
