@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
-from hespas.serve.answer import Latency, ServingReport
+from hespas.serve.answer import Latency, LogReport, ServingReport
 from hespas.serve.search import Layout, ServingSearch, layout_name
 
 _WIDTHS = {"mean": 10, "p50": 10, "p90": 10, "p99": 10}
@@ -28,12 +28,40 @@ def serving_text(report: ServingReport) -> str:
         "",
         *table_lines("Seconds", _WIDTHS, list(_latencies(report)), least=20),
         "",
+        *_log(report.log),
         "Launch it",
         *(f"  {command}" for command in report.launch.split("\n")),
         "",
         *assumption_lines(report.assumptions, ()),
     ]
     return "\n".join(lines)
+
+
+def _log(log: LogReport | None) -> Iterator[str]:
+    """Yield how far measured requests are off, before and after step times are fitted."""
+    if log is None:
+        return
+    widths = {"between tokens": 16, "of a request": 14, "first token": 13, "in the queue": 14}
+    rows = [
+        (
+            name,
+            _error(each.tpot_mean),
+            f"{each.tpot_median:.1%}",
+            _error(each.ttft_mean),
+            _error(each.queue_mean),
+        )
+        for name, each in (("as predicted", log.predicted), ("fitted", log.fitted))
+    ]
+    yield from table_lines(f"{log.requests} measured requests", widths, rows, least=24)
+    yield (
+        f"Fitted to every other one, errors of the rest: --step-factors "
+        f"decode={log.decode_factor:.3f},prompts={log.prompts_factor:.3f}"
+    )
+    yield ""
+
+
+def _error(share: float | None) -> str:
+    return "" if share is None else f"{share:+.1%}"
 
 
 def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:

@@ -62,6 +62,28 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks: int
 
 
+class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """How far predictions of measured requests are off, as shares of what was measured.
+
+    ``*_mean`` are of means over requests, ``tpot_median`` is the median size of the requests' own.
+    """
+
+    tpot_mean: float
+    tpot_median: float
+    ttft_mean: float
+    queue_mean: float | None
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A log of measured requests beside their prediction, over those that nothing was fitted to."""
+
+    requests: int
+    predicted: LogErrors
+    fitted: LogErrors
+    decode_factor: float
+    prompts_factor: float
+
+
 class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Latencies of the same requests at another rate, in requests/s."""
 
@@ -120,6 +142,9 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: SurfaceReport
     states: list[StateRow]
     assumptions: list[str]
+    log: Annotated[
+        LogReport | None, Meta(description="measured requests beside predicted ones; null without")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

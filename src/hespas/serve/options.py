@@ -14,6 +14,7 @@ from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.serve.answer import Objectives
+from hespas.serve.calibration import read_log
 from hespas.serve.engine import Engine
 from hespas.serve.load import (
     Arrivals,
@@ -31,6 +32,7 @@ from hespas.study.executor import ExecutorOptions, Phase
 
 OPEN = Use(f" without {option('rate')}", "add it")
 CLOSED = Use(f" without {option('concurrency')}", "add it")
+WHOLE = Use(f" with {option('log')}", "drop it: all of the file is read")
 TURNS = Use(f" without {option('turns')}", "add it")
 SPECULATED = Use(f" without {option('speculative_tokens')}", "add it")
 SEPARATE = Use(f" without {option('prefill_replicas')}", "add it")
@@ -99,6 +101,12 @@ class LoadOptions:
         metavar="FILE",
         one_of="load",
     )
+    log: Path | None = declare(
+        help="A .csv of measured requests, which step times are fitted to: arrival_s, "
+        "input_tokens, output_tokens, queue_s, ttft_s, tpot_s.",
+        metavar="FILE",
+        one_of="load",
+    )
     isl: int = declare(
         help="Tokens of a prompt, or that a turn adds to one.",
         least=1,
@@ -119,6 +127,7 @@ class LoadOptions:
         help="How many requests.",
         least=1,
         metavar="N",
+        applies_to=(WHOLE,),
         default_text="1000, at least 10 of each concurrent one; all of a file",
     )
     arrivals: Arrivals = declare(
@@ -172,7 +181,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         check_options(self)
         absent = {
-            DRAWN: self.load is not None,
+            DRAWN: self.load is not None or self.log is not None,
+            WHOLE: self.log is not None,
             OPEN: self.rate is None,
             CLOSED: self.concurrency is None,
             TURNS: self.turns == 1,
@@ -188,6 +198,8 @@ class LoadOptions:
         """Return the requests; `ConfigError` where nothing says how they come."""
         if self.load is not None:
             return read_requests(self.load, most=self.requests)
+        if self.log is not None:
+            return read_log(self.log).requests
         if self.rate is None and self.concurrency is None:
             raise ConfigError(
                 "no load is given",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import SIZED, find_system
@@ -25,6 +27,7 @@ from hespas.serve.answer import (
     mean_batch,
     states,
 )
+from hespas.serve.calibration import compared, read_log
 from hespas.serve.engine import Engine, engine_named
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
@@ -130,24 +133,38 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
             longest=longest,
         )
 
-    def setup_of(surface: Surface, mesh: MeshAxes) -> Setup:
+    def setup_of(surface: Surface, mesh: MeshAxes, factors: StepFactors) -> Setup:
         return Setup(
             engine=engine,
-            times=surface.times.scaled(options.step_factors, most_decoded=DECODED[-1]),
+            times=surface.times.scaled(factors, most_decoded=DECODED[-1]),
             blocks=_blocks(engine, surface, capacity, options, mesh),
             parts=surface.parts,
             speculation=options.engine.speculation(layers),
         )
 
     surface = surface_on(fleet.mesh)
-    setup = setup_of(surface, fleet.mesh)
-    prefill = None
-    if fleet.prefills:
-        own = surface if fleet.prefill_mesh == fleet.mesh else surface_on(fleet.prefill_mesh)
-        prefill = _prefill(options, fleet, setup_of(own, fleet.prefill_mesh), surface)
-    plan = ServingPlan(setup=setup, replicas=fleet.replicas, router=options.router, prefill=prefill)
+
+    def plan_of(factors: StepFactors) -> ServingPlan:
+        prefill = None
+        if fleet.prefills:
+            own = surface if fleet.prefill_mesh == fleet.mesh else surface_on(fleet.prefill_mesh)
+            setup = setup_of(own, fleet.prefill_mesh, factors)
+            prefill = _prefill(options, fleet, setup, surface)
+        return ServingPlan(
+            setup=setup_of(surface, fleet.mesh, factors),
+            replicas=fleet.replicas,
+            router=options.router,
+            prefill=prefill,
+        )
+
+    log = None if options.load.log is None else compared(read_log(options.load.log), plan_of)
+    if log is not None:
+        fitted = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
+        options = replace(options, step_factors=fitted)
+    plan = plan_of(options.step_factors)
     served = plan.serve(requests)
-    return _report(options, fleet, requests, served, plan=plan, surface=surface)
+    report = _report(options, fleet, requests, served, plan=plan, surface=surface)
+    return msgspec.structs.replace(report, log=log)
 
 
 def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface) -> Prefill:
@@ -348,9 +365,10 @@ def _assumptions(
     )
     if options.step_factors != StepFactors():
         factors = options.step_factors
+        given = "given" if options.load.log is None else "fitted to every other request of the log"
         yield (
             f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
-            f"of prompts {factors.prompts:.3g} times, as given"
+            f"of prompts {factors.prompts:.3g} times, as {given}"
         )
     if engine.host_s == 0:
         yield "no iteration waits for the host: the engine schedules one while another runs"

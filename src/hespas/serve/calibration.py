@@ -1,0 +1,124 @@
+"""Measured requests of an engine: how far a prediction is off, and step times fitted to them.
+
+Iterations that decode, and those of prompts, each get a factor: so that the mean time between
+tokens, and the mean time from the queue to the first token, are those of every other request. The
+errors are of the rest.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+
+from hespas.base.decode import read_text
+from hespas.errors import ConfigError
+from hespas.serve.answer import Figures, LogErrors, LogReport, Seconds, figures_of
+from hespas.serve.load import PICOSECONDS, Requests
+from hespas.serve.simulation import ServingPlan
+from hespas.serve.step_times import StepFactors
+
+COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "queue_s", "ttft_s", "tpot_s")
+_ROUNDS = 12
+_LEAST_REQUESTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Measured requests, in the order of their arrival."""
+
+    requests: Requests
+    queue_s: Seconds
+    ttft_s: Seconds
+    tpot_s: Seconds
+
+
+def read_log(path: Path) -> Log:
+    """Read a .csv of `COLUMNS`; `ConfigError` with the line of what doesn't fit."""
+    reader = csv.DictReader(StringIO(read_text(path)))
+    missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
+    if missing:
+        raise ConfigError(
+            f"has no column {', '.join(missing)}",
+            location=str(path),
+            hint=f"give a .csv with {', '.join(COLUMNS)}",
+        )
+    rows: list[tuple[float, ...]] = []
+    for line, row in enumerate(reader, start=2):
+        try:
+            rows.append(tuple(float(row[column]) for column in COLUMNS))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{error}", location=f"{path}, line {line}") from error
+        arrival, prompt, output, *times = rows[-1]
+        if min(times) < 0 or min(prompt, output) < 1 or arrival < 0:
+            raise ConfigError("has a negative time, or no tokens", location=f"{path}, line {line}")
+        if len(rows) > 1 and arrival < rows[-2][0]:
+            raise ConfigError(
+                f"arrives at {arrival:g} s, before the request above it",
+                location=f"{path}, line {line}",
+                hint="sort the file by arrival_s",
+            )
+    if len(rows) < _LEAST_REQUESTS:
+        raise ConfigError(
+            f"holds {len(rows)} requests",
+            location=str(path),
+            hint=f"give {_LEAST_REQUESTS} or more",
+        )
+    table = np.asarray(rows, dtype=np.float64)
+    arrivals = np.rint((table[:, 0] - table[0, 0]) * PICOSECONDS).astype(np.int64)
+    return Log(
+        requests=Requests(
+            arrivals_ps=tuple(arrivals.tolist()),
+            prompts=tuple(table[:, 1].astype(np.int64).tolist()),
+            outputs=tuple(table[:, 2].astype(np.int64).tolist()),
+        ),
+        queue_s=table[:, 3],
+        ttft_s=table[:, 4],
+        tpot_s=table[:, 5],
+    )
+
+
+def compared(log: Log, plan_of: Callable[[StepFactors], ServingPlan]) -> LogReport:
+    """Return how far requests are off, with step times as predicted and as fitted."""
+    used, left = slice(0, None, 2), slice(1, None, 2)
+    factors = StepFactors()
+
+    def figures(factors: StepFactors) -> Figures:
+        return figures_of(log.requests, plan_of(factors).serve(log.requests))
+
+    plain = served = figures(factors)
+    for _ in range(_ROUNDS):
+        prompt_s = served.ttft_s[used].mean() - served.queue_s[used].mean()
+        measured_s = log.ttft_s[used].mean() - log.queue_s[used].mean()
+        decode = np.nanmean(log.tpot_s[used]) / np.nanmean(served.tpot_s[used])
+        factors = StepFactors(
+            decode=float(factors.decode * decode**_DAMPED),
+            prompts=float(factors.prompts * (measured_s / prompt_s) ** _DAMPED),
+        )
+        served = figures(factors)
+    return LogReport(
+        requests=len(log.requests),
+        predicted=_errors(log, plain, left),
+        fitted=_errors(log, served, left),
+        decode_factor=factors.decode,
+        prompts_factor=factors.prompts,
+    )
+
+
+_DAMPED = 0.7
+"""Both factors change both times a little: each round takes part of the way."""
+
+
+def _errors(log: Log, figures: Figures, left: slice) -> LogErrors:
+    tpot = figures.tpot_s[left] / np.where(log.tpot_s[left] > 0, log.tpot_s[left], np.nan) - 1
+    queue_s = float(log.queue_s[left].mean())
+    return LogErrors(
+        tpot_mean=float(np.nanmean(figures.tpot_s[left]) / np.nanmean(log.tpot_s[left]) - 1),
+        tpot_median=float(np.nanmedian(np.abs(tpot))),
+        ttft_mean=float(figures.ttft_s[left].mean() / log.ttft_s[left].mean() - 1),
+        queue_mean=float(figures.queue_s[left].mean() / queue_s - 1) if queue_s else None,
+    )
