@@ -70,6 +70,11 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     yield "Output", f"{tokens}, {report.requests_per_s:.3g} requests/s"
     most = "" if report.max_rate is None else f"; at most {report.max_rate:.3g} requests/s"
     yield "Load", f"{report.load}{most}"
+    if report.goodput == 0:
+        nearest = f"{format_time(report.ttft_s.p50)} to the first token"
+        if report.tpot_s is not None:
+            nearest += f", {format_time(report.tpot_s.p50)} between tokens"
+        yield "Objectives", f"no request meets them; the nearest that this gives: {nearest}"
     if report.goodput is not None:
         share = report.goodput / report.requests_per_s
         yield "Goodput", f"{report.goodput:.3g} requests/s, {share:.1%} meet all objectives"

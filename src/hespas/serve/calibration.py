@@ -38,8 +38,13 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Read a .csv of `COLUMNS`; `ConfigError` with the line of what doesn't fit."""
-    reader = csv.DictReader(StringIO(read_text(path)))
+    """Read a .csv of `COLUMNS`; `ConfigError` with the line of what doesn't fit.
+
+    Lines before the columns that begin with # are left out.
+    """
+    lines = read_text(path).splitlines(keepends=True)
+    comments = next((at for at, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    reader = csv.DictReader(StringIO("".join(lines[comments:])))
     missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
     if missing:
         raise ConfigError(
@@ -48,7 +53,7 @@ def read_log(path: Path) -> Log:
             hint=f"give a .csv with {', '.join(COLUMNS)}",
         )
     rows: list[tuple[float, ...]] = []
-    for line, row in enumerate(reader, start=2):
+    for line, row in enumerate(reader, start=comments + 2):
         try:
             rows.append(tuple(float(row[column]) for column in COLUMNS))
         except (TypeError, ValueError) as error:

@@ -31,7 +31,7 @@ def _log(path: Path, factors: StepFactors, rate: float) -> Path:
         200, prompts=Lengths(mean=900, spread=0.5), outputs=Lengths(mean=80, spread=0.5), rate=rate
     )
     figures = figures_of(requests, _plan(factors).serve(requests))
-    lines = [",".join(COLUMNS)]
+    lines = ["# a source", ",".join(COLUMNS)]
     for number, arrival in enumerate(requests.arrivals_ps):
         row = (
             arrival / PICOSECONDS,
@@ -63,6 +63,7 @@ def test_the_factors_of_a_log_are_found_again(
     [
         ("arrival_s,input_tokens\n0,1\n", "has no column output_tokens"),
         (",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "line 2"),
+        ("# a source\n" + ",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "line 3"),
         (",".join(COLUMNS) + "\n0,1,1,0,-1,0\n", "negative time"),
         (",".join(COLUMNS) + "\n1,1,1,0,1,0\n0,1,1,0,1,0\n", "sort the file"),
         (",".join(COLUMNS) + "\n0,1,1,0,1,0\n", "holds 1 requests"),

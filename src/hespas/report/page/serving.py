@@ -179,6 +179,8 @@ def _states(report: ServingReport) -> Iterator[Chart]:
         ]
         hues = palette(sorted({str(row["replica"]) for row in rows}))
         largest = max(int(row["value"]) for row in rows)
+        if not largest:
+            continue
         yield layered_chart(
             title,
             f"At most {largest:,}, over {format_time(report.duration_s)}.",
