@@ -161,6 +161,19 @@ def test_an_axis_by_keyboard_goes_through_legal_meshes_alone(page: Page) -> None
     expect(page.locator("#command")).to_contain_text("--mesh data=4")
 
 
+def test_a_knob_is_reached_and_moved_by_keys_alone(page: Page) -> None:
+    before = step(page)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.id") == "axis-data":
+            break
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#command")).to_contain_text("data=2")
+    assert step(page) != before
+    page.keyboard.press("Control+z")
+    expect(page.locator("#command")).to_contain_text("--mesh fsdp=4")
+
+
 def test_a_pinned_answer_is_compared_with(page: Page) -> None:
     step(page)
     page.click("#pin")

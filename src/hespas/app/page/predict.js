@@ -5,13 +5,14 @@ import { bars, stack } from "/files/draw.js";
 const FIRST = { model: "llama3-8b", cluster: "8xH100_80GB" };
 const REST_MS = 350; // After a knob rests this long, the whole answer and what lies near are asked for.
 const MOST_TRIED = 8;
+const NEAR = ["tp", "expert", "fsdp", "data", "pipe"]; // Axes whose sizes are tried, in this order.
 const clone = (state) => JSON.parse(JSON.stringify(state));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
-  let turn = 0, busy = false, again = false, rest = 0, tried = [], isRunning = false;
+  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve();
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
   const status = h("div.status", { "aria-live": "polite" });
   const cards = h("dl.cards", { id: "cards" });
@@ -178,17 +179,17 @@ export function setUp(home) {
   // ---- what lies near: knobs moved by one, predicted while nothing else is asked
   function neighbours(about) {
     const found = [], now = sizesNow();
-    known.axes.forEach((axis, number) => {
-      if (axis.name === "context" || axis.name === "sequence") return;
+    if ("remat" in known.settings) for (const value of ["full", "minimal_with_context"]) if ((about.remat ?? known.settings.remat) !== value) found.push({ ...clone(about), remat: value });
+    const axes = known.axes.map((axis, number) => [NEAR.indexOf(axis.name), number]).filter(([place]) => place >= 0).sort((one, other) => one[0] - other[0]);
+    for (const [, number] of axes) {
       const values = stops(number), place = values.indexOf(now[number]);
       for (const size of [values[place + 1], values[place - 1]]) {
         const mesh = size && moved(number, size);
         if (mesh) found.push({ ...clone(about), mesh: meshOf(mesh) });
       }
-    });
-    if ("remat" in known.settings) for (const value of ["full", "minimal_with_context"]) if ((about.remat ?? known.settings.remat) !== value) found.push({ ...clone(about), remat: value });
-    if (known.settings.product_dtype === "same" && about.set?.product_dtype !== "f8") found.push({ ...clone(about), set: { ...(about.set || {}), product_dtype: "f8" } });
+    }
     if ("batch" in known.settings && !((about.mesh?.pipe ?? 1) > 1)) found.push({ ...clone(about), batch: 2 * (about.batch ?? known.settings.batch) });
+    if (known.settings.product_dtype === "same" && about.set?.product_dtype !== "f8") found.push({ ...clone(about), set: { ...(about.set || {}), product_dtype: "f8" } });
     const unique = new Map(found.map((each) => [JSON.stringify(each), each]));
     return [...unique.values()].slice(0, MOST_TRIED);
   }
@@ -200,8 +201,10 @@ export function setUp(home) {
     return parts.join(", ");
   };
   async function near(about, mine) {
-    if (!known?.axes.length || isRunning) return;
-    isRunning = true;
+    if (!known?.axes.length) return;
+    await nearing;
+    let finish;
+    nearing = new Promise((done) => { finish = done; });
     for (const one of neighbours(about)) {
       let answer;
       do {
@@ -213,7 +216,7 @@ export function setUp(home) {
       if (mine !== turn || !answer) break;
       if (!answer.error && !answer.code) { tried.push({ about: one, view: answer.view }); drawNear(); }
     }
-    isRunning = false;
+    finish();
   }
   const rate = (view) => view.cards.find((card) => card.name.endsWith("/s"))?.value ?? 1 / view.step_time_s;
   function drawNear() {
@@ -221,10 +224,10 @@ export function setUp(home) {
     if (!place) return;
     const base = rate(shown), fits = shown.memory.fits !== false;
     const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || b.gain - a.gain);
-    place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? "Knobs moved by one, best first." : "This does not fit. Knobs moved by one, those that fit first."),
+    place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? "Knobs moved by one, best first; the batch of a data part stays." : "This does not fit. Knobs moved by one, those that fit first; the batch of a data part stays."),
       h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["change", "throughput", "memory", ""].map((name, number) => h(number === 1 || number === 2 ? "th.number" : "th", { scope: "col" }, name)))),
         h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about)), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),
-          h("td.number", {}, each.view.memory.text, each.view.memory.fits === false ? " too much" : ""), h("td.number", {}, h("button.small", { type: "button", "aria-label": `apply ${difference(each.about)}`, onclick: () => change(clone(each.about)) }, "Apply"))))))));
+          h("td.number", {}, each.view.memory.text, each.view.memory.fits === false ? h("span.worse", { title: "does not fit" }, " ✕") : ""), h("td.number", {}, h("button.small", { type: "button", "aria-label": `apply ${difference(each.about)}`, onclick: () => change(clone(each.about)) }, "Apply"))))))));
   }
 
   // ---- drawing
