@@ -18,8 +18,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hespas.base.decode import decode, read_json
-from hespas.base.figures import MOST_DEVICES, Count, DeviceCount, NotNegative, Positive, Text
+from hespas.base.figures import (
+    MOST_DEVICES,
+    Count,
+    CountOrZero,
+    DeviceCount,
+    NotNegative,
+    Positive,
+    Text,
+)
 from hespas.errors import HardwareError
+from hespas.hardware.leaf_spine import Routing, leaf_spine_graph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
 
@@ -198,6 +207,18 @@ class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     global_link: Text | LinkParameters
 
 
+class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``oversubscription`` is that of a leaf, and says the bandwidth of its uplinks."""
+
+    leaves: DeviceCount
+    devices_per_leaf: DeviceCount
+    spines: DeviceCount
+    device_link: Text | LinkParameters
+    oversubscription: Positive = 1.0
+    routing: Routing = Routing.ECMP
+    seed: CountOrZero = 0
+
+
 class _EdgeFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Text = msgspec.field(name="from")
     target: Text = msgspec.field(name="to")
@@ -224,6 +245,7 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     source: Text | None = None
     dimensions: Annotated[list[_DimensionFile], Meta(min_length=1)] | None = None
     dragonfly: _DragonflyFile | None = None
+    leaf_spine: _LeafSpineFile | None = None
     graph: Text | _GraphFile | None = None
     machine: MachineFile | None = None
     algorithms: dict[_Kind, Text | Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
@@ -257,10 +279,10 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
 
 
 def _fabric(file: _NetworkFile, path: Path) -> Fabric:
-    networks = (file.dimensions, file.dragonfly, file.graph, file.machine)
+    networks = (file.dimensions, file.dragonfly, file.leaf_spine, file.graph, file.machine)
     given = [network for network in networks if network is not None]
     if len(given) != 1:
-        hint = "give one of dimensions, dragonfly, graph and machine"
+        hint = "give one of dimensions, dragonfly, leaf_spine, graph and machine"
         raise HardwareError(f"{len(given)} networks are given", location=str(path), hint=hint)
     try:
         match given[0]:
@@ -275,6 +297,8 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                     local_link=_link(dragonfly.local_link, path)[1],
                     global_link=_link(dragonfly.global_link, path)[1],
                 )
+            case _LeafSpineFile() as leaf_spine:
+                return _leaf_spine(leaf_spine, path)
             case MachineFile() as machine:
                 described = path.parent / machine.file
                 if described.suffix not in _OF_INFRAGRAPH:
@@ -283,15 +307,39 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                 from hespas.hardware.infragraph import read_infragraph  # noqa: PLC0415
 
                 return read_infragraph(described, machine)
-            case str(name):
-                graph_file = path.parent / name
-                graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
-                return _graph(graph, path)
             case graph:
+                if isinstance(graph, str):
+                    graph_file = path.parent / graph
+                    graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
                 return _graph(graph, path)
     except HardwareError as error:
         error.location = error.location or str(path)
         raise
+
+
+def _leaf_spine(file: _LeafSpineFile, path: Path) -> Graph:
+    device_link = _link(file.device_link, path)[1]
+    if file.leaves * file.devices_per_leaf > MOST_DEVICES:
+        message = f"{file.leaves} leaves have {file.devices_per_leaf} devices each"
+        raise HardwareError(message, hint=f"describe at most {MOST_DEVICES} devices")
+    if file.leaves * (file.spines + file.devices_per_leaf) > _MOST_LINKS:
+        message = f"{file.leaves} leaves have {file.spines} uplinks each"
+        raise HardwareError(message, hint=f"describe at most {_MOST_LINKS} links")
+    of_leaf = device_link.bandwidth_bytes_per_s * file.devices_per_leaf / file.oversubscription
+    return leaf_spine_graph(
+        leaves=file.leaves,
+        devices_per_leaf=file.devices_per_leaf,
+        spines=file.spines,
+        device_link=device_link,
+        spine_link=msgspec.structs.replace(
+            device_link, bandwidth_bytes_per_s=of_leaf / file.spines
+        ),
+        routing=file.routing,
+        seed=file.seed,
+    )
+
+
+_MOST_LINKS = 1 << 20
 
 
 def _dimension(file: _DimensionFile, path: Path) -> Dimension:

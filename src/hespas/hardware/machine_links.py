@@ -44,12 +44,14 @@ class Edge:
 class Graph:
     """Devices and switches by name, and links between them. Devices are numbered as listed.
 
-    A message takes a path of fewest links; of several, always the same for the same two ends.
+    A message takes a path of fewest links; of several, always the same for the same two ends, by a
+    hash of both and of ``seed``.
     """
 
     devices: tuple[str, ...]
     switches: tuple[str, ...]
     edges: tuple[Edge, ...]
+    seed: int = 0
 
     @property
     def device_count(self) -> int:

@@ -433,6 +433,7 @@ class _ShortestRoutes:
 
     def __init__(self, graph: Graph) -> None:
         self._names = (*graph.devices, *graph.switches)
+        self._seed = graph.seed
         number = {name: index for index, name in enumerate(self._names)}
         self._out: list[list[tuple[int, int]]] = [[] for _ in self._names]
         self._in: list[list[int]] = [[] for _ in self._names]
@@ -456,7 +457,7 @@ class _ShortestRoutes:
                 for link, other in self._out[node]
                 if distances[other] == distances[node] - 1
             ]
-            link, node = closer[_spread(source, target, len(links)) % len(closer)]
+            link, node = closer[_spread(source, target, len(links), self._seed) % len(closer)]
             links.append(link)
         return tuple(links)
 
@@ -473,9 +474,10 @@ class _ShortestRoutes:
         return distances
 
 
-def _spread(source: int, target: int, hop: int) -> int:
+def _spread(source: int, target: int, hop: int, seed: int = 0) -> int:
     """Return a number that spreads messages over equal routes, as a switch's hash does."""
-    mixed = (source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D) & 0xFFFFFFFF
+    mixed = source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D + seed * 0x27D4EB2F
+    mixed &= 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
     return mixed ^ (mixed >> 12)
 
