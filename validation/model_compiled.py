@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
 from hespas.models.catalogue import model_named
-from hespas.models.language import LanguageModel, LayerKind
+from hespas.models.language import LanguageModel, LayerKind, Routing
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.weights import is_product, layer_weights, part_of
 from hespas.program.attrs import CollectiveAttrs
@@ -90,21 +91,23 @@ def sizes_of(model: LanguageModel) -> Sizes:
         embedding=table,
         rows=rows * sizes.embedding,
         routed_rows=0 if routing is None else rows * routing.chosen * sizes.embedding,
-        sums=sum(map(_sums, model.kinds)),
+        sums=sum(map(partial(_sums, routing), model.kinds)),
         latents=0 if latent is None else rows * model.layers * (latent.kv_rank + latent.rope_size),
         routed=sum(kind.is_routed for kind in model.kinds),
     )
 
 
-def _sums(kind: LayerKind) -> int:
+def _sums(routing: Routing | None, kind: LayerKind) -> int:
     """Return how often rows are summed over ``tp`` in a layer.
 
     They are forward and backward, and again where more of the layer comes of the sum: behind a
-    mixer, and of experts, whose sum the router weighs.
+    mixer, and of experts, whose sum the router weighs. A gate of shared experts keeps their sum
+    apart from that of the others, forward and again, and backward three gradients of rows.
     """
+    is_gated = kind.is_routed and routing is not None and routing.style.shared_gate
     has_mixer = kind.mixer != "none"
     again = (has_mixer and kind.feeds_forward) + (kind.feeds_forward and kind.is_routed)
-    return 2 * (has_mixer + kind.feeds_forward) + again
+    return 2 * (has_mixer + kind.feeds_forward) + again + 5 * is_gated
 
 
 def closed_forms(model: LanguageModel) -> dict[tuple[str, str], float]:
