@@ -32,6 +32,7 @@ from hespas.hardware.presets import (
 from hespas.hardware.sized import find_system, names_system
 from hespas.hardware.system import System, astra_name
 from hespas.price.tables import part_names
+from hespas.report.drawing import drawing
 
 _SYSTEM_WIDTH = 26
 
@@ -188,6 +189,7 @@ def _system_details(system: System) -> str:
     if memory is not None:
         lines.append(f"  local memory: {format_quantity(memory, 'B/s')}")
     lines.append(f"  endpoint delay: {format_time(system.endpoint_delay_s)}")
+    lines += ["", "Network:", *drawing(system)]
     return "\n".join(lines)
 
 

@@ -1,0 +1,104 @@
+"""A network as text: how devices, nodes and switches are wired."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from hespas.base.units import format_quantity, format_time
+from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Graph, Shape
+from hespas.hardware.system import System, interconnect_of
+
+_MOST_ROWS, _MOST_COLUMNS = 4, 4
+_MOST_SWITCHES = 8
+_JOINS = {
+    Shape.RING: ("=", "ring"),
+    Shape.LINE: ("-", "line"),
+    Shape.SWITCH: (" ", "switch"),
+    Shape.FULLY_CONNECTED: (" ", "all to all"),
+    Shape.FAT_TREE: (" ", "fat tree"),
+}
+
+
+def drawing(system: System) -> list[str]:
+    """Return the lines of a drawing: devices along the nearest dimension, rows along the next."""
+    match interconnect_of(system).fabric:
+        case Dimensions() as fabric:
+            return _grid(fabric.dimensions)
+        case Dragonfly() as fabric:
+            far, near, own = (
+                _rate(link.bandwidth_bytes_per_s)
+                for link in (fabric.global_link, fabric.local_link, fabric.device_link)
+            )
+            return [
+                f"  {fabric.groups} groups, each wired to every other by a link of {far}",
+                f"  group: {fabric.routers_per_group} routers, all wired to each other, {near}",
+                f"  router: {fabric.devices_per_router} devices, {own} each",
+            ]
+        case Graph() as fabric:
+            return list(_switches(fabric))
+
+
+def _rate(bytes_per_s: float) -> str:
+    return format_quantity(bytes_per_s, "B/s")
+
+
+def _grid(dimensions: Sequence[Dimension]) -> list[str]:
+    """Draw a block of the two nearest dimensions, and say how often it is there."""
+    present = [one for one in dimensions if one.size > 1] or list(dimensions[:1])
+    columns, rows = present[0].size, present[1].size if len(present) > 1 else 1
+    join = _JOINS[present[0].shape][0]
+    lines: list[str] = []
+    for row in _shown(rows, _MOST_ROWS):
+        if row is None:
+            lines.append("    :")
+            continue
+        names = [
+            ".." if column is None else f"d{row * columns + column}"
+            for column in _shown(columns, _MOST_COLUMNS)
+        ]
+        width = len(f"d{rows * columns - 1}")
+        lines.append(f"  [ {f' {join} '.join(name.ljust(width) for name in names)} ]")
+    for number, one in enumerate(present):
+        where = ("in a row", "between rows", "between blocks")[min(number, 2)]
+        blocks = prod(each.size for each in present[2:])
+        count = f", {blocks} blocks" if number == 2 else ""
+        lines.append(f"  {where}: {_joined(one)}{count}")
+    return lines
+
+
+def _shown(count: int, most: int) -> list[int | None]:
+    """Return the numbers that are drawn; None stands for those left out before the last."""
+    if count <= most:
+        return list(range(count))
+    return [*range(most - 2), None, count - 1]
+
+
+def _joined(one: Dimension) -> str:
+    text = (
+        f"{_JOINS[one.shape][1]} of {one.size}, {_rate(one.bandwidth_bytes_per_s)} a link, "
+        f"{format_time(one.latency_s)}"
+    )
+    if one.leaf_size is not None:
+        text += f", leaves of {one.leaf_size}, oversubscribed {one.oversubscription:g} : 1"
+    return text
+
+
+def _switches(graph: Graph) -> Iterator[str]:
+    """Yield what each switch is wired to, the first few of those that are alike in name."""
+    devices = set(graph.devices)
+    for number in _shown(len(graph.switches), _MOST_SWITCHES):
+        if number is None:
+            yield "  :"
+            continue
+        name = graph.switches[number]
+        out = [edge for edge in graph.edges if edge.source == name]
+        wires = Counter(
+            ("devices" if edge.target in devices else "switches", edge.bandwidth_bytes_per_s)
+            for edge in out
+        )
+        listed = ", ".join(
+            f"{count} {what} at {_rate(rate)}" for (what, rate), count in sorted(wires.items())
+        )
+        yield f"  {name}: {listed}"
