@@ -12,12 +12,13 @@ import json
 import os
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -29,7 +30,7 @@ from hespas.app.state import State, copies_of, options_of, runs_code
 from hespas.app.view import view_of
 from hespas.base.files import json_bytes
 from hespas.base.process import stay, within_inherited
-from hespas.errors import HespasError
+from hespas.errors import ConfigError, HespasError
 from hespas.hardware.presets import part_of
 from hespas.memory.usage import MemoryUse
 from hespas.prediction import checks, composition, staged
@@ -123,20 +124,35 @@ def answered(question: Mapping[str, Any]) -> Answer:
     """Return the answer to a question, or its error in words of the page."""
     start_s, cpu_s = perf_counter(), process_time()
     try:
-        asked, about = question["ask"], question["about"]
-        if asked in _OF_WORKLOADS:
-            code = runs_code(about)
-            if code and code not in question["allowed"]:
-                return {"code": code}
-        answer = _QUESTIONS[asked](about)
-    except HespasError as error:
-        return {"error": error.text(lambda name: name.replace("_", " "))}
-    except MemoryError:
-        return {"error": "there is not enough memory for this question"}
-    except (RecursionError, OverflowError, OSError) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        answer = _answer(question)
+    except Exception as error:  # noqa: BLE001 - the last resort: other questions go on
+        answer = {"error": _words(error)}
     elapsed = {"elapsed_s": perf_counter() - start_s, "cpu_s": process_time() - cpu_s}
     return {**answer, **elapsed}
+
+
+def _answer(question: Mapping[str, Any]) -> Answer:
+    asked, about = question["ask"], question["about"]
+    if asked not in _QUESTIONS or not isinstance(about, dict):
+        raise ConfigError(f"{asked!r} is nothing that can be asked")
+    if asked in _OF_WORKLOADS:
+        code = runs_code(cast("dict[str, Any]", about))
+        if code and code not in question["allowed"]:
+            return {"code": code}
+    return _QUESTIONS[asked](about)
+
+
+def _words(error: Exception) -> str:
+    match error:
+        case HespasError():
+            return error.text(lambda name: name.replace("_", " "))
+        case MemoryError():
+            return "there is not enough memory for this question"
+        case RecursionError() | OverflowError() | OSError():
+            return f"{type(error).__name__}: {error}"
+        case _:
+            traceback.print_exception(error)
+            return f"{type(error).__name__}: {error}; this is a fault of hespas"
 
 
 def main() -> None:

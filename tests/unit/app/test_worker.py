@@ -61,10 +61,22 @@ def test_errors_are_words() -> None:
     assert "there is no key" in ask("quick", {**STATE, "nonsense": 1})["error"]
 
 
-def test_code_is_not_run_before_it_is_allowed() -> None:
-    about = {"model": "os:abort", "cluster": "4xA100_SXM_40GB"}
-    for kind in ("describe", "copies", "quick", "whole"):
-        assert ask(kind, about) == {"code": "os:abort"}
+def test_nonsense_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nothing that can be asked" in ask("nonsense", {})["error"]
+    assert "nothing" in answered({"ask": "quick", "about": [1], "allowed": []})["error"]
+
+    def fail(state: object) -> dict[str, Any]:
+        raise AssertionError
+
+    monkeypatch.setattr("hespas.app.worker._QUESTIONS", {"quick": fail})
+    assert "a fault of hespas" in ask("quick", STATE)["error"]
+
+
+@pytest.mark.parametrize("kind", ["describe", "copies", "quick", "whole"])
+def test_code_is_not_run_before_it_is_allowed(kind: str) -> None:
+    answer = ask(kind, {"model": "os:abort", "cluster": "4xA100_SXM_40GB"})
+    assert answer["code"] == "os:abort"
+    assert answer.keys() == {"code", "elapsed_s", "cpu_s"}
 
 
 def test_meshes_that_are_offered_divide_the_model() -> None:

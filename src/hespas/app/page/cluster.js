@@ -16,7 +16,7 @@ export function setUp(home) {
     const many = h("input", { type: "number", min: 2, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
     const model = h("input", { list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
     const listed = [...Object.entries(marks.devices).map(([device, scale]) => `device ${device}: computes ${scale} times as long`), ...Object.entries(marks.links).map(([link, scale]) => (scale ? `${link}: ${scale} of its bandwidth` : `${link}: dead`))];
-    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select(SHARED.names.parts, part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Step of", model)),
+    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Step of", model)),
       h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : h("p.note", {}, "Click a device or a link of the picture: slow, slower or dead, and as it should be again. By keyboard: Tab to it, Enter."),
         h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
   }
@@ -85,5 +85,5 @@ export function setUp(home) {
     if (!network.dimensions.length) return picture.replaceChildren(h("p", {}, "This network is no product of dimensions, and can't be drawn here."));
     redraw();
   }
-  return { show(given) { const shown = { ...state, ...given }; const isOther = JSON.stringify(shown) !== JSON.stringify(state); state = shown; history.replaceState(null, "", addressOf("cluster", state)); if (!network || isOther) load(); } };
+  return { redraw: drawForm, show(given) { const shown = { ...state, ...given }; const isOther = JSON.stringify(shown) !== JSON.stringify(state); state = shown; history.replaceState(null, "", addressOf("cluster", state)); if (!network || isOther) load(); } };
 }

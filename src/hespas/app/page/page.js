@@ -100,11 +100,14 @@ function theme(name) {
 async function start() {
   theme(localStorage.getItem("hespas-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
   document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-  const names = await ask("names", {});
-  if (!names.error) SHARED.names = names; else say(names.error);
-  document.body.append(h("datalist", { id: "models" }, SHARED.names.models.map((name) => h("option", { value: name }))));
   addEventListener("hashchange", route);
   route();
   document.documentElement.dataset.ready = "yes";
+  // The first process takes seconds to start: knobs are there before it knows all names.
+  const names = await ask("names", {});
+  if (names.error) return say(names.error);
+  SHARED.names = names;
+  document.body.append(h("datalist", { id: "models" }, names.models.map((name) => h("option", { value: name }))));
+  for (const view of Object.values(ready)) view.redraw();
 }
 start();

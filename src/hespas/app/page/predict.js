@@ -292,7 +292,7 @@ export function setUp(home) {
   }
 
   return {
-    show(given) {
+    redraw: drawKnobs, show(given) {
       const next = Object.keys(given).length ? given : state;
       if (!known || !same(next, state)) {
         if (known) undone.push(state);

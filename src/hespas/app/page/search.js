@@ -14,7 +14,7 @@ export function setUp(home) {
   async function drawForm() {
     const [count, part] = /^(\d+)x(.+)$/.exec(keys.cluster)?.slice(1) ?? ["8", keys.cluster];
     const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys.model = model.value.trim(); } });
-    const parts = select(SHARED.names.parts, part, (value) => { keys.cluster = `${many.value}x${value}`; });
+    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => { keys.cluster = `${many.value}x${value}`; });
     const many = h("input", { type: "number", min: 1, value: count, onchange: () => { keys.cluster = `${many.value}x${parts.value}`; } });
     const goals = select([["", "tokens/s of a device"], ["step_time_s", "time of a step"], ["peak_memory_bytes", "memory of a device"]], "", (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
@@ -65,7 +65,7 @@ export function setUp(home) {
     if (held) found.querySelector(`[data-row="${held}"]`)?.focus({ preventScroll: true });
   }
   return {
-    show(state) {
+    redraw: drawForm, show(state) {
       if (state.model) keys = { ...keys, model: state.model, cluster: state.cluster || keys.cluster };
       name = state.name || "";
       drawForm();

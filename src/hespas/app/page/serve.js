@@ -31,7 +31,7 @@ export function setUp(home) {
     const rates = [0.5, 1, 2, 5, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400];
     const tp = Number(/tp=(\d+)/.exec(state.mesh || "")?.[1] ?? 1);
     form.replaceChildren(
-      h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), h("div.two", {}, field("Part", select(SHARED.names.parts, part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
+      h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
       h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => Number(count) % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
       h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => `${value}`, (value) => set({ rate: value })),
         slider("serve-isl", "prompt", [128, 256, 512, 1024, 2048, 4096, 8192], state.isl, (value) => `${value}`, (value) => set({ isl: value })), slider("serve-osl", "output", [32, 64, 128, 256, 512, 1024, 2048], state.osl, (value) => `${value}`, (value) => set({ osl: value }))),
@@ -70,7 +70,7 @@ export function setUp(home) {
       h("details.box", {}, h("summary", {}, `Assumed (${answer.assumptions.length})`), h("ul", {}, answer.assumptions.map((each) => h("li", {}, each)))));
   }
   return {
-    show(given) {
+    redraw: drawForm, show(given) {
       if (Object.keys(given).length) state = { ...FIRST, ...given };
       history.replaceState(null, "", addressOf("serve", state));
       drawForm();
