@@ -211,7 +211,15 @@ def _served_model(options: ServeOptions, fleet: Fleet, mesh: MeshAxes) -> Served
         mesh=mesh.axes,
         settings=dict(model.settings),
         values=values,
+        routes=_routes(options),
     )
+
+
+def _routes(options: ServeOptions) -> bool:
+    """Return whether a model has experts."""
+    configuration = configuration_of(options.model_name)
+    model = None if configuration is None else configuration.model
+    return isinstance(model, LanguageModel) and model.routing is not None
 
 
 def _blocks(

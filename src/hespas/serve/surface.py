@@ -30,6 +30,8 @@ SHORT, LONG = 512, 4096
 """Contexts of decoding sequences."""
 DECODED, ATTENDED = (1, 8, 64, 256), (1, 64, 256)
 """Batches of decoding sequences; those of the latter with both contexts."""
+ROUTED = (16, 32)
+"""More batches, of a model with experts: how many of these are read is not linear in the batch."""
 PROMPTS = (1024, 4096, 8192)
 """Tokens of a prompt."""
 _CUT = 8
@@ -41,7 +43,7 @@ _MARK = b"hespas serving steps 1\n"
 class ServedModel:
     """What is served on one replica, as a study's candidate says it.
 
-    ``cluster`` is of the devices of one replica.
+    ``cluster`` is of the devices of one replica. A model ``routes`` that has experts.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ServedModel:
     mesh: tuple[tuple[str, int], ...]
     settings: Mapping[str, Scalar]
     values: Mapping[str, Scalar]
+    routes: bool = False
 
     def candidate(self, size: Size) -> Candidate:
         """Return the prediction of one size."""
@@ -80,11 +83,12 @@ class Size:
         return self.batch * self.tokens * (self.tokens + 1) // 2
 
 
-def sizes(*, longest: int | None = None) -> tuple[Size, ...]:
+def sizes(*, longest: int | None = None, routes: bool = False) -> tuple[Size, ...]:
     """Return the steps that are predicted; contexts stay below the model's ``longest``."""
     short, long = (min(tokens, longest or tokens) for tokens in (SHORT, LONG))
     prompts = sorted({min(tokens, longest or tokens) for tokens in PROMPTS})
-    decoded = [Size(batch=batch, tokens=short) for batch in DECODED]
+    batches = sorted((*DECODED, *ROUTED)) if routes else DECODED
+    decoded = [Size(batch=batch, tokens=short) for batch in batches]
     attended = [Size(batch=batch, tokens=long) for batch in ATTENDED]
     whole = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
     cut = Size(batch=_CUT, tokens=prompts[-1] // _CUT, is_prompt=True)
@@ -146,7 +150,7 @@ def surface_of(
 
     Raises `ConfigError` with the reason where one of them can't be predicted.
     """
-    designed = sizes(longest=longest)
+    designed = sizes(longest=longest, routes=model.routes)
     parts = _parts(model, designed[0])
     reports = dict(zip(designed, _reports(model, designed, fidelity, executor), strict=True))
     return surface(reports, parts=parts)

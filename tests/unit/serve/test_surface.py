@@ -73,6 +73,13 @@ def test_no_step_is_longer_than_the_context(longest: int | None) -> None:
     assert cut.batch * cut.tokens == whole.tokens
 
 
+def test_experts_have_more_batches_that_decode() -> None:
+    batches = [size.batch for size in sizes(routes=True) if size.tokens == SHORT]
+    assert batches == [1, 8, 16, 32, 64, 256]
+    made = surface({size: _report(size) for size in sizes(routes=True)}, parts=1)
+    assert made.times.left_out_error == pytest.approx(0, abs=1e-9)
+
+
 def test_a_size_is_a_candidate_of_a_study() -> None:
     model = ServedModel(
         name="llama3-8b",

@@ -1,5 +1,7 @@
 """Published points of engines under load, and what is predicted of them.
 
+Experts are divided over the devices of ``tp`` by their width, whatever a point says of them.
+
 A point is a closed load: ``concurrency`` requests are under way, all with one length of prompts and
 one of outputs. Nothing is fitted to a point. How many requests were measured is not published: the
 prediction takes ten for each that is under way.
@@ -235,12 +237,13 @@ _ERRORS: Mapping[str, Callable[[ServedPoint], float | None]] = {
 
 
 def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
-    """Return the median sizes of errors, of all points and by engine."""
+    """Return the median sizes of errors, of all points, by engine and by model."""
     served = list(points)
-    engines = dict.fromkeys(point.point.engine for point in served)
-    groups = {"all": served} | {
-        engine: [point for point in served if point.point.engine == engine] for engine in engines
-    }
+    groups: dict[str, list[ServedPoint]] = {"all": served}
+    named = [(each.point.engine, each) for each in served]
+    named += [(each.point.model.rpartition("/")[2], each) for each in served]
+    for name, each in named:
+        groups.setdefault(name, []).append(each)
     rows: list[dict[str, object]] = []
     for name, members in groups.items():
         errors = {f"median_{error}_error": _median(members, of) for error, of in _ERRORS.items()}
