@@ -185,15 +185,19 @@ class Replica:
             if self.decoding + len(self.prompts) >= engine.most_sequences * self.setup.parts:
                 return
             request = self.waiting[0]
-            is_computed = request in work.transferred
+            is_computed = bool(work.transferred) and request in work.transferred
             length = work.prompts[request] + work.made[request] - is_computed
-            shared, cached = self._shared(request, length)
+            shared, cached = ([], 0) if self.cache is None else self._shared(request, length)
             left = 0 if is_computed else length - cached
             if not engine.cuts_prompts and left > room and self.prompts:
                 return
-            needed = self._reserved(request) - self._blocks(cached)
-            unused = sum(node.blocks for node in shared if not node.users)
-            if needed + unused > self.free:
+            needed = self._reserved(request)
+            if shared:
+                needed -= self._blocks(cached)
+                unused = sum(node.blocks for node in shared if not node.users)
+                if needed + unused > self.free:
+                    return
+            elif needed > self.free:
                 return
             self.waiting.popleft()
             self.order.append(request)
@@ -203,7 +207,8 @@ class Replica:
                 work.transferred.remove(request)
                 self._join(request, length)
                 continue
-            work.cached.setdefault(request, cached)
+            if cached:
+                work.cached.setdefault(request, cached)
             self.prompts.append(_Prompt(request=request, length=length, left=left))
             room -= left
 
@@ -232,7 +237,7 @@ class Replica:
         work = self.work
         if self.setup.only_prefills:
             return self._blocks(work.prompts[request])
-        is_computed = request in work.transferred
+        is_computed = bool(work.transferred) and request in work.transferred
         tokens = work.made[request] - is_computed if self.grows else work.outputs[request]
         return self._blocks(work.prompts[request] + tokens)
 
@@ -275,7 +280,8 @@ class Replica:
         work, request = self.work, prompt.request
         work.first_ps[request] = min(work.first_ps[request], self.now)
         work.made[request] += 1
-        self._keep_prompt(request)
+        if self.cache is not None:
+            self._keep_prompt(request)
         if work.made[request] == work.outputs[request] or self.setup.only_prefills:
             self._release(request)
             work.ended_ps[request] = self.now
@@ -401,8 +407,10 @@ class Replica:
         self.work.made[request] += made
         if self.grows:
             self.phases[(length - joined) % len(self.phases)] -= 1
-            shared = sum(node.blocks for node in self.used.get(request, ()))
-            self.blocks_of[request] = self._blocks(length + made) - shared
+            blocks = self._blocks(length + made)
+            if self.cache is not None:
+                blocks -= sum(node.blocks for node in self.used[request])
+            self.blocks_of[request] = blocks
 
     # -- time
 
@@ -443,7 +451,8 @@ class Replica:
                 continue
             _, request = end
             self._leave(request)
-            self._keep_output(request)
+            if self.cache is not None:
+                self._keep_output(request)
             work.ended_ps[request] = self.now
             self._release(request)
             ended.append(request)
