@@ -134,6 +134,8 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
     tokens = None if tokens_per_s is None else tokens_per_s * report.step_time_s
     found["energy_j"] = energy_j
     found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
+    if report.variation is not None:
+        found["expected_step_time_s"] = report.variation.expected_step_s
     if report.goodput is not None:
         run = report.goodput
         found |= {"goodput": run.productive, "tokens_per_day": run.tokens_per_day, "days": run.days}

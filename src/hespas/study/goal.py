@@ -265,6 +265,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         "goodput": Figure("%", _UP, "goodput", needs=("goodput",)),
         "tokens_per_day": Figure("", _UP, "tokens/day", needs=("goodput",)),
         "usd_per_day": Figure("", _DOWN, "USD/day", needs=("prices", "goodput")),
+        "expected_step_time_s": Figure("s", _DOWN, "expected step", needs=("variation",)),
         "played_goodput_p5": Figure("%", _UP, "goodput, 5 %", needs=("run_days",)),
         "played_tokens_per_day_p5": Figure("", _UP, "tokens/day, 5 %", needs=("run_days",)),
         "played_energy_j": Figure("J", _DOWN, "energy of the run", needs=("run_days",)),

@@ -216,6 +216,7 @@ class Study:
 _NEEDED = {
     "prices": ("are no", "add prices: a file with usd_per_device_hour and source of each part"),
     "goodput": ("is no", "add goodput: true"),
+    "variation": ("is no", "add variation: GPU_SC22"),
     "run_days": ("is no", "add run_days: 54, and goodput: true"),
     "train_tokens": ("is no", "add train_tokens: 15T, and goodput: true"),
 }
