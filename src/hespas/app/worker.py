@@ -139,6 +139,8 @@ def _answer(question: Mapping[str, Any]) -> Answer:
         code = runs_code(cast("dict[str, Any]", about))
         if code and code not in question["allowed"]:
             return {"code": code}
+        # Code of the user's runs in a process of its own, as for commands.
+        stay(stays=not code)
     return _QUESTIONS[asked](about)
 
 

@@ -12,7 +12,7 @@ from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 
 
-@answering("app", example="hespas app", has_json=False, has_log=False)
+@answering("app", example="hespas app --port 9000", has_json=False, has_log=False)
 @flags.derived(AppOptions)
 def app(**given: Any) -> Answer | int:
     """Open a page on this machine to ask questions by mouse, and see answers as knobs move.
