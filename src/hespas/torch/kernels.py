@@ -46,9 +46,21 @@ class TritonKernels:
         async_compile.AsyncCompile.triton = triton_kernel
         async_compile.AsyncCompile.cpp_pybinding = _host_kernel
         triton_helpers.set_driver_to_gpu = lambda: None
-        triton.runtime.JITFunction.run = _refuse_launch
+        triton.runtime.JITFunction.run = self._refuse_launch
         triton.runtime.driver.set_active(_driver(gpu))
         triton.knobs.runtime.add_stages_inspection_hook = _without_machine_code
+
+    @property
+    def _refuse_launch(self) -> Callable[..., None]:
+        def refuse(function: Any, *_arguments: Any, **_options: Any) -> None:
+            name = getattr(function, "__name__", "")
+            raise UnsupportedError(
+                f"the Triton kernel {name} is called outside of torch.compile",
+                location=self.tape.place().line,
+                hint="compile the function that calls it",
+            )
+
+        return refuse
 
     def kernel(self, name: str, source: str) -> Any:
         """Return what stands for a kernel of Inductor's; equal sources are one."""
@@ -126,13 +138,6 @@ class _Launcher:
             threads=_WARP * binary.metadata.num_warps,
             shared_memory_bytes=binary.metadata.shared,
         )
-
-
-def _refuse_launch(function: Any, *_arguments: Any, **_options: Any) -> None:
-    raise UnsupportedError(
-        f"the Triton kernel {getattr(function, '__name__', '')} is called outside of torch.compile",
-        hint="compile the function that calls it",
-    )
 
 
 def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., None]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -22,8 +23,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils import cpp_extension
 
 from hespas.base.version import installed_version
+from hespas.errors import UnsupportedError
 from hespas.program.recorded import RecordedStep, encode_recorded
 from hespas.torch.compiling import forbid_compilation, install_compilation
 from hespas.torch.device import fake_mode, install_fake_gpus
@@ -31,7 +34,7 @@ from hespas.torch.groups import Groups
 from hespas.torch.kernels import TritonKernels
 from hespas.torch.libraries import install_library_choices
 from hespas.torch.messages import StepRequest
-from hespas.torch.places import Places, user_line
+from hespas.torch.places import Places, user_frame, user_line
 from hespas.torch.recorder import Recorder
 from hespas.torch.replicas import install_replicas
 from hespas.torch.roles import mark_gradients, mark_lasting
@@ -65,10 +68,12 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         kernels.install(request.gpu)
     _follow_modules(places)
     _follow_optimizers(places, tape)
+    _refuse_extensions(places)
+    _refuse_prints(places)
     try:
         tokens = _run(request, places, groups)
         compiled = kernels.recorded(tape.calls)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
     step = RecordedStep(
         name=request.name,
@@ -147,6 +152,37 @@ def _follow_optimizers(places: Places, tape: Tape) -> None:
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+def _refuse_extensions(places: Places) -> None:
+    """Let a CUDA extension that is compiled be an error: nothing here compiles or runs it."""
+
+    def refuse(name: str, *_arguments: Any, **_options: Any) -> None:
+        raise UnsupportedError(
+            f"the extension {name} is compiled with CUDA's compiler, and none of it runs here",
+            location=places.line(),
+            hint="call torch's operations, or torch.library.register_fake",
+        )
+
+    cpp_extension._jit_compile = refuse
+
+
+def _refuse_prints(places: Places) -> None:
+    """Let it be an error that the user's program shows a tensor of the device."""
+    original = torch.Tensor.__repr__
+
+    def shown(tensor: Any, **options: Any) -> str:
+        caller = sys._getframe(1)
+        is_of_device = isinstance(tensor, FakeTensor) and tensor.device.type == "cuda"
+        if is_of_device and user_frame(caller) is caller:
+            raise UnsupportedError(
+                "the step prints a tensor, and tensors have no data here",
+                location=places.line(),
+                hint="leave it out of the step that hespas runs",
+            )
+        return original(tensor, **options)
+
+    torch.Tensor.__repr__ = shown
 
 
 def _user_files() -> list[str]:

@@ -173,6 +173,10 @@ def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
             location=where,
             hint=f"install it where hespas is, for {sys.executable}",
         )
+    if isinstance(error, SystemExit):
+        return ProgramError(
+            "the program ends the process", location=where, hint="let the function return a step"
+        )
     text = " ".join(str(error).split()) or "no message"
     for fragment, (message, hint) in _KNOWN.items():
         if fragment in text:

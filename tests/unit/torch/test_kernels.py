@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from hespas.program.recorded import RecordedStep, decode_recorded
 from torch_steps import (
     COMPILED,
     TRAIN,
@@ -119,3 +124,32 @@ def test_products_in_8_bits_are_written_into_buffers_of_compiled_code() -> None:
     (call,) = operations(step, "aten::_scaled_mm")
     assert [tensor.shape for tensor in call.outputs] == [(64, 256)]
     assert {kernel.name[:11] for kernel in step.kernels} == {"triton_red_", "triton_poi_"}
+
+
+_OTHER_TORCH = "HESPAS_CUDA_TORCH"
+
+
+@pytest.mark.skipif(
+    _OTHER_TORCH not in os.environ,
+    reason=f"needs torch's CUDA wheel beside its CPU wheel: its Python, in {_OTHER_TORCH}",
+)
+def test_kernels_of_the_cuda_wheel_are_those_of_the_cpu_wheel(tmp_path: Path) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "step.json"
+    script.write_text(COMPILED)
+    words = ("export", f"torch:{script}:train", "--cluster", "1xH100_80GB", "-o", str(file))
+    python = os.environ[_OTHER_TORCH]
+    subprocess.run([python, "-m", "hespas", *words], check=True, cwd=tmp_path)
+    other, own = decode_recorded(file.read_bytes()), record(COMPILED)
+    assert [call.kernel for call in kernel_calls(other)] == [
+        call.kernel for call in kernel_calls(own)
+    ]
+    assert _instructions(other) == _instructions(own)
+
+
+def _instructions(step: RecordedStep) -> list[list[str]]:
+    """Return the instructions of all kernels, without the paths of their sources."""
+    return [
+        [text for line in each.ptx.splitlines() if (text := line.strip()).endswith(";")]
+        for kernel in step.kernels
+        for each in kernel.configurations
+    ]

@@ -163,6 +163,7 @@ def test_a_value_that_the_step_asks_for_is_an_error_with_its_line(body: str) -> 
         ("def train():\n    pass\n", "returned nothing", "train.py:train"),
         ("def other():\n    pass\n", "no function 'train'", "train.py"),
         ("def train(:\n", "SyntaxError", "train.py:1"),
+        ("import sys\ndef train():\n    sys.exit(2)\n", "ends the process", "train.py:3"),
         (
             f"{NET}\na = torch.ones(2, 3, device='cuda')\ndef train():\n    return lambda: a @ a\n",
             "RuntimeError: a and b must have same reduction dim",
@@ -176,3 +177,25 @@ def test_what_is_wrong_with_a_script_is_said_with_its_line(
     with pytest.raises(ProgramError, match=message) as error:
         record(script)
     assert error.value.location == line
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("print(x)", "prints a tensor"),
+        ("load_inline(name='mine', cpp_sources='', cuda_sources='')", "extension mine is compiled"),
+    ],
+)
+def test_prints_and_extensions_are_refused_with_their_line(body: str, message: str) -> None:
+    lines = (
+        "import torch",
+        "from torch.utils.cpp_extension import load_inline",
+        "def train():",
+        "    x = torch.ones(2, device='cuda')",
+        "    def step():",
+        f"        {body}",
+        "    return step",
+    )
+    with pytest.raises(UnsupportedError, match=message) as error:
+        record("\n".join(lines))
+    assert error.value.location == "train.py:6"
