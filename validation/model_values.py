@@ -396,6 +396,99 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "mlp_layer_types": ["dense", "sparse"],
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+}
+OLMO_EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False}
+HALF_WINDOWED: dict[str, Any] = {
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+SCALED: dict[str, Any] = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
+KINDRED: dict[str, tuple[str, dict[str, Any]]] = {
+    "arcee": ("Arcee", {"hidden_act": "relu2"}),
+    "cohere": ("Cohere", {"logit_scale": 0.0625}),
+    "cohere2": ("Cohere2", {**HALF_WINDOWED, "head_dim": 16, "logit_scale": 0.25}),
+    "dots1": ("Dots1", {**EXPERTS, "head_dim": 16, "first_k_dense_replace": 1}),
+    "ernie4_5": ("Ernie4_5", {"use_bias": False, "head_dim": 16}),
+    "exaone4": ("Exaone4", {**HALF_WINDOWED, "head_dim": 16}),
+    "gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
+    "glm": ("Glm", {"head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5}),
+    "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5}),
+    "glm4_moe_lite": ("Glm4MoeLite", {**MLA, **EXPERTS}),
+    "granitemoe": ("GraniteMoe", {**SCALED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "helium": ("Helium", {"head_dim": 16}),
+    "hy_v3": (
+        "HYV3",
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1,
+            "moe_intermediate_size": 24,
+            "mlp_layer_types": ["dense", "sparse"],
+            "router_scaling_factor": 2.5,
+        },
+    ),
+    "olmo3": (
+        "Olmo3",
+        {
+            **HALF_WINDOWED,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": 10000.0}
+                for kind in HALF_WINDOWED["layer_types"]
+            },
+        },
+    ),
+    "olmoe": ("Olmoe", OLMO_EXPERTS),
+    "qwen3_5": (
+        "Qwen3_5",
+        {
+            "head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
+    "seed_oss": ("SeedOss", {"attention_bias": True, "attention_out_bias": False, "head_dim": 16}),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
+    "solar_open": (
+        "SolarOpen",
+        {**{key: value for key, value in EXPERTS.items() if "types" not in key}, "head_dim": 16},
+    ),
+}
+"""Families like others, by ``model_type``: the class, and what differs from `NARROW` layers."""
+TEXT_TYPES = {"qwen3_5": "qwen3_5_text"}
+
+
+def _kindred(kind: str, name: str, more: dict[str, Any]) -> dict[str, Any]:
+    fields = dict(more)
+    own = {"model_type": TEXT_TYPES.get(kind, kind), "architectures": [f"{name}ForCausalLM"]}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    share = fields.pop("partial_rotary_factor", None)
+    rope |= {} if share is None else {"partial_rotary_factor": share}
+    norms = {"rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5}
+    every = {"max_position_embeddings": 64, "rope_parameters": rope, **norms}
+    return {**NARROW, **every, "tie_word_embeddings": False, **own, **fields}
+
+
+CASES |= {kind: ("", _kindred(kind, *parts)) for kind, parts in KINDRED.items()}
+
 
 LEFT_OUT: dict[str, tuple[dict[str, Any], str]] = {
     "deepseek-v2": ({"n_group": 1, "topk_group": 1, "topk_method": "greedy"}, "groups of experts"),
@@ -413,7 +506,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], str]] = {
 def small(name: str) -> dict[str, Any]:
     """Return the configuration of a case: of the language model alone where there are others."""
     published, changes = CASES[name]
-    fields = configuration(published)
+    fields = configuration(published) if published else {}
     if "text_config" in fields and fields["model_type"] != "siglip":
         kind = fields["architectures"][0].removesuffix("ForConditionalGeneration")
         kind = {"Mistral3": "Mistral"}.get(kind, kind)

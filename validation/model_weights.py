@@ -20,15 +20,18 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-SHIFTED_NORMS = {"gemma2", "gemma3_text", "qwen3_next"}
+SHIFTED_NORMS = {"gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text"}
 """Types whose norms multiply by 1 more than their weights."""
-INTERLEAVED = {"llama4_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2"}
+INTERLEAVED = {
+    *("llama4_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"),
+    *("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"),
+}
 """Types whose rotary positions turn neighbours, where hespas pairs halves."""
 NORMS = {
     "attention_norm": ("input_layernorm", "norm", "norm_1"),
-    "after_attention_norm": ("post_attention_layernorm",),
+    "after_attention_norm": ("post_self_attn_layernorm", "post_attention_layernorm"),
     "mlp_norm": ("pre_feedforward_layernorm", "post_attention_layernorm", "norm", "norm_2"),
-    "after_mlp_norm": ("post_feedforward_layernorm",),
+    "after_mlp_norm": ("post_feedforward_layernorm", "post_mlp_layernorm"),
     "after_dense_norm": ("post_feedforward_layernorm_1",),
     "before_experts_norm": ("pre_feedforward_layernorm_2",),
     "after_experts_norm": ("post_feedforward_layernorm_2",),
@@ -87,9 +90,10 @@ def _turned(rows: Array, kind: str, turning: int = 0) -> Array:
 
     Gemma 4 pairs the halves of a whole head, of which only the first rows of each turn.
     """
-    if kind in INTERLEAVED:
-        return np.concatenate((rows[..., ::2, :], rows[..., 1::2, :]), -2)
     size, half = rows.shape[-2], turning // 2
+    if kind in INTERLEAVED:
+        turned, still = np.split(rows, (turning or size,), -2)
+        return np.concatenate((turned[..., ::2, :], turned[..., 1::2, :], still), -2)
     if kind != "gemma4_text" or not 0 < turning < size:
         return rows
     first, second = (np.split(half_rows, (half,), -2) for half_rows in np.split(rows, 2, -2))
@@ -118,7 +122,7 @@ def _attention(layer: Layer) -> dict[str, Array]:
         )
         value = layer.first("self_attn.v_proj.weight", "mixer.v_proj.weight")
     made: dict[str, Array] = {}
-    if layer.kind == "qwen3_next":
+    if layer.kind in {"qwen3_next", "qwen3_5_text"}:
         both = query.reshape(heads, 2, size, -1)
         query, gate = (both[:, index].reshape(heads * size, -1) for index in (0, 1))
         made["query_gate"] = _heads(gate, size)
@@ -142,7 +146,9 @@ def _beside(layer: Layer) -> dict[str, Array]:
     for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
         bias = layer.first(f"self_attn.{letter}_proj.bias")
         if bias is not None:
-            made[f"{name}_bias"] = bias.reshape(-1, size)
+            by_head = bias.reshape(-1, size, 1)
+            turned = by_head if letter == "v" else _turned(by_head, layer.kind, turning)
+            made[f"{name}_bias"] = turned[..., 0]
         if layer.first(f"self_attn.{letter}_norm.weight") is not None:
             norm = layer.norm(f"self_attn.{letter}_norm.weight")
             norm = norm if len(norm) == size else norm.reshape(-1, size)
@@ -224,14 +230,19 @@ def _delta(layer: Layer) -> dict[str, Array]:
     groups, heads = sizes["delta_key_heads"], sizes["delta_heads"]
     size, length = sizes["delta_key_size"], sizes["delta_value_size"]
     values = heads // groups * length
-    rows = layer.one("in_proj_qkvz.weight")
-    of_groups = rows.reshape(groups, -1, rows.shape[-1]).swapaxes(0, 1)
-    query, key, value, gate = (
-        part.swapaxes(0, 1).reshape(-1, rows.shape[-1])
-        for part in _split(of_groups, size, size, values, values)
-    )
-    both = layer.one("in_proj_ba.weight").reshape(groups, 2, heads // groups, -1)
-    rate, step = (both[:, index].reshape(heads, -1) for index in (0, 1))
+    if "linear_attn.in_proj_qkv.weight" in layer.tensors:
+        keys = groups * size
+        query, key, value = _split(layer.one("in_proj_qkv.weight"), keys, keys, heads * length)
+        gate, rate, step = (layer.one(f"in_proj_{letter}.weight") for letter in "zba")
+    else:
+        rows = layer.one("in_proj_qkvz.weight")
+        of_groups = rows.reshape(groups, -1, rows.shape[-1]).swapaxes(0, 1)
+        query, key, value, gate = (
+            part.swapaxes(0, 1).reshape(-1, rows.shape[-1])
+            for part in _split(of_groups, size, size, values, values)
+        )
+        both = layer.one("in_proj_ba.weight").reshape(groups, 2, heads // groups, -1)
+        rate, step = (both[:, index].reshape(heads, -1) for index in (0, 1))
     output = layer.one("out_proj.weight")
     made = {
         "delta_gate": _heads(gate, length),

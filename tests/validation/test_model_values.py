@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 
 import model_comparison
 import model_values
+from hespas.models.configuration import configured
+from hespas.models.language import LanguageModel
+from hespas.models.weights import parameters
 from model_weights import draw
 
 CASES: dict[str, dict[str, Any]] = json.loads(model_values.RESULTS.read_text())
@@ -65,3 +69,14 @@ def test_figures_are_those_of_transformers() -> None:
             error = model.flops_error(prefix, tokens)
             if error is not None and not NAMED.search(name):
                 assert abs(error) < 0.005, name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if not case["configuration"]]
+)
+def test_a_family_without_a_published_file_has_as_many_weights(name: str) -> None:
+    """Of a small model: those that transformers built, and what routers are corrected by."""
+    case = CASES[name]
+    found = configured(case["config"], location=name, name=name).model
+    assert isinstance(found, LanguageModel)
+    assert parameters(found) == sum(prod(shape) for shape in case["tensors"].values())

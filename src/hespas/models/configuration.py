@@ -199,10 +199,12 @@ def _shipped_fields() -> dict[str, set[str]]:
 
 def _model(description: Description) -> LanguageModel:
     kinds = description.kinds
+    run = Prefill(mesh=MeshAxes(axes=(("tp", 1),)))
+    learned = description.style.learned_positions or run.sequence
     return LanguageModel(
         sizes_of_layers=description.sizes,
         style=description.style,
-        run=Prefill(mesh=MeshAxes(axes=(("tp", 1),))),
+        run=replace(run, sequence=min(run.sequence, learned)),
         routing=description.routing,
         latent=description.latent,
         state_space=description.state_space,

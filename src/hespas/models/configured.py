@@ -220,9 +220,10 @@ def _run(
     while model.sizes_of_layers.heads % devices or (devices > heads and devices % heads):
         devices //= 2
     mesh = MeshAxes(axes=(("tp", devices),))
-    run = Decode(mesh=mesh)
+    tokens = min(sequence, 2048)
+    run = Decode(mesh=mesh, context=tokens)
     if step == "prefill":
-        run = Prefill(mesh=mesh, sequence=min(sequence, 2048))
+        run = Prefill(mesh=mesh, sequence=tokens)
     precision = configuration.precision
     dense, experts = precision.dense, precision.experts
     return replace(

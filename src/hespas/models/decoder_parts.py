@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from hespas.errors import ConfigError
@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "gelu_fast": "gelu",
+    "relu": "relu",
     "relu2": "relu_squared",
 }
 
@@ -54,7 +55,8 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
     embedding = fields.size("hidden_size", "n_embd", "d_model")
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
-    if fields.values.get("head_dim") is None and embedding % heads and heads > 1:
+    is_given = "head_size" in changed or fields.values.get("head_dim") is not None
+    if not is_given and embedding % heads and heads > 1:
         raise ConfigError(
             f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",
             location=fields.location,
@@ -64,7 +66,7 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
         "embedding": embedding,
         "heads": heads,
         "kv_heads": fields.size("num_key_value_heads", default=heads),
-        "layers": fields.layers("num_hidden_layers", "n_layer", "n_layers"),
+        "layers": fields.layers("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
         "mlp": fields.size("intermediate_size", "n_inner", default=4 * embedding),
         "vocabulary": fields.size("vocab_size"),
         "head_size": head_size,
@@ -75,19 +77,13 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
 
 def style_of(fields: Fields, **facts: Any) -> Style:
     """Return the style that most families share, with a family's own facts."""
-    activation = fields.text("hidden_act", "hidden_activation", "mlp_hidden_act", default="silu")
-    if activation not in ACTIVATIONS:
-        raise ConfigError(
-            f"the activation {activation!r} is not known",
-            location=fields.location,
-            hint=f"known: {', '.join(ACTIVATIONS)}",
-        )
+    names = ("hidden_act", "hidden_activation", "mlp_hidden_act")
     epsilon = fields.number(
         "rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", default=1e-5
     )
     rope = rope_of(fields)
     found: dict[str, Any] = {
-        "activation": ACTIVATIONS[activation],
+        "activation": activation_named(fields, *names, default="silu"),
         "epsilon": epsilon,
         "tied": fields.flag("tie_word_embeddings"),
         "rotary_scaling": rope.scaling,
@@ -100,6 +96,18 @@ def style_of(fields: Fields, **facts: Any) -> Style:
         ) // fields.size("num_attention_heads")
         found["rotary_size"] = int(head * rope.share)
     return Style(**(found | facts))
+
+
+def activation_named(fields: Fields, *names: str, default: str) -> Activation:
+    """Return the activation that a field names; `ConfigError` for one that is not known."""
+    activation = fields.text(*names, default=default)
+    if activation not in ACTIVATIONS:
+        raise ConfigError(
+            f"the activation {activation!r} is not known",
+            location=fields.location,
+            hint=f"known: {', '.join(ACTIVATIONS)}",
+        )
+    return ACTIVATIONS[activation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,3 +218,29 @@ def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind
     types = _by_type(fields, sizes, window=window, every=every)
     check_types(fields, types, ATTENTION_TYPES)
     return tuple(LayerKind(window=window if each == ATTENTION_TYPES[1] else 0) for each in types)
+
+
+def by_mlp_type(fields: Fields, kinds: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
+    """Return layers with experts where their types say so, or behind the first dense ones."""
+    dense = fields.size("first_k_dense_replace", default=0, least=0)
+    types = fields.texts("mlp_layer_types")
+    if types and len(types) != len(kinds):
+        raise ConfigError(
+            f"mlp_layer_types has {len(types)} layers, and num_hidden_layers is {len(kinds)}",
+            location=fields.location,
+        )
+    return tuple(
+        replace(kind, is_routed=types[index] == "sparse" if types else index >= dense)
+        for index, kind in enumerate(kinds)
+    )
+
+
+def granite_style(fields: Fields) -> Style:
+    """Return the style of Granite, whose sums and products have factors of their own."""
+    return style_of(
+        fields,
+        embedding_scale=fields.number("embedding_multiplier", default=1.0),
+        residual_scale=fields.number("residual_multiplier", default=1.0),
+        query_scale=fields.number("attention_multiplier", default=0.0),
+        logit_scale=1 / fields.number("logits_scaling", default=1.0),
+    )

@@ -12,18 +12,21 @@ from typing import Any, Literal
 
 from hespas.errors import ConfigError
 from hespas.models.decoder_parts import (
-    ACTIVATIONS,
     ATTENTION_TYPES,
     Description,
+    activation_named,
     alike,
     amplitude_of,
+    by_mlp_type,
     check_types,
+    granite_style,
     rope_of,
     sizes_of,
     style_of,
     windowed,
 )
 from hespas.models.fields import Fields
+from hespas.models.kindred_decoders import KINDRED
 from hespas.models.language import (
     Delta,
     Latent,
@@ -113,7 +116,7 @@ def _qwen3_moe(fields: Fields) -> Description:
     return _qwen_experts(fields, _qwen3(fields))
 
 
-def _qwen3_next(fields: Fields) -> Description:
+def _qwen_delta(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     style = style_of(fields, norms_of_heads=True, output_gate=True)
     every = fields.size("full_attention_interval", default=4)
@@ -132,8 +135,7 @@ def _qwen3_next(fields: Fields) -> Description:
     kinds = tuple(
         LayerKind(mixer="attention" if each == "full_attention" else "delta") for each in types
     )
-    found = Description(sizes=sizes, style=style, kinds=kinds, delta=delta)
-    return _qwen_experts(fields, found)
+    return Description(sizes=sizes, style=style, kinds=kinds, delta=delta)
 
 
 def _experts_of_deepseek(
@@ -158,18 +160,18 @@ def _experts_of_deepseek(
 
 def _first_dense(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     fields.one_of("moe_layer_freq", (1,))
-    dense = fields.size("first_k_dense_replace", default=0, least=0)
-    types = fields.texts("mlp_layer_types")
-    if types:
-        return tuple(LayerKind(is_routed=each == "sparse") for each in types)
-    return tuple(LayerKind(is_routed=index >= dense) for index in range(sizes.layers))
+    return by_mlp_type(fields, alike(sizes))
 
 
 def _deepseek(
     fields: Fields, gate: Literal["softmax", "sigmoid"], *, indexed: bool = False
 ) -> Description:
-    sizes = replace(sizes_of(fields), kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
+    sizes = sizes_of(fields, kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
     fields.one_of("scoring_func", (gate,))
+    # The order of what turns, and sums of sizes.
+    fields.known("rope_interleave", "head_dim", "qk_head_dim")
+    check_types(fields, fields.texts("layer_types"), ("full_attention", "indexed_attention"))
+    check_types(fields, fields.texts("indexer_types"), ("full",))
     latent = Latent(
         query_rank=fields.size("q_lora_rank", default=0, least=0),
         kv_rank=fields.size("kv_lora_rank"),
@@ -185,14 +187,16 @@ def _deepseek(
         size = sizes.head_size + latent.rope_size
         amplitude = amplitude_of(scaling.factor, mscale)
         style = replace(style, query_scale=size**-0.5 * amplitude * amplitude)
+    routing = None
+    if fields.given("n_routed_experts", "num_local_experts", "num_experts") is not None:
+        is_sigmoid = gate == "sigmoid"
+        routing = _experts_of_deepseek(fields, gate, corrected=is_sigmoid, normalised=is_sigmoid)
     return Description(
         sizes=sizes,
         style=style,
-        kinds=_first_dense(fields, sizes),
+        kinds=alike(sizes) if routing is None else _first_dense(fields, sizes),
         latent=latent,
-        routing=_experts_of_deepseek(
-            fields, gate, corrected=gate == "sigmoid", normalised=gate == "sigmoid"
-        ),
+        routing=routing,
     )
 
 
@@ -201,12 +205,13 @@ def _mscale_of_all(fields: Fields) -> float:
     return sum(part.number("mscale_all_dim", default=0.0) for part in parts)
 
 
-def _glm4_moe(fields: Fields) -> Description:
+def _glm4_moe(fields: Fields, *, norms_of_heads: bool = False) -> Description:
     sizes = sizes_of(fields)
     biases = "inputs" if fields.flag("attention_bias") else "none"
+    norms = fields.flag("use_qk_norm", default=norms_of_heads)
     return Description(
         sizes=sizes,
-        style=style_of(fields, attention_biases=biases, norms_of_heads=fields.flag("use_qk_norm")),
+        style=style_of(fields, attention_biases=biases, norms_of_heads=norms),
         kinds=_first_dense(fields, sizes),
         routing=_experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
     )
@@ -374,17 +379,7 @@ def _olmo2(fields: Fields) -> Description:
 
 def _granite(fields: Fields) -> Description:
     sizes = sizes_of(fields)
-    return Description(sizes=sizes, style=_granite_style(fields), kinds=alike(sizes))
-
-
-def _granite_style(fields: Fields) -> Style:
-    return style_of(
-        fields,
-        embedding_scale=fields.number("embedding_multiplier", default=1.0),
-        residual_scale=fields.number("residual_multiplier", default=1.0),
-        query_scale=fields.number("attention_multiplier", default=0.0),
-        logit_scale=1 / fields.number("logits_scaling", default=1.0),
-    )
+    return Description(sizes=sizes, style=granite_style(fields), kinds=alike(sizes))
 
 
 def _granite_hybrid(fields: Fields) -> Description:
@@ -424,7 +419,7 @@ def _granite_hybrid(fields: Fields) -> Description:
         sizes = replace(sizes, mlp=shared)
     return Description(
         sizes=sizes,
-        style=_granite_style(fields),
+        style=granite_style(fields),
         kinds=kinds,
         routing=routing,
         state_space=space,
@@ -572,12 +567,14 @@ def _gpt2(fields: Fields) -> Description:
     sizes = sizes_of(fields, rope_theta=0)
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
         fields.one_of(name, (False,))
-    fields.known("scale_attn_weights", "n_ctx")
-    activation = ACTIVATIONS[fields.text("activation_function", default="gelu_new")]
+    fields.known("scale_attn_weights", "n_ctx", "scale_attention_softmax_in_fp32")
+    fields.known("attention_softmax_in_fp32", "num_key_value_heads")
+    is_shared = fields.flag("multi_query")
+    sizes = replace(sizes, kv_heads=1 if is_shared else sizes.heads)
     style = style_of(
         fields,
         norm="layer",
-        activation=activation,
+        activation=activation_named(fields, "activation_function", default="gelu_new"),
         gated=False,
         tied=True,
         attention_biases="all",
@@ -595,10 +592,14 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
-    "qwen3_next": _qwen3_next,
+    "qwen3_next": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
+    "qwen3_5": _qwen_delta,
+    "qwen3_5_moe": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
     "deepseek_v2": lambda fields: _deepseek(fields, "softmax"),
     "deepseek_v3": lambda fields: _deepseek(fields, "sigmoid"),
     "deepseek_v32": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
+    "glm4_moe_lite": lambda fields: _deepseek(fields, "sigmoid"),
+    "glm_moe_dsa": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
     "kimi_k2": lambda fields: _deepseek(fields, "sigmoid"),
     "glm4_moe": _glm4_moe,
     "minimax_m2": _minimax_m2,
@@ -614,5 +615,10 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "llama4": _llama4,
     "mpt": _mpt,
     "gpt2": _gpt2,
+    "gpt_bigcode": _gpt2,
+    "dots1": lambda fields: _glm4_moe(fields, norms_of_heads=True),
+    "youtu": lambda fields: _deepseek(fields, "softmax"),
+    "sarvam_mla": lambda fields: _deepseek(fields, "sigmoid"),
+    **KINDRED,
 }
 """What reads the configuration of each ``model_type``."""

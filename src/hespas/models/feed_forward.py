@@ -66,6 +66,8 @@ def activated(style: Style, x: jax.Array) -> jax.Array:
     match style.activation:
         case "gelu" | "exact_gelu":
             made = jax.nn.gelu(x, approximate=style.activation == "gelu")
+        case "relu":
+            made = jax.nn.relu(x)
         case "relu_squared":
             made = jnp.square(jax.nn.relu(x))
         case _:

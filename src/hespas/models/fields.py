@@ -18,7 +18,7 @@ from hespas.errors import ConfigError
 
 IGNORED = re.compile(
     r"source|date|architectures|auto_map|_.*|.*_token_ids?|.*token_index|torch_dtype|dtype|"
-    r"transformers_version|use_cache|.*dropout.*|.*pdrop|initializer_.*|init_.*|.*_init|output_.*|"
+    r"transformers_version|use_cache|.*dropout.*|.*pdrop|.*initializer_.*|init_.*|.*_init|output_.*|"
     r"return_.*|id2label|label2id|pretraining_tp|max_length|tokenizer_class|problem_type|"
     r"router_aux_loss_coef|.*aux_loss.*|router_jitter_noise|router_z_loss_coef|.*_loss_coef|"
     r"max_position_embeddings|max_seq_len|initial_context_length|original_max_position_embeddings|"

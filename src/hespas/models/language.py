@@ -63,7 +63,7 @@ class RotaryScaling:
     is_truncated: bool = True
 
 
-Activation = Literal["silu", "gelu", "exact_gelu", "relu_squared", "clipped_silu"]
+Activation = Literal["silu", "gelu", "exact_gelu", "relu", "relu_squared", "clipped_silu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ class Style:
 
     ``gated`` layers multiply the activation by a second product. Positions are learned for
     ``learned_positions`` tokens, slopes of scores (``alibi``), or rotary, of the first
-    ``rotary_size`` numbers of a head, all where that is 0. Of each ``global_every`` layers the
+    ``rotary_size`` numbers of a head, all where that is 0. Where attention is not ``before_mlp``
+    both take the same rows, with the same norm or one each. Of each ``global_every`` layers the
     last sees all earlier tokens, the others the last ``window``. ``score_cap`` and ``logit_cap``
     bound scores and logits by a hyperbolic tangent, 0 for none. Queries are multiplied by
     ``query_scale``, or where that is 0 by the inverse root of their length. With ``sinks`` each
@@ -92,6 +93,7 @@ class Style:
     norm_biases: bool = True
     epsilon: float = 1e-5
     norms_before: bool = True
+    before_mlp: Literal["yes", "same_norm", "own_norm"] = "yes"
     norms_after: bool = False
     norms_of_heads: bool = False
     norms_of_rows: bool = False
@@ -580,7 +582,7 @@ class LanguageModel:
             "queries": self.sequence,
             "one": 1,
             "context": self.context,
-            "positions": max(self.style.learned_positions, self.context),
+            "positions": self.style.learned_positions or self.context,
             "embedding": sizes.embedding,
             "norm": sizes.embedding,
             "row": sizes.embedding,
@@ -758,6 +760,12 @@ class LanguageModel:
             )
         check_tokens("sequence", self.sequence)
         check_tokens("context", self.context)
+        if 0 < self.style.learned_positions < self.context:
+            raise ConfigError(
+                f"there are {self.context} tokens, and {self.style.learned_positions} positions "
+                "are learned",
+                hint=f"give at most {self.style.learned_positions} tokens",
+            )
         mixers = {kind.mixer for kind in self.kinds} & {"state_space", "delta"}
         devices = self.mesh.size("context", "sequence")
         if mixers and devices > 1:

@@ -223,7 +223,8 @@ def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.
         chosen += groups[..., None] * (routing.experts // routing.expert_groups)
         return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
     logits = _logits(tokens, weights)
-    if routing.gate == "softmax" and routing.style.normalised:
+    is_plain = routing.gate == "softmax" and not routing.style.corrected
+    if is_plain and routing.style.normalised:
         best, chosen = lax.top_k(logits, routing.chosen)
         gates = jax.nn.softmax(best, -1)
         if "router_expert_scales" in weights:

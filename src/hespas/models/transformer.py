@@ -385,8 +385,10 @@ class Transformer:
             with jax.named_scope("norm"):
                 hidden = self._normed(self._between(x), weights, "attention_norm")
             made, cache, keys = self._mixed(kind, hidden, weights, places, cache)
+            if style.before_mlp != "yes":
+                made = made + self._beside_mixer(kind, x, hidden, weights)
             x = self._added(x, self._after(made, weights, "after_attention_norm"))
-        if kind.feeds_forward:
+        if kind.feeds_forward and style.before_mlp == "yes":
             with jax.named_scope("norm"):
                 hidden = self._normed(x, weights, "mlp_norm")
             with jax.named_scope("mlp"):
@@ -400,6 +402,16 @@ class Transformer:
         if style.scales_layers:
             x = x * weights["layer_scale"].astype(x.dtype)
         return _Made(self._between(x), cache, keys)
+
+    def _beside_mixer(
+        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
+    ) -> jax.Array:
+        """Return what the dense layer makes of the rows that the mixer takes."""
+        if self.model.style.before_mlp == "own_norm":
+            with jax.named_scope("norm"):
+                hidden = self._normed(x, weights, "mlp_norm")
+        with jax.named_scope("mlp"):
+            return self._fed_forward(kind, x, hidden, weights)
 
     def _mixed(
         self,

@@ -64,7 +64,7 @@ def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     style, routing = model.style, model.routing
     norms = [
         *(["attention_norm"] if style.norms_before and kind.mixer != "none" else []),
-        *(["mlp_norm"] if style.norms_before and kind.feeds_forward else []),
+        *(["mlp_norm"] if kind.feeds_forward and _has_mlp_norm(style) else []),
         *(["after_attention_norm", "after_mlp_norm"] if style.norms_after else []),
     ]
     shapes: Shapes = {}
@@ -84,6 +84,10 @@ def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
         if not routing.style.beside_dense:
             return shapes
     return shapes | feed_forward_weights(style, "mlp", merged=model.merges_products)
+
+
+def _has_mlp_norm(style: Style) -> bool:
+    return style.norms_before and style.before_mlp != "same_norm"
 
 
 def _mixer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
@@ -201,7 +205,7 @@ def routing_weights(style: Style, routing: Routing) -> Shapes:
     """Return the dimensions of the router's weights and of the experts'."""
     row = "expert_row" if routing.latent_size else "embedding"
     shapes: Shapes = {"router": ("embedding", "choices")}
-    if routing.gate == "sigmoid" and routing.style.corrected:
+    if routing.style.corrected:
         shapes["router_bias"] = ("choices",)
     if routing.style.logit_biases:
         shapes["router_logit_bias"] = ("choices",)

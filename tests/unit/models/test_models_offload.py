@@ -44,7 +44,9 @@ def predicted(model: str, remat: str, *, scan: bool = True, rounds: int = 1) -> 
 
 
 @pytest.mark.parametrize("model", KEPT)
-@pytest.mark.parametrize(("scan", "rounds"), [(True, 1), (False, 1), (True, 2)])
+@pytest.mark.parametrize(
+    ("scan", "rounds"), [pytest.param(True, 1, marks=pytest.mark.rest), (False, 1), (True, 2)]
+)
 def test_each_kept_array_goes_to_the_host_and_back_once(
     model: str, scan: bool, rounds: int
 ) -> None:

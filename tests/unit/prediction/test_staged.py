@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -301,7 +300,11 @@ LEAST = [
 ]
 
 
-@pytest.mark.parametrize(("schedule", "model", "mesh", "more"), LEAST, ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "model", "mesh", "more"),
+    [*LEAST[2:7], *(pytest.param(*case, marks=pytest.mark.rest) for case in LEAST[:2] + LEAST[7:])],
+    ids=str,
+)
 def test_no_stage_needs_less_than_its_arrays(
     schedule: str, model: str, mesh: str, more: dict[str, str]
 ) -> None:
@@ -517,12 +520,14 @@ def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_e
 TWELVE = {**SMALL, "layers": "12"}
 
 
+@cache
 def of_layers(
-    scan: bool | None, *, overlap: Mapping[str, bool] | None = None, remat: str | None = None
+    scan: bool | None, *, accumulates: bool = True, remat: str = "minimal_with_context"
 ) -> PipelinePrediction:
     model = ModelOptions(sequence=1024, scan=scan, remat=remat, settings=TWELVE)
     mesh = "pipe=2,context=2,tp=2"
-    return predict_pipeline(options(mesh, model=model, overlap=overlap or {}))
+    overlap = {} if accumulates else {"accumulation": False}
+    return predict_pipeline(options(mesh, model=model, overlap=overlap))
 
 
 def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
@@ -533,7 +538,9 @@ def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
     ]
 
 
-@pytest.mark.parametrize("remat", ["full", "minimal_with_context"])
+@pytest.mark.parametrize(
+    "remat", [pytest.param("full", marks=pytest.mark.rest), "minimal_with_context"]
+)
 def test_layers_of_a_loop_keep_as_much_as_those_written_out(remat: str) -> None:
     loop, plain = of_layers(True, remat=remat), of_layers(None, remat=remat)
     for part, cost in plain.costs.items():
@@ -552,7 +559,7 @@ def test_gradients_of_one_layer_alone_are_there_at_a_time() -> None:
 
 
 def test_gradients_that_are_added_by_kernels_of_their_own_exist_first() -> None:
-    together, apart = of_layers(None), of_layers(None, overlap={"accumulation": False})
+    together, apart = of_layers(None), of_layers(None, accumulates=False)
     for part, cost in apart.costs.items():
         more = cost.footprint.working_bytes - together.costs[part].footprint.working_bytes
         assert more == cost.footprint.weight_bytes // part.layers

@@ -1,0 +1,378 @@
+"""Readers of families that differ from Llama, Qwen, DeepSeek or Granite in a few facts.
+
+Source: the configuration and modelling files of transformers 5.24, by ``model_type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from hespas.errors import ConfigError
+from hespas.models.decoder_parts import (
+    Description,
+    activation_named,
+    alike,
+    by_mlp_type,
+    granite_style,
+    sizes_of,
+    style_of,
+    windowed,
+)
+from hespas.models.fields import Fields
+from hespas.models.language import LayerKind, Routing, RoutingStyle, Sizes
+
+_Biases = Literal["none", "inputs", "all"]
+
+
+def _plain(fields: Fields, *, kinds: tuple[LayerKind, ...] = (), **facts: Any) -> Description:
+    """Return layers as Llama's but for facts of their style."""
+    sizes = sizes_of(fields)
+    return Description(
+        sizes=sizes, style=style_of(fields, **facts), kinds=kinds or windowed(fields, sizes)
+    )
+
+
+def _gemma(fields: Fields) -> Description:
+    fields.one_of("use_bidirectional_attention", ())
+    return _plain(
+        fields,
+        activation="gelu",
+        tied=fields.flag("tie_word_embeddings", default=True),
+        embedding_scale=fields.size("hidden_size") ** 0.5,
+    )
+
+
+def _arcee(fields: Fields) -> Description:
+    return _plain(fields, gated=False)
+
+
+def _ernie(fields: Fields, kinds: tuple[LayerKind, ...] = ()) -> Description:
+    biases = fields.flag("use_bias")
+    return _plain(
+        fields,
+        kinds=kinds,
+        attention_biases="all" if biases else "none",
+        mlp_biases=biases,
+        tied=fields.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _ernie_moe(fields: Fields) -> Description:
+    layers = fields.size("num_hidden_layers")
+    first = fields.size("moe_layer_start_index", default=1, least=0)
+    last = fields.number("moe_layer_end_index", default=-1)
+    every = fields.size("moe_layer_interval", default=1)
+    end = layers - 1 if last < 0 else int(last)
+    kinds = tuple(
+        LayerKind(is_routed=(index + 1) % every == 0 and first <= index <= end)
+        for index in range(layers)
+    )
+    fields.known("moe_norm_min")
+    routing = Routing(
+        experts=fields.size("moe_num_experts"),
+        chosen=fields.size("moe_k"),
+        expert_mlp=fields.size("moe_intermediate_size"),
+        shared_experts=fields.size("moe_num_shared_experts", default=0, least=0),
+        style=RoutingStyle(corrected=True),
+    )
+    return replace(_ernie(fields, kinds), routing=routing)
+
+
+def _exaone4(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    return Description(
+        sizes=sizes,
+        style=style_of(fields, norms_before=False, norms_after=True, norms_of_heads=True),
+        kinds=_unrotated_where_full(fields, sizes),
+    )
+
+
+def _unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
+    """Return layers of which those that see all tokens have no positions beside windowed ones."""
+    fields.given("sliding_window_pattern")
+    every = fields.values.get("sliding_window_pattern")
+    kinds = windowed(fields, sizes, every=every if isinstance(every, int) else 0)
+    has_windows = any(kind.window for kind in kinds)
+    return tuple(replace(kind, rotates=bool(kind.window) or not has_windows) for kind in kinds)
+
+
+def _exaone_moe(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    kinds = _unrotated_where_full(fields, sizes)
+    return Description(
+        sizes=sizes,
+        style=style_of(fields, norms_of_heads=True),
+        kinds=by_mlp_type(fields, kinds),
+        routing=_sigmoid_experts(fields),
+    )
+
+
+def _sigmoid_experts(fields: Fields) -> Routing:
+    """Return experts that a sigmoid with a correcting bias chooses, with shared ones."""
+    # A token's choice of groups first changes which experts it takes, and not how many.
+    fields.known("n_group", "topk_group")
+    return Routing(
+        experts=fields.size("n_routed_experts", "num_experts", "num_local_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=fields.size("moe_intermediate_size"),
+        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
+        gate="sigmoid",
+        style=RoutingStyle(
+            corrected=True,
+            normalised=fields.flag("norm_topk_prob", default=True),
+            scale=fields.number("routed_scaling_factor", default=1.0),
+        ),
+    )
+
+
+def _glm(fields: Fields, *, norms_after: bool = False) -> Description:
+    biases = "inputs" if fields.flag("attention_bias") else "none"
+    return _plain(fields, attention_biases=biases, norms_after=norms_after)
+
+
+def _solar(fields: Fields) -> Description:
+    # No layer is dense: experts' width stands for that of dense ones.
+    fields.known("first_k_dense_replace", "intermediate_size")
+    width = fields.size("moe_intermediate_size")
+    kinds = alike(sizes_of(fields), is_routed=True)
+    found = _plain(fields, kinds=kinds)
+    return replace(found, sizes=replace(found.sizes, mlp=width), routing=_sigmoid_experts(fields))
+
+
+def _olmo_moe(fields: Fields, *, norms_before: bool) -> Description:
+    fields.one_of("clip_qkv", ())
+    sizes = sizes_of(fields)
+    routing = Routing(
+        experts=fields.size("num_experts", default=64),
+        chosen=fields.size("num_experts_per_tok", default=8),
+        expert_mlp=sizes.mlp,
+        style=RoutingStyle(normalised=fields.flag("norm_topk_prob")),
+    )
+    style = style_of(
+        fields, norms_before=norms_before, norms_after=not norms_before, norms_of_rows=True
+    )
+    kinds = alike(sizes, is_routed=True)
+    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+
+
+def _olmo3(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = style_of(fields, norms_before=False, norms_after=True, norms_of_rows=True)
+    return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes, every=4))
+
+
+def _seed(fields: Fields) -> Description:
+    return _plain(fields, attention_biases=_biases(fields, "attention_bias", "attention_out_bias"))
+
+
+def _biases(fields: Fields, of_inputs: str, of_outputs: str) -> _Biases:
+    """Return which products of attention have biases; `ConfigError` for those of outputs alone."""
+    inputs, outputs = fields.flag(of_inputs), fields.flag(of_outputs)
+    if outputs and not inputs:
+        raise ConfigError(
+            f"{of_outputs} is true and {of_inputs} is not, which is not known",
+            location=fields.location,
+        )
+    return "all" if outputs else "inputs" if inputs else "none"
+
+
+def _smollm3(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    every = fields.size("no_rope_layer_interval", default=4)
+    rotates = fields.numbers("no_rope_layers") or [
+        int((index + 1) % every != 0) for index in range(sizes.layers)
+    ]
+    used = fields.flag("use_sliding_window")
+    fields.known("max_window_layers")
+    if not used:
+        fields.known("sliding_window", "layer_types")
+    windows = windowed(fields, sizes) if used else alike(sizes)
+    kinds = tuple(replace(kind, rotates=bool(rotates[index])) for index, kind in enumerate(windows))
+    return _plain(fields, kinds=kinds, tied=fields.flag("tie_word_embeddings", default=True))
+
+
+def _starcoder2(fields: Fields) -> Description:
+    biases = fields.flag("use_bias", default=True)
+    return _plain(
+        fields,
+        norm="layer",
+        epsilon=fields.number("norm_epsilon", default=1e-5),
+        gated=False,
+        attention_biases="all" if biases else "none",
+        mlp_biases=biases,
+        tied=fields.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _stablelm(fields: Fields) -> Description:
+    for name in ("qk_layernorm", "use_parallel_residual"):
+        fields.one_of(name, (False,))
+    return _plain(
+        fields,
+        norm="layer",
+        attention_biases="inputs" if fields.flag("use_qkv_bias") else "none",
+    )
+
+
+def _internlm3(fields: Fields) -> Description:
+    return _plain(
+        fields,
+        attention_biases=_biases(fields, "qkv_bias", "bias"),
+        mlp_biases=fields.flag("bias"),
+    )
+
+
+def _jais2(fields: Fields) -> Description:
+    return _plain(fields, norm="layer", gated=False)
+
+
+def _granite_moe(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    routing = Routing(
+        experts=fields.size("num_local_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=sizes.mlp,
+        shared_mlp=fields.size("shared_intermediate_size", default=0, least=0),
+    )
+    kinds = alike(sizes, is_routed=True)
+    return Description(sizes=sizes, style=granite_style(fields), kinds=kinds, routing=routing)
+
+
+def _cohere(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    fields.one_of("use_qk_norm", (False,))
+    kinds = windowed(fields, sizes, every=fields.size("sliding_window_pattern", default=0, least=0))
+    has_windows = any(kind.window for kind in kinds)
+    return _plain(
+        fields,
+        kinds=tuple(replace(kind, rotates=bool(kind.window) or not has_windows) for kind in kinds),
+        norm="layer",
+        norm_biases=False,
+        before_mlp="same_norm",
+        tied=fields.flag("tie_word_embeddings", default=True),
+        logit_scale=fields.number("logit_scale", default=1.0),
+    )
+
+
+def _gpt_neox(fields: Fields) -> Description:
+    is_beside = fields.flag("use_parallel_residual", default=True)
+    # Versions before 5 of transformers name the share of a head that turns otherwise.
+    share = fields.number("rotary_pct", default=1.0)
+    fields.known("rotary_emb_base", "rotary_pct", "hidden_dropout", "classifier_dropout")
+    biases = fields.flag("attention_bias", default=True)
+    found = _plain(
+        fields,
+        norm="layer",
+        before_mlp="own_norm" if is_beside else "yes",
+        gated=False,
+        attention_biases="all" if biases else "none",
+        mlp_biases=True,
+    )
+    turning = found.style.rotary_size or int(found.sizes.head_size * share)
+    return replace(found, style=replace(found.style, rotary_size=turning))
+
+
+def _falcon(fields: Fields) -> Description:
+    is_new = fields.flag("new_decoder_architecture")
+    is_beside = fields.flag("parallel_attn", default=True) or is_new
+    norms = fields.size("num_ln_in_parallel_attn", default=2 if is_new else 1)
+    alibi, biases = fields.flag("alibi"), fields.flag("bias")
+    heads = fields.size("num_attention_heads")
+    kv_heads = fields.size("num_kv_heads", default=heads)
+    is_shared = fields.flag("multi_query", default=True)
+    if not is_new:
+        kv_heads = 1 if is_shared else heads
+    embedding = fields.size("hidden_size")
+    sizes = sizes_of(
+        fields, kv_heads=kv_heads, mlp=fields.size("ffn_hidden_size", default=4 * embedding)
+    )
+    before = "own_norm" if norms == 2 else "same_norm"
+    style = style_of(
+        fields,
+        norm="layer",
+        before_mlp=before if is_beside else "yes",
+        activation=activation_named(fields, "activation", default="gelu"),
+        gated=False,
+        attention_biases="all" if biases else "none",
+        mlp_biases=biases,
+        alibi=alibi,
+        tied=fields.flag("tie_word_embeddings", default=True),
+    )
+    return Description(sizes=sizes, style=style, kinds=alike(sizes))
+
+
+def _opt(fields: Fields) -> Description:
+    embedding = fields.size("hidden_size")
+    fields.one_of("do_layer_norm_before", (True,))
+    fields.one_of("word_embed_proj_dim", (embedding,))
+    fields.one_of("layer_norm_elementwise_affine", (True,))
+    fields.known("_remove_final_layer_norm", "layerdrop")
+    biases = fields.flag("enable_bias", default=True)
+    sizes = sizes_of(fields, rope_theta=0, mlp=fields.size("ffn_dim"))
+    style = style_of(
+        fields,
+        norm="layer",
+        activation=activation_named(fields, "activation_function", default="relu"),
+        gated=False,
+        tied=fields.flag("tie_word_embeddings", default=True),
+        attention_biases="all" if biases else "none",
+        mlp_biases=biases,
+        # Two stand before the first token's.
+        learned_positions=fields.size("max_position_embeddings", default=2048) + 2,
+    )
+    return Description(sizes=sizes, style=style, kinds=alike(sizes))
+
+
+def _nemotron(fields: Fields) -> Description:
+    return _plain(fields, norm="layer", gated=False)
+
+
+def _hunyuan(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    fields.known("enable_moe_fp32_combine")
+    routing = _sigmoid_experts(fields)
+    scale = fields.number("router_scaling_factor", default=routing.style.scale)
+    return Description(
+        sizes=sizes,
+        style=style_of(fields, norms_of_heads=True),
+        kinds=by_mlp_type(fields, alike(sizes)),
+        routing=replace(routing, style=replace(routing.style, scale=scale)),
+    )
+
+
+KINDRED: dict[str, Callable[[Fields], Description]] = {
+    "arcee": _arcee,
+    "cohere": _cohere,
+    "cohere2": _cohere,
+    "cwm": _plain,
+    "ernie4_5": _ernie,
+    "ernie4_5_moe": _ernie_moe,
+    "exaone": _plain,
+    "exaone4": _exaone4,
+    "exaone_moe": _exaone_moe,
+    "falcon": _falcon,
+    "flex_olmo": lambda fields: _olmo_moe(fields, norms_before=False),
+    "gemma": _gemma,
+    "glm": _glm,
+    "glm4": lambda fields: _glm(fields, norms_after=True),
+    "gpt_neox": _gpt_neox,
+    "granitemoe": _granite_moe,
+    "granitemoeshared": _granite_moe,
+    "helium": _plain,
+    "hy_v3": _hunyuan,
+    "internlm3": _internlm3,
+    "jais2": _jais2,
+    "ministral3": _plain,
+    "nemotron": _nemotron,
+    "olmo3": _olmo3,
+    "olmoe": lambda fields: _olmo_moe(fields, norms_before=True),
+    "opt": _opt,
+    "seed_oss": _seed,
+    "smollm3": _smollm3,
+    "solar_open": _solar,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+}
+"""What reads the configuration of each ``model_type``."""
