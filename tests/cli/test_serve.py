@@ -67,9 +67,41 @@ def test_a_load_is_served(call: Call, small: str, tmp_path: Path) -> None:
     assert f"vllm serve {small} --tensor-parallel-size 2" in done.stdout
 
 
+def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
+    call: Call, small: str, tmp_path: Path
+) -> None:
+    def answered(*arguments: str) -> dict[str, Any]:
+        done = call("hespas", "serve", small, *ON, *LOAD, *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain = answered()
+    assert plain["prefix_hit_rate"] is None
+    turns = ("--turns", "4", "--think", "100ms", "--router", "prefix")
+    kept, dropped = answered(*turns), answered(*turns, "--no-prefix-caching")
+    assert kept["prefix_hit_rate"] > 0.5 > dropped["prefix_hit_rate"] == 0
+    assert kept["ttft_s"]["mean"] <= dropped["ttft_s"]["mean"]
+    assert "--no-enable-prefix-caching" in dropped["launch"]
+    apart = answered("--prefill-replicas", "1")
+    assert (apart["replicas"], apart["prefill_replicas"]) == (1, 1)
+    assert len(apart["launch"].splitlines()) == 2
+    guessed = answered("--speculative-tokens", "3", "--acceptance-rate", "0.8")
+    assert guessed["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
+
+    result, page = tmp_path / "serve.json", tmp_path / "serve.html"
+    result.write_text(json.dumps(plain))
+    done = call("hespas", "report", str(result), "-o", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "First token against rate" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((*SERVED, *LOAD, "--think", "1s"), "--think has no effect without --turns"),
+        ((*SERVED, *LOAD, "--acceptance-rate", "0.5"), "without --speculative-tokens"),
+        ((*SERVED, *LOAD, "--prefill-replicas", "2"), "beside 2 of 2 that compute prompts"),
+        ((*SERVED, *LOAD, "--step-factors", "decoding=2"), "did you mean 'decode'"),
         ((*SERVED,), "no load is given"),
         ((*SERVED, *LOAD, "--concurrency", "3"), "--rate"),
         ((*SERVED, *LOAD, "--requests", "0"), "--requests is 0"),
