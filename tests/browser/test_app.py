@@ -239,6 +239,7 @@ def test_a_link_of_the_network_slows_the_step(page: Page, server: Server) -> Non
     expect(page.locator("#command")).to_contain_text("--imperfect")
 
 
+@pytest.mark.rest
 def test_a_search_survives_a_kill_of_the_server(page: Page, server: Server) -> None:
     show(page, server, "#search?model=llama3-100m&cluster=2xA100_SXM_40GB")
     page.click("#search-start")

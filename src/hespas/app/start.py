@@ -91,6 +91,8 @@ def _bound(options: AppOptions) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((options.host, port))
+            # Who opens the address at once waits until the server answers.
+            bound.listen()
         except OSError as error:
             bound.close()
             if error.errno == errno.EADDRINUSE and port != ports[-1]:
