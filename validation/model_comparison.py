@@ -139,7 +139,7 @@ def values_table() -> str:
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for name, case in json.loads(VALUES.read_text()).items():
         found = str(case.get("difference") or f"none: {case['refused']}")
-        published = f"`{case['configuration']}`"
+        published = f"`{case['configuration'] or case['class']}`"
         lines.append(f"| {name} | {published} | {case['left_out']} | {case['largest']} | {found} |")
     return "\n".join(lines)
 
