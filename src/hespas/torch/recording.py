@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from inspect import currentframe
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -172,9 +173,10 @@ def _refuse_prints(places: Places) -> None:
     original = torch.Tensor.__repr__
 
     def shown(tensor: Any, **options: Any) -> str:
-        caller = sys._getframe(1)
+        here = currentframe()
+        caller = here and here.f_back
         is_of_device = isinstance(tensor, FakeTensor) and tensor.device.type == "cuda"
-        if is_of_device and user_frame(caller) is caller:
+        if is_of_device and caller is not None and user_frame(caller) is caller:
             raise UnsupportedError(
                 "the step prints a tensor, and tensors have no data here",
                 location=places.line(),
