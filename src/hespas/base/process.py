@@ -30,6 +30,27 @@ from hespas.errors import TimeLimitError, ToolError
 _EVENT: ContextVar[Event | None] = ContextVar("interruption", default=None)
 
 
+def threads_left() -> int | None:
+    """Return how many threads this machine still lets start; None where it doesn't say.
+
+    >>> left = threads_left()
+    >>> left is None or left > 0
+    True
+    """
+    try:
+        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        of_group = Path("/sys/fs/cgroup") / group
+        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+        kernel = (Path("/proc/sys/kernel") / name for name in ("pid_max", "threads-max"))
+        left = min(int(file.read_text()) for file in kernel) - running
+        most = of_group / "pids.max"
+        if not most.exists() or (text := most.read_text().strip()) == "max":
+            return left
+        return min(left, int(text) - int((of_group / "pids.current").read_text()))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def end_programs_on(event: Event) -> None:
     """Let the programs that this thread runs from now on end when ``event`` is set.
 

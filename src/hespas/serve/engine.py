@@ -124,7 +124,8 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
             "cache in 8 bits": "--kv-cache-dtype fp8",
             "memory share": "--gpu-memory-utilization {share:g}",
             "no prefixes": "--no-enable-prefix-caching",
-            "guesses": """--speculative-config '{{"num_speculative_tokens": {guesses}}}'""",
+            "guesses": """--speculative-config '{{"model": "DRAFT_MODEL", """
+            """"num_speculative_tokens": {guesses}}}'""",
             "prefill": _NIXL,
             "decode": _NIXL,
         },
@@ -154,7 +155,8 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
             "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",
-            "guesses": "--speculative-num-steps {guesses} --speculative-eagle-topk 1",
+            "guesses": "--speculative-algorithm EAGLE --speculative-draft-model-path DRAFT_MODEL "
+            "--speculative-num-steps {guesses} --speculative-eagle-topk 1",
             "prefill": "--disaggregation-mode prefill",
             "decode": "--disaggregation-mode decode",
         },

@@ -18,7 +18,7 @@ import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.figures import MOST_DEVICES
-from hespas.base.process import Limits, is_staying, scratch_directory
+from hespas.base.process import Limits, is_staying, scratch_directory, threads_left
 from hespas.base.progress import Stage, stage
 from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
@@ -183,6 +183,19 @@ def _count(text: str | None) -> int:
     return int(match[0]) if match else 0
 
 
+def _check_threads(virtual_devices: int, name: str) -> None:
+    """Raise `ProgramError` where XLA would wait for threads that cannot start."""
+    left = threads_left()
+    if left is not None and virtual_devices > left:
+        raise ProgramError(
+            f"XLA partitions it with a thread for each of {virtual_devices} devices, and this "
+            f"machine lets {left} more start",
+            location=name,
+            hint="raise the limit of processes (pids.max, kernel.pid_max), or ask again when less "
+            "runs",
+        )
+
+
 def _run_worker(
     source: bytes, request: PartitionRequest, virtual_devices: int, limits: Limits
 ) -> bytes:
@@ -191,6 +204,7 @@ def _run_worker(
         use_cpu()
         # XLA is the heavy part.
         return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
+    _check_threads(virtual_devices, request.name)
     with scratch_directory("partition") as directory:
         (directory / PROGRAM_FILE).write_bytes(source)
         ask(

@@ -174,3 +174,10 @@ def test_what_was_partitioned_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
         partition_module(module, GSPMD.encode())
     with pytest.raises(AssertionError):
         partition_module(module, GSPMD.encode() + b"\n", kept=kept)
+
+
+def test_more_devices_than_threads_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA would wait without end for those that cannot start."""
+    monkeypatch.setattr("hespas.xla.partition.partition.threads_left", lambda: 3)
+    with pytest.raises(ProgramError, match="each of 4 devices, and this machine lets 3 more start"):
+        partition(SHARDY.format(devices=4).encode(), name="wide.mlir")
