@@ -194,8 +194,8 @@ def hardware(*, name: str | None) -> Answer:
 def models(*, name: str | None) -> Answer:
     """List the models with their figures, or show those of NAME.
 
-    NAME is a published model (Qwen/Qwen3-8B), one of the zoo (llama3-8b), or the path of a
-    config.json or of the directory that has it.
+    NAME is a published model (Qwen/Qwen3-8B), one of the zoo (llama3-8b), a part of several names
+    (qwen), or the path of a config.json or of the directory that has it.
     """
     from hespas.report.models import models_json, models_text  # noqa: PLC0415 - as above
 

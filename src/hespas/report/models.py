@@ -35,11 +35,22 @@ _STEPS = ("-prefill", "-decode")
 
 
 def figures_of(name: str | None) -> list[ModelFigures]:
-    """Return the figures of a model, or of all that are published and in the zoo."""
-    if name is not None:
-        return [_described(name)[1]]
+    """Return the figures of a model, or of all that are published and in the zoo.
+
+    A name that none has is taken as a part of the names of those that are meant.
+    """
+    return [_described(each)[1] for each in _meant(name) or [name or ""]]
+
+
+def _meant(name: str | None) -> list[str]:
+    """Return the models that a part of their names means, all without one; none for a name."""
     zoo = [each for each in MODELS if not each.endswith(_STEPS) and _language(each) is not None]
-    return [_described(each)[1] for each in (*published(), *zoo)]
+    listed = [*published(), *zoo]
+    if name is None:
+        return listed
+    if name in MODELS or Path(name).exists() or configuration_of(name) is not None:
+        return []
+    return [each for each in listed if name.casefold() in each.casefold()]
 
 
 def _described(name: str) -> tuple[object, ModelFigures]:
@@ -68,14 +79,14 @@ def models_json(name: str | None) -> object:
 
 
 def models_text(name: str | None) -> str:
-    """Return a table of all models, or what is known of one, as text."""
-    if name is not None:
+    """Return a table of models, or what is known of one, as text."""
+    if name is not None and not _meant(name):
         return _details(name)
     head = (
         f"{'Model':<{_WIDTH}} {'parameters':>10} {'active':>10} {'FLOPs':>10} {'KV bytes':>10}  "
         f"on {_PART}: training, inference"
     )
-    lines = [_line(figures) for figures in figures_of(None)]
+    lines = [_line(figures) for figures in figures_of(name)]
     return "\n".join([head, *lines, "", _FOOT])
 
 
