@@ -91,8 +91,8 @@ def _exaone4(fields: Fields) -> Description:
 
 def _unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     """Return layers of which those that see all tokens have no positions beside windowed ones."""
-    fields.given("sliding_window_pattern")
-    every = fields.values.get("sliding_window_pattern")
+    # Some say it as letters, and list the types of layers besides.
+    every = fields.given("sliding_window_pattern")
     kinds = windowed(fields, sizes, every=every if isinstance(every, int) else 0)
     has_windows = any(kind.window for kind in kinds)
     return tuple(replace(kind, rotates=bool(kind.window) or not has_windows) for kind in kinds)
@@ -241,13 +241,10 @@ def _granite_moe(fields: Fields) -> Description:
 
 
 def _cohere(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
     fields.one_of("use_qk_norm", (False,))
-    kinds = windowed(fields, sizes, every=fields.size("sliding_window_pattern", default=0, least=0))
-    has_windows = any(kind.window for kind in kinds)
     return _plain(
         fields,
-        kinds=tuple(replace(kind, rotates=bool(kind.window) or not has_windows) for kind in kinds),
+        kinds=_unrotated_where_full(fields, sizes_of(fields)),
         norm="layer",
         norm_biases=False,
         before_mlp="same_norm",
