@@ -27,7 +27,7 @@ FLUX = "black-forest-labs/FLUX.1-dev"
         (BERT, {"rotary": True}, "rotary"),
         (BERT, {"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
         (VIT, {"patch_size": 1000}, "patch_size = 1000"),
-        (VIT, {"num_hidden_layers": 10**9}, "parameters"),
+        (VIT, {"num_hidden_layers": 10**9}, "these are 1000000000 layers"),
         (FLUX, {"axes_dims_rope": [16, 56, 55]}, "axes_dims_rope"),
         (FLUX, {"patch_size": 2}, "patch_size"),
         ("facebook/DiT-XL-2-256", {"norm_type": "layer_norm"}, "norm_type"),
