@@ -62,7 +62,7 @@ class Pool:
             self._idle.put(worker)
 
     def warm(self, question: Mapping[str, object]) -> None:
-        """Start all processes with a question whose answer nobody waits for."""
+        """Start all processes with a question, and drop the answer."""
         for _ in self._workers:
             Thread(target=self.ask, args=(question, ""), daemon=True).start()
 

@@ -30,7 +30,7 @@ def data_home() -> Path:
 
 
 def serve(options: AppOptions, say: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C; ``say`` is told the address.
+    """Serve the page until Ctrl-C; ``say`` receives the address.
 
     Raises `ExtraMissingError` without the extra ``app``, and `ConfigError` for an address that
     can't be listened on.

@@ -64,7 +64,7 @@ def options_of(state: State) -> PredictOptions:
 
 
 def runs_code(state: State) -> str:
-    """Return what of a state runs code of the user's; empty where nothing does.
+    """Return the part of a state that runs the user's code; empty without one.
 
     Models and files of programs are read; functions, scripts, and what other packages lower, are
     run.

@@ -169,7 +169,7 @@ def _largest(rows: Sequence[tuple[str, float, float | None]], whole_s: float) ->
 
 
 def _communication(report: RunReport) -> list[Part]:
-    """Return communication by axis: all of it, and what of it is exposed."""
+    """Return communication by axis: the whole time, and the exposed part."""
     by_axis: dict[str, list[CommunicationRow]] = defaultdict(list)
     for row in report.communication:
         by_axis[row.axis or "all devices"].append(row)

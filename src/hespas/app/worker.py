@@ -30,6 +30,7 @@ from hespas.app.state import State, copies_of, options_of, runs_code
 from hespas.app.view import view_of
 from hespas.base.files import json_bytes
 from hespas.base.process import stay, within_inherited
+from hespas.base.question import collect_rarely
 from hespas.errors import ConfigError, HespasError
 from hespas.hardware.presets import part_of
 from hespas.memory.usage import MemoryUse
@@ -166,9 +167,9 @@ def main() -> None:
         limit = within_inherited(resource.RLIMIT_AS, int(most))
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     questions: SimpleQueue[bytes] = SimpleQueue()
-    # What stays is kept out of collections, which would be a tenth of the time.
+    # Collections leave out the modules that stay.
     gc.freeze()
-    gc.set_threshold(200_000, 50, 1000)
+    collect_rarely()
     Thread(target=_read, args=(questions,), daemon=True).start()
     stay(stays=True)
     while True:

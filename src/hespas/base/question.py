@@ -93,11 +93,15 @@ def _error(refusal: _Refusal, log: Path) -> HespasError:
     return error
 
 
+def collect_rarely() -> None:
+    """Collect garbage rarely: among all that JAX and a program are it takes a tenth of the time."""
+    gc.set_threshold(200_000, 50, 1000)
+
+
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> None:
     """Answer the question in the working directory; ``answered`` is given the directory too."""
     home = Path.cwd()
-    # The process is short: collections among all that JAX and a program are take a tenth of it.
-    gc.set_threshold(200_000, 50, 1000)
+    collect_rarely()
     question = msgspec.json.decode((home / _REQUEST_FILE).read_bytes(), type=request)
     try:
         answer = answered(question, home)

@@ -18,7 +18,7 @@ def app(**given: Any) -> Answer | int:
     """Open a page on this machine to ask questions by mouse, and see answers as knobs move.
 
     It listens on the loopback interface alone, and sends nothing anywhere. The address holds a
-    token: whoever has it can ask.
+    token: a browser with that address can ask.
     """
     serve(flags.built(AppOptions, given), click.echo)
     return 0

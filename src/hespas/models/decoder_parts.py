@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hespas.errors import ConfigError
 from hespas.models.fields import Fields
@@ -19,6 +19,7 @@ from hespas.models.language import (
     LayerKind,
     RotaryScaling,
     Routing,
+    RoutingStyle,
     Sizes,
     StateSpace,
     Style,
@@ -244,3 +245,31 @@ def granite_style(fields: Fields) -> Style:
         query_scale=fields.number("attention_multiplier", default=0.0),
         logit_scale=1 / fields.number("logits_scaling", default=1.0),
     )
+
+
+def experts_of_deepseek(
+    fields: Fields, gate: Literal["softmax", "sigmoid"], *, corrected: bool, normalised: bool
+) -> Routing:
+    """Return the experts that DeepSeek's models have, and those that follow them."""
+    # A token's choice of groups first changes which experts it takes, and not how many.
+    fields.known("n_group", "topk_group", "topk_method")
+    return Routing(
+        experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        expert_mlp=fields.size("moe_intermediate_size"),
+        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
+        gate=gate,
+        style=RoutingStyle(
+            corrected=corrected,
+            normalised=fields.flag("norm_topk_prob", default=normalised),
+            scale=fields.number("routed_scaling_factor", default=1.0),
+        ),
+    )
+
+
+def rotating_layers(fields: Fields, sizes: Sizes) -> list[int]:
+    """Return for each layer whether its positions are rotary: as listed, or not each fourth."""
+    every = fields.size("no_rope_layer_interval", default=4)
+    return fields.numbers("no_rope_layers") or [
+        int((index + 1) % every != 0) for index in range(sizes.layers)
+    ]

@@ -19,8 +19,10 @@ from hespas.models.decoder_parts import (
     amplitude_of,
     by_mlp_type,
     check_types,
+    experts_of_deepseek,
     granite_style,
     rope_of,
+    rotating_layers,
     sizes_of,
     style_of,
     windowed,
@@ -138,26 +140,6 @@ def _qwen_delta(fields: Fields) -> Description:
     return Description(sizes=sizes, style=style, kinds=kinds, delta=delta)
 
 
-def _experts_of_deepseek(
-    fields: Fields, gate: Literal["softmax", "sigmoid"], *, corrected: bool, normalised: bool
-) -> Routing:
-    """Return the experts that DeepSeek's models have, and those that follow them."""
-    # A token's choice of groups first changes which experts it takes, and not how many.
-    fields.known("n_group", "topk_group", "topk_method")
-    return Routing(
-        experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=fields.size("moe_intermediate_size"),
-        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
-        gate=gate,
-        style=RoutingStyle(
-            corrected=corrected,
-            normalised=fields.flag("norm_topk_prob", default=normalised),
-            scale=fields.number("routed_scaling_factor", default=1.0),
-        ),
-    )
-
-
 def _first_dense(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     fields.one_of("moe_layer_freq", (1,))
     return by_mlp_type(fields, alike(sizes))
@@ -190,7 +172,7 @@ def _deepseek(
     routing = None
     if fields.given("n_routed_experts", "num_local_experts", "num_experts") is not None:
         is_sigmoid = gate == "sigmoid"
-        routing = _experts_of_deepseek(fields, gate, corrected=is_sigmoid, normalised=is_sigmoid)
+        routing = experts_of_deepseek(fields, gate, corrected=is_sigmoid, normalised=is_sigmoid)
     return Description(
         sizes=sizes,
         style=style,
@@ -213,7 +195,7 @@ def _glm4_moe(fields: Fields, *, norms_of_heads: bool = False) -> Description:
         sizes=sizes,
         style=style_of(fields, attention_biases=biases, norms_of_heads=norms),
         kinds=_first_dense(fields, sizes),
-        routing=_experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
+        routing=experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
     )
 
 
@@ -371,12 +353,6 @@ def _sharing_keys(
     return (*kept, *(replace(kind, keys="shared", mlp=mlp) for kind in shared))
 
 
-def _olmo2(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    style = style_of(fields, norms_before=False, norms_after=True, norms_of_rows=True)
-    return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes))
-
-
 def _granite(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     return Description(sizes=sizes, style=granite_style(fields), kinds=alike(sizes))
@@ -492,7 +468,7 @@ def _nemotron_h(fields: Fields) -> Description:
     fields.known(*names)
     if any(kind.is_routed for kind in kinds):
         routing = replace(
-            _experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
+            experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
             shared_mlp=fields.size("moe_shared_expert_intermediate_size"),
             latent_size=fields.size("moe_latent_size", default=0, least=0),
         )
@@ -503,10 +479,7 @@ def _llama4(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     every = fields.size("interleave_moe_layer_step", default=1)
     chunk = fields.size("attention_chunk_size", default=0, least=0)
-    unrotated = fields.size("no_rope_layer_interval", default=4)
-    rotates = fields.numbers("no_rope_layers") or [
-        int((index + 1) % unrotated != 0) for index in range(sizes.layers)
-    ]
+    rotates = rotating_layers(fields, sizes)
     routed = fields.numbers("moe_layers") or range(every - 1, sizes.layers, every)
     width = fields.size("intermediate_size_mlp")
     types = fields.texts("layer_types")
@@ -608,7 +581,6 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     "phi3": _mistral,
-    "olmo2": _olmo2,
     "granite": _granite,
     "granitemoehybrid": _granite_hybrid,
     "nemotron_h": _nemotron_h,

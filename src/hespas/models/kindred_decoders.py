@@ -15,7 +15,9 @@ from hespas.models.decoder_parts import (
     activation_named,
     alike,
     by_mlp_type,
+    experts_of_deepseek,
     granite_style,
+    rotating_layers,
     sizes_of,
     style_of,
     windowed,
@@ -60,7 +62,7 @@ def _ernie(fields: Fields, kinds: tuple[LayerKind, ...] = ()) -> Description:
 
 
 def _ernie_moe(fields: Fields) -> Description:
-    layers = fields.size("num_hidden_layers")
+    layers = fields.layers("num_hidden_layers")
     first = fields.size("moe_layer_start_index", default=1, least=0)
     last = fields.number("moe_layer_end_index", default=-1)
     every = fields.size("moe_layer_interval", default=1)
@@ -81,16 +83,12 @@ def _ernie_moe(fields: Fields) -> Description:
 
 
 def _exaone4(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    return Description(
-        sizes=sizes,
-        style=style_of(fields, norms_before=False, norms_after=True, norms_of_heads=True),
-        kinds=_unrotated_where_full(fields, sizes),
-    )
+    kinds = _unrotated_where_full(fields, sizes_of(fields))
+    return _plain(fields, kinds=kinds, norms_before=False, norms_after=True, norms_of_heads=True)
 
 
 def _unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
-    """Return layers of which those that see all tokens have no positions beside windowed ones."""
+    """Return the layers; beside windowed ones, those that see all tokens have no positions."""
     # Some say it as letters, and list the types of layers besides.
     every = fields.given("sliding_window_pattern")
     kinds = windowed(fields, sizes, every=every if isinstance(every, int) else 0)
@@ -110,21 +108,7 @@ def _exaone_moe(fields: Fields) -> Description:
 
 
 def _sigmoid_experts(fields: Fields) -> Routing:
-    """Return experts that a sigmoid with a correcting bias chooses, with shared ones."""
-    # A token's choice of groups first changes which experts it takes, and not how many.
-    fields.known("n_group", "topk_group")
-    return Routing(
-        experts=fields.size("n_routed_experts", "num_experts", "num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=fields.size("moe_intermediate_size"),
-        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
-        gate="sigmoid",
-        style=RoutingStyle(
-            corrected=True,
-            normalised=fields.flag("norm_topk_prob", default=True),
-            scale=fields.number("routed_scaling_factor", default=1.0),
-        ),
-    )
+    return experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True)
 
 
 def _glm(fields: Fields, *, norms_after: bool = False) -> Description:
@@ -157,10 +141,9 @@ def _olmo_moe(fields: Fields, *, norms_before: bool) -> Description:
     return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
 
 
-def _olmo3(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    style = style_of(fields, norms_before=False, norms_after=True, norms_of_rows=True)
-    return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes, every=4))
+def _olmo(fields: Fields, *, every: int = 0) -> Description:
+    kinds = windowed(fields, sizes_of(fields), every=every)
+    return _plain(fields, kinds=kinds, norms_before=False, norms_after=True, norms_of_rows=True)
 
 
 def _seed(fields: Fields) -> Description:
@@ -180,10 +163,7 @@ def _biases(fields: Fields, of_inputs: str, of_outputs: str) -> _Biases:
 
 def _smollm3(fields: Fields) -> Description:
     sizes = sizes_of(fields)
-    every = fields.size("no_rope_layer_interval", default=4)
-    rotates = fields.numbers("no_rope_layers") or [
-        int((index + 1) % every != 0) for index in range(sizes.layers)
-    ]
+    rotates = rotating_layers(fields, sizes)
     used = fields.flag("use_sliding_window")
     fields.known("max_window_layers")
     if not used:
@@ -363,7 +343,8 @@ KINDRED: dict[str, Callable[[Fields], Description]] = {
     "jais2": _jais2,
     "ministral3": _plain,
     "nemotron": _nemotron,
-    "olmo3": _olmo3,
+    "olmo2": _olmo,
+    "olmo3": lambda fields: _olmo(fields, every=4),
     "olmoe": lambda fields: _olmo_moe(fields, norms_before=True),
     "opt": _opt,
     "seed_oss": _seed,

@@ -187,7 +187,7 @@ def _check(cause: CauseEntry, file: HazardsFile, location: str) -> None:
 
 
 def hazards_of(file: HazardsFile, *, devices: int, node_devices: int | None) -> Hazards:
-    """Return the hazards of a run on so many devices.
+    """Return the hazards of a run on a number of devices.
 
     ``node_devices`` are those of a node where the file does not say it; `ConfigError` where neither
     does.

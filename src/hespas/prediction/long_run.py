@@ -53,7 +53,7 @@ class PlayedRuns:
 
 
 def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int) -> PlayedRuns:
-    """Play a run of ``run_s`` seconds for so many seeds; the first of them is ``seed``.
+    """Play a run of ``run_s`` seconds for each seed from ``seed`` on.
 
     ``failure_interval_s`` of the run has no effect: the hazards say what fails.
     """

@@ -62,7 +62,7 @@ class PrefixCache:
         return nodes[-1].end // self._block_tokens * self._block_tokens if nodes else 0
 
     def take(self, nodes: Sequence[Node]) -> int:
-        """Use segments; return how many of their blocks nobody used before."""
+        """Use segments; return how many of their blocks were unused before."""
         taken = 0
         for node in nodes:
             if not node.users:
@@ -97,7 +97,7 @@ class PrefixCache:
         return added
 
     def leave(self, nodes: Sequence[Node]) -> int:
-        """End the use of segments; return how many of their blocks nobody uses now."""
+        """End the use of segments; return how many of their blocks are unused now."""
         self._clock += 1
         left = 0
         for node in nodes:
@@ -111,7 +111,7 @@ class PrefixCache:
         return left
 
     def shrink_to(self, blocks: int) -> None:
-        """Drop unused segments until they hold at most so many blocks."""
+        """Drop unused segments until they hold at most a number of blocks."""
         while self.unused_blocks > blocks:
             used_at, _, node = heappop(self._unused)
             if node.users or node.used_at != used_at or node.parent is None:

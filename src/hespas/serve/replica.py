@@ -296,7 +296,7 @@ class Replica:
             self.blocks_of[request] -= added
 
     def _join(self, request: int, length: int) -> None:
-        """Let a request decode whose keys and values of so many tokens are there."""
+        """Let a request decode whose keys and values have arrived."""
         self.decoding += 1
         self.context += length
         self.joined[request] = self.generation, length
