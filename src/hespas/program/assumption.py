@@ -1,9 +1,9 @@
-"""What an assumption is about: the part of a step that it decides, and what else.
+"""Subjects of assumptions and the parts of a step they decide.
 
 Assumptions are sentences, which programs, estimates, systems and timelines hold. One that decides
 more than time begins with its subject, as in ``memory: weights are held in f32``: `SUBJECTS` says
-what the subjects decide. Of another, where it comes from may say it; or its share of the step is
-not known.
+what the subjects decide. For any other sentence, its source may imply the subject; otherwise its
+share of the step is unknown.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ class Part(Enum):
     EXPOSED_HOST_TRANSFERS = auto()
     LAUNCH_WAITS = auto()
     NOTED_OPERATIONS = auto()
-    """Only the operations that the estimate notes it of."""
+    """The operations that the estimate attaches the assumption to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What assumptions decide: a part of the step's time, and whether it fits or is hidden.
+    """What an assumption affects: time, memory fit, or hidden communication.
 
-    ``part`` is None where its share of the step is not known.
+    ``part`` is the part of the step's time, None if its share is unknown. ``fits`` says that it
+    decides whether the step fits in memory, ``hidden`` whether a transfer is hidden.
     """
 
     part: Part | None = None
@@ -57,19 +58,19 @@ SUBJECTS = {
     "the program is as XLA ": OF_COMPUTATION,
     "the program is not compiled first: ": OF_COMPUTATION,
 }
-"""What assumptions decide, by how they begin."""
+"""The subject of an assumption by the sentence's first words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """An assumption, and what it decides."""
+    """An assumption with its subject."""
 
     text: str
     subject: Subject
 
 
 def assumed(text: str, otherwise: Subject = UNKNOWN) -> Assumed:
-    """Return an assumption with its subject, ``otherwise`` where it begins with none.
+    """Return an assumption with its subject, else ``otherwise``.
 
     >>> assumed("memory: weights are held in f32").subject.fits
     True

@@ -1,4 +1,4 @@
-"""The typed attributes of operations, one struct for each family.
+"""Typed attributes of operations, one struct for each family.
 
 Printing uses the attributes' own text (`Op.attributes`); these are what the stages read.
 """
@@ -35,10 +35,10 @@ PARTITIONER_MARKERS = frozenset(
         "xla.sdy.LocalToGlobalShape",
     }
 )
-"""Calls that say how their operand is divided, or that it is divided from there on."""
+"""Calls that state or change the sharding of their operand."""
 
 TOP_K, TOP_K_OF_GPUS = "TopK", "__gpu$TopK"
-"""The largest elements of each row and where they were, as XLA's compilers for GPUs and TPUs."""
+"""The top-k calls of XLA's compilers: largest elements of each row and their indices."""
 
 
 class NoAttrs(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +49,10 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``dot_general`` and ``dot``: which dimensions are batched and contracted.
 
     ``precision`` holds one name per operand (``DEFAULT``, ``HIGH``, ``HIGHEST``); empty means
-    default. ``algorithm`` is the text of a ``dot_algorithm``, empty where none is set.
-    Of a ``ragged_dot``, ``ragged`` is the dimension of the first operand that groups divide, and
-    ``is_divided`` marks one that contracts each group of rows by itself. ``group_rows`` are the
-    rows of each group, empty where they are not known: then the groups fill the whole operand.
+    default. ``algorithm`` is the text of a ``dot_algorithm``, empty where none is set. For a
+    ``ragged_dot``, ``ragged`` is the dimension of the first operand that the groups divide, and
+    ``is_divided`` says that it is contracted, each group separately. ``group_rows`` are the rows of
+    each group, empty if unknown: then the groups fill the whole operand.
     """
 
     lhs_batching: tuple[int, ...]
@@ -95,9 +95,9 @@ class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``all_gather``, ``all_reduce``, ``reduce_scatter``, ``all_to_all``, broadcast.
 
     ``dimension`` is the gathered, scattered or split dimension, None where there is none.
-    ``imbalance``, of a ``ragged_all_to_all``, is what the device with the most tokens gets over
-    what all would get if tokens were spread evenly. ``kernel`` is how the compiler does an
-    ``all_reduce`` by a kernel of its own (``one_shot``, ``two_shot``); empty where a library does.
+    ``imbalance``, for a ``ragged_all_to_all``, is the token count of the busiest device divided by
+    the mean. ``kernel`` is the algorithm of the compiler's own ``all_reduce`` kernel (``one_shot``,
+    ``two_shot``), empty if a library runs it.
     """
 
     groups: ReplicaGroups
@@ -159,13 +159,16 @@ class CompareAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConstantAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``constant``: its value where it is one number (scalar or splat), else None."""
+    """``constant``: its value if scalar or splat, else None."""
 
     value: int | float | bool | None
 
 
 class FftAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``fft``: the kind (``FFT``, ``IFFT``, ``RFFT``, ``IRFFT``) and the transformed lengths."""
+    """``fft``: the kind and the transformed lengths.
+
+    The kind is ``FFT``, ``IFFT``, ``RFFT`` or ``IRFFT``.
+    """
 
     kind: str
     lengths: tuple[int, ...]
@@ -184,7 +187,7 @@ class CallAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A result that is written over an operand; both are positions in an operation's lists."""
+    """A result that overwrites an operand, both by position."""
 
     result: int
     operand: int
@@ -198,7 +201,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of a call on so many devices; on all of them, alike, where ``devices`` is 0."""
+    """The tables of a call on ``devices`` devices, 0 for all."""
 
     tables: tuple[Table, ...]
     devices: int = 0
@@ -207,10 +210,9 @@ class DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
 class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """``custom_call``: its target and configuration, and the functions it names.
 
-    ``convolution`` is set where a library's convolution is called: its operands are named as
-    XLA names them, whatever the direction. ``precision`` is as in `DotAttrs`. ``tables`` are known
-    where a kernel of a TPU is called, for each kind of device; ``group_rows`` are as in
-    `DotAttrs`, where it multiplies groups of rows.
+    ``convolution`` is set for a call of a library's convolution: its operands are named as XLA
+    names them, whatever the direction. ``precision`` is as in `DotAttrs`. ``tables`` are those of a
+    TPU kernel, for each kind of device; ``group_rows`` are as in `DotAttrs`, for a grouped product.
     """
 
     target: str
@@ -224,10 +226,10 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``fusion``: the kind XLA gave it (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``).
+    """``fusion``: XLA's kind (``kLoop``, ``kInput``, ``kOutput``, ``kCustom``).
 
-    ``backend_kind`` says what writes a ``kCustom`` one (``__triton``, ``__cudnn$fusion``), and
-    ``backend_config`` is the compiler's configuration of it as JSON; both may be empty.
+    ``backend_kind`` says what generates a ``kCustom`` fusion (``__triton``, ``__cudnn$fusion``),
+    and ``backend_config`` is the compiler's configuration of it as JSON; both may be empty.
     """
 
     kind: str
@@ -244,24 +246,24 @@ class BitcastAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhileAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``while``: how often the body runs; None if unknown."""
+    """``while``: the trip count; None if unknown."""
 
     trip_count: int | None
 
 
 class CaseAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``case`` and ``if``: how often each branch is taken, if the user set it; they add to 1."""
+    """``case`` and ``if``: the user's branch weights, which add to 1."""
 
     weights: tuple[float, ...] | None
 
 
 class KernelAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels known by the bytes that they move: ``launches`` of them, one after another.
+    """``launches`` kernels, one after another, known by the bytes they move.
 
-    ``label`` is what reports call them. ``kernel`` names an author's kernel that has PTX, of which
-    ``grids`` has the blocks of each configuration; both are empty elsewhere. ``is_reduction`` says
-    that they reduce rows. ``is_known`` is False where the bytes are those of all tensors, for want
-    of a rule.
+    ``label`` is their name in reports. ``kernel`` names an author's kernel with PTX; ``grids`` has
+    the blocks of each of its configurations; both are empty elsewhere. ``is_reduction`` says that
+    they reduce rows. ``is_known`` is False if no rule exists and the bytes are those of all
+    tensors.
     """
 
     bytes_read: int
@@ -314,7 +316,7 @@ Attrs = (
 
 NO_ATTRS = NoAttrs()
 
-# The type that each multiplies in, the type it sums in, and the products it takes.
+# The type of the multiplication, the type of the sum, and the number of products.
 # Source: openxla/xla, ``PrecisionConfig.Algorithm`` in xla/xla_data.proto (Apache License 2.0).
 _DOT_ALGORITHMS = {
     "ALG_DOT_F16_F16_F16": ("f16", "f16", 1),
@@ -341,7 +343,9 @@ _AS_OPERANDS = frozenset(
 
 
 def dot_algorithm_text(name: str) -> str:
-    """Return StableHLO's ``dot_algorithm`` for XLA's name; empty if the operands decide.
+    """Return StableHLO's ``dot_algorithm`` for XLA's name.
+
+    The text is empty if the operands' types decide.
 
     Raises `UnsupportedError` for an unknown name.
 

@@ -1,4 +1,4 @@
-"""The kinds of collectives, for programs, systems, traces, algorithms and simulations alike."""
+"""Define the collectives of programs, systems, traces, algorithms and simulations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CollectiveKind(Enum):
-    """What a collective computes; the values are MSCCL's ``coll`` where it has one."""
+    """A kind of collective; values are MSCCL's ``coll`` names where they exist."""
 
     ALL_REDUCE = "allreduce"
     ALL_GATHER = "allgather"

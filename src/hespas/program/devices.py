@@ -1,4 +1,4 @@
-"""How many devices a program runs on, and whether its groups agree."""
+"""Settle the number of devices of a program and check its groups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def communication_ops(program: Program) -> Iterator[Op]:
 
 
 def with_device_count(program: Program, *, requested: int | None, system: int | None) -> Program:
-    """Return the program with its replicas and partitions settled.
+    """Return the program with its replicas and partitions set.
 
     The program's own count is used if it is above one. Otherwise it is the number of devices in
     its replica groups, else ``requested``, else that of the ``system``, else that in the pairs of
     its permutations, else one. Raises `DeviceCountError` if two of these disagree, or for more than
-    ``MOST_DEVICES``, and
-    `ProgramError` for groups that overlap or name absent devices.
+    ``MOST_DEVICES``, and `ProgramError` for groups that overlap or name absent devices.
     """
     if requested is not None and requested < 1:
         raise DeviceCountError(f"{requested} devices are asked for", hint="give 1 or more")
@@ -68,12 +67,12 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
     in_groups, in_pairs = _named(program, CollectiveAttrs), _named(program, PermuteAttrs)
     if requested is not None and (requested < in_pairs or in_groups not in (0, requested)):
-        named = in_groups or in_pairs
+        needed = in_groups or in_pairs
         what = "replica groups" if in_groups else "source-target pairs"
         raise DeviceCountError(
-            f"{requested} devices are asked for, but the {what} name {named}",
+            f"{requested} devices are asked for, but the {what} name {needed}",
             location=program.source,
-            hint=f"drop {option('devices')}, or give {named}",
+            hint=f"drop {option('devices')}, or give {needed}",
         )
     count = in_groups or requested or max(system or 1, in_pairs)
     if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
@@ -88,9 +87,9 @@ def _memberships(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
 
 
 def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
-    """Return one more than the highest device in any group, or in any pair; 0 for none.
+    """Return one more than the highest device named; 0 for none.
 
-    Groups name every device (StableHLO requires it), pairs only those that send or receive.
+    Groups list every device (StableHLO requires it), pairs only those that send or receive.
     """
     highest = -1
     for attrs in {attrs for attrs in _memberships(program) if isinstance(attrs, kind)}:
@@ -100,7 +99,9 @@ def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
 
 
 def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of a collective as device numbers, in the program's order of devices.
+    """Return the groups of a collective as device numbers.
+
+    They follow the program's order of devices.
 
     Raises `ProgramError`, naming the operation, for groups that are wrong.
     """
@@ -134,8 +135,8 @@ def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
     replicas, partitions = program.replicas or 1, program.partitions or 1
     if op.attrs.mode is GroupMode.CROSS_REPLICA:
         pairs = tuple(
-            (source * partitions + at, target * partitions + at)
-            for at in range(partitions)
+            (source * partitions + partition, target * partitions + partition)
+            for partition in range(partitions)
             for source, target in op.attrs.pairs
         )
     else:
@@ -151,14 +152,14 @@ def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
 
 def _check_pairs(op: Op, pairs: tuple[tuple[int, int], ...], count: int) -> None:
     for ends, role in ((0, "source"), (1, "target")):
-        named = [pair[ends] for pair in pairs]
-        absent = next((device for device in named if not 0 <= device < count), None)
+        devices = [pair[ends] for pair in pairs]
+        absent = next((device for device in devices if not 0 <= device < count), None)
         if absent is not None:
             raise ProgramError(
                 f"{role} {absent} is named, but the program has {count} devices",
                 location=op.location,
             )
-        if len(set(named)) < len(named):
+        if len(set(devices)) < len(devices):
             raise ProgramError(f"a device is {role} of two pairs", location=op.location)
 
 

@@ -1,4 +1,7 @@
-"""How many tokens each expert of a mixture gets: the router's choice, which no program states."""
+"""Token shares of the experts of a mixture.
+
+The router chooses them as it runs; no program states them.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """The share of the tokens that each expert gets, layer by layer; a layer's shares add to 1.
+    """The share of the tokens that each expert gets, per layer.
 
-    Without layers all experts get equally many. ``source`` names the file in messages.
+    The shares of a layer add to 1.
+
+    Without layers all experts get equal shares. ``source`` names the file in messages.
 
     >>> skewed = ExpertLoad(layers=((0.5, 0.25, 0.25, 0.0),), source="load.json")
     >>> skewed.busiest(experts=4, devices=2)
@@ -40,39 +45,41 @@ class ExpertLoad:
 
     @property
     def experts(self) -> int | None:
-        """How many experts the file lists; None where all get the same."""
+        """The number of experts that the file lists; None for uniform load."""
         return len(self.layers[0]) if self.layers else None
 
     def busiest(self, *, experts: int, devices: int) -> tuple[float, ...]:
-        """Return the shares of the experts on the device that has the most, largest first.
+        """Return the expert shares of the busiest device, largest first.
 
-        Each device has as many experts, in order. Of several layers it is the mean, each with its
-        own such device: a step waits for it in every layer.
+        Each device has the same number of experts, in order. With several layers the result is the
+        mean over layers, each with its own busiest device: a step waits for it in every layer.
         """
-        each = experts // devices
+        experts_per_device = experts // devices
         layers = self.layers or ((1 / experts,) * experts,)
-        found = [_busiest(shares, each) for shares in layers]
-        return tuple([sum(column) / len(found) for column in zip(*found, strict=True)])
+        busiest_shares = [_busiest(shares, experts_per_device) for shares in layers]
+        return tuple(
+            [sum(column) / len(busiest_shares) for column in zip(*busiest_shares, strict=True)]
+        )
 
     def beyond(self, share: float, *, experts: int, devices: int) -> float:
-        """Return the part of all tokens that is more than ``share`` of them on any one device."""
-        each = experts // devices
+        """Return the part of all tokens above ``share`` on any device."""
+        experts_per_device = experts // devices
         layers = self.layers or ((1 / experts,) * experts,)
         total = sum(
-            max(0.0, sum(shares[at : at + each]) - share)
+            max(0.0, sum(shares[first : first + experts_per_device]) - share)
             for shares in layers
-            for at in range(0, experts, each)
+            for first in range(0, experts, experts_per_device)
         )
         return total / len(layers)
 
 
 def _busiest(shares: Sequence[float], each: int) -> list[float]:
-    devices = [shares[at : at + each] for at in range(0, len(shares), each)]
+    devices = [shares[first : first + each] for first in range(0, len(shares), each)]
     return sorted(max(devices, key=sum), reverse=True)
 
 
 UNIFORM = ExpertLoad()
-"""Every expert gets as many tokens."""
+"""Every expert gets the same number of tokens."""
 
 
 _UNIFORM = "uniform"
@@ -81,12 +88,12 @@ _COLUMNS = "give the columns expert, tokens (or share), and layer where layers d
 
 
 def parse_expert_load(text: str) -> ExpertLoad:
-    """Return ``uniform``, or what a file says of each expert.
+    """Read ``uniform``, or the file that lists each expert's load.
 
-    A ``.csv`` file has the columns ``expert`` and ``tokens`` or ``share``, and ``layer`` where
-    layers differ. Any other is JSON: a list with a number for each expert, or a list of such lists,
-    one for each layer; or an object with such a list as ``tokens`` or as ``shares``. Experts count
-    from 0. Raises `ConfigError` for a file of another form, a negative number, layers of different
+    A ``.csv`` file has the columns ``expert`` and ``tokens`` or ``share``, and ``layer`` if layers
+    differ. Any other file is JSON: a list with a number for each expert, a list of such lists, one
+    for each layer, or an object with such a list as ``tokens`` or as ``shares``. Experts count from
+    0. Raises `ConfigError` for a file of another form, a negative number, layers of different
     lengths or of different numbers of tokens, and shares that don't add to 1.
 
     >>> parse_expert_load("uniform").layers
@@ -99,7 +106,7 @@ def parse_expert_load(text: str) -> ExpertLoad:
     layers, are_shares = _csv_layers(path) if is_csv else _json_layers(path)
     _check(layers, str(path), are_shares=are_shares)
     return ExpertLoad(
-        layers=tuple([tuple([each / sum(layer) for each in layer]) for layer in layers]),
+        layers=tuple([tuple([load / sum(layer) for load in layer]) for layer in layers]),
         source=str(path),
     )
 
@@ -109,7 +116,7 @@ EXPERTS = Use(": there is no exchange and no product of rows of experts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
-    """What a user knows of a mixture of experts that its program leaves open."""
+    """Options for a mixture of experts that the program leaves open."""
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
@@ -128,31 +135,33 @@ _Layers = list[list[float]]
 def _json_layers(path: Path) -> tuple[_Layers, bool]:
     value, are_shares = read_json(path), False
     if isinstance(value, dict):
-        named = cast("dict[str, object]", value)
-        if len(named) != 1 or named.keys() - {"tokens", "shares"}:
-            keys = ", ".join(map(repr, named)) or "no keys"
+        fields = cast("dict[str, object]", value)
+        if len(fields) != 1 or fields.keys() - {"tokens", "shares"}:
+            keys = ", ".join(map(repr, fields)) or "no keys"
             raise ConfigError(
                 f"the object has {keys}", location=str(path), hint='give "tokens" or "shares"'
             )
-        ((key, value),) = named.items()
+        ((key, value),) = fields.items()
         are_shares = key == "shares"
     if not isinstance(value, list) or not value:
         raise ConfigError("it holds no list of experts", location=str(path), hint=_FORM)
     listed = cast("list[object]", value)
     if not isinstance(listed[0], list):
         return [_numbers(listed, str(path))], are_shares
-    return [_numbers(layer, f"{path}: layer {at}") for at, layer in enumerate(listed)], are_shares
+    return [
+        _numbers(layer, f"{path}: layer {number}") for number, layer in enumerate(listed)
+    ], are_shares
 
 
 def _numbers(layer: object, location: str) -> list[float]:
     if not isinstance(layer, list) or not layer:
         raise ConfigError("it is no list of numbers", location=location, hint=_FORM)
-    found: list[float] = []
-    for at, each in enumerate(cast("list[object]", layer)):
-        if isinstance(each, bool) or not isinstance(each, int | float):
-            raise ConfigError(f"{each!r} is no number", location=f"{location}: expert {at}")
-        found.append(float(each))
-    return found
+    numbers: list[float] = []
+    for expert, load in enumerate(cast("list[object]", layer)):
+        if isinstance(load, bool) or not isinstance(load, int | float):
+            raise ConfigError(f"{load!r} is no number", location=f"{location}: expert {expert}")
+        numbers.append(float(load))
+    return numbers
 
 
 def _csv_layers(path: Path) -> tuple[_Layers, bool]:
@@ -179,7 +188,9 @@ def _csv_rows(reader: csv.DictReader[str], path: Path) -> tuple[_Layers, bool]:
         if expert in layers.setdefault(layer, {}):
             raise ConfigError(f"expert {expert} is listed twice", location=location)
         layers[layer][expert] = _amount(row[amount], location)
-    return [_in_order(layers, at, str(path)) for at in range(len(layers))], amount == "share"
+    return [
+        _in_order(layers, number, str(path)) for number in range(len(layers))
+    ], amount == "share"
 
 
 def _counted(text: str | None, what: str, location: str) -> int:
@@ -215,9 +226,9 @@ def _check(layers: Sequence[Sequence[float]], location: str, *, are_shares: bool
     if not layers:
         raise ConfigError("it lists no expert", location=location, hint=_FORM)
     first = layers[0]
-    for at, layer in enumerate(layers):
-        where = f"{location}: layer {at}" if len(layers) > 1 else location
-        wrong = next((each for each in layer if each < 0 or not isfinite(each)), None)
+    for number, layer in enumerate(layers):
+        where = f"{location}: layer {number}" if len(layers) > 1 else location
+        wrong = next((load for load in layer if load < 0 or not isfinite(load)), None)
         if wrong is not None:
             raise ConfigError(
                 f"expert {layer.index(wrong)} has {wrong:g}", location=where, hint="give 0 or more"
@@ -240,14 +251,17 @@ def _check(layers: Sequence[Sequence[float]], location: str, *, are_shares: bool
 
 
 class GroupedProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """Room for ``rows``, in ``groups``: how many each group has is data."""
+    """A product of up to ``rows`` rows in ``groups``.
+
+    The row count of each group is data.
+    """
 
     rows: int
     groups: int
 
 
 def grouped_product(op: Op) -> GroupedProduct | None:
-    """Return the rows and groups of a product of groups of rows; None for any other operation."""
+    """Return the rows and groups of a grouped product, or None."""
     tensors = [value.type for value in op.operands if isinstance(value.type, TensorType)]
     match op.attrs:
         case DotAttrs(ragged=int(ragged)):
@@ -259,22 +273,23 @@ def grouped_product(op: Op) -> GroupedProduct | None:
 
 
 def _kernel(op: Op, operands: Sequence[TensorType]) -> GroupedProduct | None:
-    """Return what a TPU's kernel multiplies if its arrays are those of a product of groups.
+    """Recognise a grouped product by the arrays of a TPU kernel.
 
-    Such a kernel is given where each group begins and the last ends: one number more than there
-    are groups. Of its three arrays one has a matrix for each group, the others a row for each row.
+    Such a kernel takes a table of where each group begins and the last one ends: one number more
+    than there are groups. One of its three arrays has a matrix for each group; the two others have
+    a row for each row.
     """
     results = [value.type for value in op.results if isinstance(value.type, TensorType)]
-    tables = {each.shape[0] for each in operands if _is_table(each)}
-    arrays = [each for each in (*operands, *results) if each.rank > 1]
-    stacked = [each for each in arrays if each.rank == 3 and each.shape[0] + 1 in tables]
-    others = [each for each in arrays if each.rank == 2]
+    tables = {array.shape[0] for array in operands if _is_table(array)}
+    arrays = [array for array in (*operands, *results) if array.rank > 1]
+    stacked = [array for array in arrays if array.rank == 3 and array.shape[0] + 1 in tables]
+    others = [array for array in arrays if array.rank == 2]
     if len(arrays) != 3 or len(stacked) != 1 or len(others) != 2:
         return None
     sizes = set(stacked[0].shape[1:])
     rows = [size for size in others[0].shape if size in others[1].shape and size not in sizes]
     if len(rows) != 1:
-        # Its rows are as many as one of the sizes of a matrix: of others they are the first.
+        # The row count equals a size of the matrix; rows are the first dimension then.
         rows = [others[0].shape[0]]
     return GroupedProduct(rows=rows[0], groups=stacked[0].shape[0])
 
@@ -284,9 +299,9 @@ def _is_table(kind: TensorType) -> bool:
 
 
 def steps_of_tiles(group_rows: Sequence[int], tile: int) -> int:
-    """Return how many tiles of rows groups touch that lie one behind the other.
+    """Count the tiles of rows that consecutive groups touch.
 
-    A tile in which a group ends and the next begins is touched by both.
+    A tile in which one group ends and the next begins counts for both.
 
     >>> steps_of_tiles((100, 28, 0, 128), 128)
     3

@@ -1,4 +1,4 @@
-"""Groups of devices in a collective, and the device that runs each partition.
+"""Groups of devices in a collective, and the device of each partition.
 
 A program lists groups or folds an array of devices; both forms are kept, because the folded one is
 compact for a million devices.
@@ -25,7 +25,7 @@ from hespas.errors import ProgramError, option
 
 
 class GroupMode(Enum):
-    """What the numbers in a replica group mean.
+    """The meaning of the numbers in a replica group.
 
     Source: the StableHLO specification, section "Process groups".
     """
@@ -81,13 +81,15 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
             for indices in product(*ranges)
         ]
         size = self.group_size
-        return tuple(tuple(order[at : at + size]) for at in range(0, len(order), size))
+        return tuple(tuple(order[start : start + size]) for start in range(0, len(order), size))
 
 
 def groups_along(
     axes: Sequence[tuple[str, int]], names: Collection[str]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices that differ along some axes of a mesh alone.
+    """Return the groups of devices along some axes of a mesh.
+
+    The devices of a group differ in their indices along these axes only.
 
     The last axis numbers devices fastest.
 
@@ -171,7 +173,7 @@ _ORDER = re.compile(r"\[(\d+(?:,\d+)*)\]T\((\d+(?:,\d+)*)\)")
 
 
 class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of partitions: their numbers folded to ``dimensions``, then transposed.
+    """The device of each partition: numbers folded to ``dimensions``, then transposed.
 
     >>> order = DeviceOrder(dimensions=(2, 3), permutation=(1, 0))
     >>> print(order, order.devices())
@@ -186,17 +188,19 @@ class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True):
             raise ProgramError(f"{self} is no order of devices")
 
     def __str__(self) -> str:
-        shape, axes = (",".join(map(str, each)) for each in (self.dimensions, self.permutation))
+        shape, axes = (
+            ",".join(map(str, numbers)) for numbers in (self.dimensions, self.permutation)
+        )
         return f"[{shape}]T({axes})"
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return prod(self.dimensions)
 
     @property
     def is_ascending(self) -> bool:
-        """Whether every partition runs on the device of its number."""
+        """Whether every partition runs on the device with its number."""
         longer = [axis for axis in self.permutation if self.dimensions[axis] > 1]
         return longer == sorted(longer)
 
@@ -215,7 +219,7 @@ def _devices(order: DeviceOrder) -> tuple[int, ...]:
 def on_devices(
     groups: Iterable[tuple[int, ...]], order: DeviceOrder | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return groups of partitions as those of the devices that run them.
+    """Map groups of partitions to the devices that run them.
 
     >>> on_devices(((0, 1), (2, 3)), DeviceOrder(dimensions=(2, 2), permutation=(1, 0)))
     ((0, 2), (1, 3))
@@ -223,13 +227,13 @@ def on_devices(
     if order is None:
         return tuple(groups)
     devices = order.devices()
-    return tuple([tuple([devices[each] for each in group]) for group in groups])
+    return tuple([tuple([devices[partition] for partition in group]) for group in groups])
 
 
 def read_order(text: str) -> DeviceOrder | None:
-    """Return the order that a text says; None for an empty one and the order of numbers.
+    """Parse a device order; None for an empty or ascending one.
 
-    Raises `ProgramError` for any other text: without it the devices of groups are not known.
+    Raises `ProgramError` for any other text, because the devices of groups would be unknown.
 
     >>> read_order("[2,4]T(1,0)").devices()
     (0, 4, 1, 5, 2, 6, 3, 7)

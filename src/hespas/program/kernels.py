@@ -1,4 +1,4 @@
-"""Kernels as plain values: those a compiler wrote, and those authors wrote in Pallas or Triton.
+"""Hold the kernels of compilers, Pallas and Triton as plain values.
 
 Pallas lowers a kernel for TPUs (`MosaicKernel`) to a function that runs once for each step of a
 grid. Its windows say which block of each array a step works on; its operations are those of MLIR's
@@ -13,7 +13,7 @@ import msgspec
 
 
 class KernelType(msgspec.Struct, frozen=True, kw_only=True):
-    """The type of a value inside of a kernel.
+    """The type of a value inside a kernel.
 
     A scalar has no shape, and no ``space``; a vector has a shape; a reference to memory has
     ``space`` too (``vmem``, ``smem``, ``any``, ``hbm``, ``semaphore_mem``). ``element`` is as MLIR
@@ -27,7 +27,7 @@ class KernelType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelOp(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation. Values are numbers, which `MosaicKernel.types` lists the types of.
+    """One operation; operands and results are indices into `MosaicKernel.types`.
 
     ``attributes`` are MLIR's texts by name; ``place`` is a source line or empty.
     """
@@ -41,17 +41,17 @@ class KernelOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A straight list of operations and what they may use; the last one is the terminator."""
+    """A list of operations without branches; the last one is the terminator."""
 
     arguments: tuple[int, ...]
     operations: tuple[KernelOp, ...]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """How an array is cut into blocks: the shape of one, and the function that says which.
+    """The shape of an array's blocks and the function that selects one.
 
-    ``indices`` is None where the kernel gets the array as a whole. It returns numbers of blocks,
-    or, with ``by_element``, of a block's first elements.
+    ``indices`` returns the indices of a block, or, with ``by_element``, of its first element. It is
+    None if the kernel gets the whole array.
     """
 
     bounds: tuple[int, ...] = ()
@@ -60,11 +60,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MosaicKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel: its grid, and what one step does.
+    """A TPU kernel: its grid, windows and the body of a step.
 
-    The arguments of ``body`` are the step's place in the grid, ``prefetched`` tables of scalars,
-    one for each of ``windows`` (operands, then results), and scratch memory. A length of ``grid``
-    is None where the program decides it as it runs; those are the first operands of the call.
+    The arguments of ``body`` are the step's position in the grid, ``prefetched`` tables of scalars,
+    one argument for each of ``windows`` (operands, then results), and scratch memory. A length of
+    ``grid`` is None if the program decides it as it runs; those are the first operands of the call.
     ``parallel`` marks dimensions whose steps may run at the same time.
     """
 
@@ -78,19 +78,19 @@ class MosaicKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window_arguments(self) -> tuple[int, ...]:
-        """The values that stand for the windows' arrays or blocks."""
+        """The arguments of the body for the windows' arrays or blocks."""
         first = len(self.grid) + self.prefetched
         return self.body.arguments[first : first + len(self.windows)]
 
     @property
     def table_arguments(self) -> tuple[int, ...]:
-        """The values that stand for the prefetched tables."""
+        """The arguments of the body for the prefetched tables."""
         first = len(self.grid)
         return self.body.arguments[first : first + self.prefetched]
 
 
 def kernel_ops(block: KernelBlock) -> Iterator[KernelOp]:
-    """Yield every operation of a block and of the regions inside, outer before inner."""
+    """Yield every operation of a block, outer before inner."""
     for op in block.operations:
         yield op
         for region in op.regions:
@@ -98,14 +98,14 @@ def kernel_ops(block: KernelBlock) -> Iterator[KernelOp]:
 
 
 class TritonType(msgspec.Struct, frozen=True, kw_only=True):
-    """The type of a value; a scalar has no shape, a pointer's element is what it points at."""
+    """The type of a value; scalars have no shape, pointers the pointee's element."""
 
     element: str
     shape: tuple[int, ...] = ()
 
 
 class TritonOp(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation, which runs ``count`` times; the bodies of reductions are ``body``."""
+    """An operation that runs ``count`` times; ``body`` is a reduction's body."""
 
     name: str
     operands: tuple[TritonType, ...]
@@ -116,9 +116,9 @@ class TritonOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel: its operations, loops opened, without loads that nothing uses.
+    """A Triton kernel: its operations with loops opened, unused loads dropped.
 
-    ``notes`` say what was assumed of loops and branches that depend on data.
+    ``notes`` are the assumptions about loops and branches that depend on data.
     """
 
     name: str
@@ -134,7 +134,7 @@ class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
     ``instruction`` is the compiler's name for it (`Op.instruction`), ``kernel`` the entry point
     in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads. Launches of one
-    instruction with different ``configuration`` stand for each other: the fastest one is made.
+    instruction with different ``configuration`` are alternatives: the fastest one runs.
     """
 
     instruction: str
@@ -161,11 +161,11 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launches_of_instruction(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
-        """The launches by instruction: most have one, a sort has one for each of its stages."""
-        found: dict[str, tuple[KernelLaunch, ...]] = {}
+        """The launches of each instruction; a sort has one per stage."""
+        launches: dict[str, tuple[KernelLaunch, ...]] = {}
         for launch in self.launches:
-            found[launch.instruction] = (*found.get(launch.instruction, ()), launch)
-        return found
+            launches[launch.instruction] = (*launches.get(launch.instruction, ()), launch)
+        return launches
 
 
 def encode_kernels(kernels: CompiledKernels) -> bytes:
@@ -174,7 +174,9 @@ def encode_kernels(kernels: CompiledKernels) -> bytes:
 
 
 def decode_kernels(source: bytes) -> CompiledKernels:
-    """Return the kernels that `encode_kernels` wrote; `msgspec.DecodeError` for anything else.
+    """Return the kernels that `encode_kernels` wrote.
+
+    Raises `msgspec.DecodeError` for anything else.
 
     Text that is not UTF-8 raises `UnicodeDecodeError`.
 

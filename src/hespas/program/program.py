@@ -30,11 +30,11 @@ _OF_DEVICE = 0.8
 
 
 class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler's limit, and what a program needed where it bit.
+    """The scheduler's memory limit and what the program needed beyond it.
 
-    ``needed_bytes`` are temporaries. ``factor`` is the flag's value, ``full_factor`` that with
-    which the limit is all memory of the device; None where no value helps. ``is_given_up``:
-    collectives run by themselves; otherwise the program was scheduled with ``full_factor`` instead.
+    ``needed_bytes`` are temporaries. ``factor`` is the flag's value; with ``full_factor`` the limit
+    would be all memory of the device, None if no value helps. With ``is_given_up`` collectives run
+    without overlap; otherwise the program was scheduled with ``full_factor`` instead.
     """
 
     limit_bytes: int
@@ -45,14 +45,18 @@ class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted_bytes(device_bytes: int, held_bytes: int) -> float:
-    """Return what arguments and results, the bytes held, leave of what the scheduler counts on."""
+    """Return the scheduler's memory budget less arguments and results.
+
+    ``held_bytes`` are those of the arguments and results.
+    """
     return _OF_DEVICE * device_bytes - held_bytes
 
 
 def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
-    """Return the factor with which the limit is all that is left of the device's memory.
+    """Return the factor that raises the limit to all free memory.
 
-    ``counted`` are those of `counted_bytes`. None where that is not ``above`` the present factor.
+    ``counted`` comes from `counted_bytes`. The result is None if the factor is not ``above`` the
+    present one.
 
     >>> full_factor(80, counted_bytes(80, 0), above=95)
     125
@@ -64,12 +68,12 @@ def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
-    """The program of all devices, as far as it is known.
+    """Facts of the program over all devices.
 
-    ``mesh`` has the axes of the devices' mesh with their sizes, major first, by which devices are
-    numbered in order, or in the ``device_order``. ``inputs`` are the types of the arguments of all
-    devices together. Both are empty where they are not known, and ``tokens`` of a step and
-    ``model_flops``, which the model needs for one, are None.
+    ``mesh`` has the axes of the device mesh with their sizes, major first; devices are numbered in
+    this order, or in ``device_order``. ``inputs`` are the types of the undivided arguments. Both
+    are empty if unknown. ``tokens`` of a step and ``model_flops``, the FLOPs that the model needs
+    for one, are None if unknown.
     """
 
     mesh: tuple[tuple[str, int], ...] = ()
@@ -80,13 +84,16 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """One result of an operation, or one argument of a block; equal only to itself."""
+    """A result of an operation or an argument of a block.
+
+    It is equal only to itself.
+    """
 
     type: Type
 
 
 def size_of(value: Value) -> int:
-    """Return the elements of a value; 1 for what is no tensor."""
+    """Return the number of elements; 1 for a value that is no tensor."""
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
@@ -97,12 +104,12 @@ def tensor_of(value: Value) -> TensorType:
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none of anything else."""
+    """Return the sizes of a tensor; empty for any other value."""
     return value.type.shape if isinstance(value.type, TensorType) else ()
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """A straight list of operations; the last one is the terminator (``return``)."""
+    """A list of operations without branches; the last one is the terminator."""
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
@@ -111,16 +118,16 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One operation; equal only to itself.
 
-    ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``,
-    ``copy``, ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``, or PyTorch's
-    name (``aten::add.Tensor``), without a ``dialect``.
-    ``attributes`` holds each attribute's name and MLIR text, sorted by name, for printing.
-    ``source_location`` is ``file:line:column``, or empty if the source has none. ``scope`` is the
-    framework's name stack (``jit(step)/layers/attention/dot_general``), empty where there is none;
-    like the location it is not printed, and decides nothing about what an operation computes.
-    ``instruction`` is the name that a compiler gave it (``fusion.12``), empty elsewhere; it is not
-    printed. ``estimated_cycles`` is what a TPU's compiler expects it to take, None elsewhere.
-    ``stream`` is the device's stream that it runs on, 0 for the only one.
+    ``kind`` is StableHLO's name without the dialect (``dot_general``), or ``fusion``, ``copy``,
+    ``bitcast``, ``async_start``, ``async_update``, ``async_done``, ``call``, or PyTorch's name
+    (``aten::add.Tensor``), without a ``dialect``. ``attributes`` holds each attribute's name and
+    MLIR text, sorted by name, for printing. ``source_location`` is ``file:line:column``, or empty
+    if the source has none. ``scope`` is the framework's name stack
+    (``jit(step)/layers/attention/dot_general``), empty where there is none; like the location it is
+    not printed, and decides nothing about what an operation computes. ``instruction`` is the
+    compiler's name for it (``fusion.12``), empty elsewhere; it is not printed. ``estimated_cycles``
+    is the estimate of a TPU's compiler, None elsewhere. ``stream`` is the device's stream that it
+    runs on, 0 if there is only one.
     """
 
     dialect: str
@@ -138,7 +145,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def traits(self) -> Traits:
-        """What is known of operations of its kind."""
+        """The facts about operations of its kind."""
         traits = TRAITS.get(self.kind)
         if traits is None:
             return LAUNCHED if isinstance(self.attrs, KernelAttrs) else UNKNOWN
@@ -151,12 +158,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def place(self) -> str:
-        """Where it stands: ``scope (file:line:column)``, either alone, or nothing."""
+        """Its position in the source: ``scope (file:line:column)``.
+
+        Either part may be missing.
+        """
         return place_text(self.scope, self.source_location)
 
     @property
     def location(self) -> str:
-        """Where it stands, for messages: place, name and instruction."""
+        """Its position for error messages: place, name and instruction."""
         name = f"{self.name} (%{self.instruction})" if self.instruction else self.name
         place = self.place
         return f"{place}: {name}" if place else name
@@ -170,12 +180,12 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def results(self) -> tuple[Value, ...]:
-        """The values that it returns."""
+        """The values that the function returns."""
         return self.body.operations[-1].operands
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of the main function that may be written over one of its arguments.
+    """A result of ``main`` that may overwrite one of its arguments.
 
     Both are positions in the main function's lists.
     """
@@ -188,12 +198,11 @@ Fidelity = Literal["compiled", "fused", "library", "exported", "recorded"]
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a framework did beside launching the operations of a program.
+    """A framework's memory and launch behaviour in a recorded step.
 
-    ``storages`` is the memory that its allocator gave: their positions are those of the main
-    function's operations. ``has_expandable_segments`` says how the allocator takes memory.
-    The host takes ``host_launch_s`` to launch an operation, one after another; with ``in_graphs``
-    CUDA graphs do.
+    ``storages`` are the allocations; their positions count the operations of the main function.
+    ``has_expandable_segments`` is the allocator's setting. The host takes ``host_launch_s`` to
+    launch each operation, one after another; with ``in_graphs`` CUDA graphs launch them.
     """
 
     storages: tuple[Storage, ...] = ()
@@ -203,19 +212,19 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions, the one that runs first, and the devices it was made for.
+    """Functions, the entry function, and the devices that the program is for.
 
     ``replicas`` and ``partitions`` are None if the source does not say. ``source`` names the
-    file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: a
-    compiler put the operations in the order in which the device starts them, each of the main
-    function a kernel of its own. ``is_modelled``: no compiler but a model of one made that
-    schedule and its fusions; ``is_of_libraries``: of libraries in the place of a compiler's.
-    ``recorded`` is set where a framework launched the operations in that order, on streams.
-    ``kernels`` are what a compiler wrote, if that is known, and ``compiled_for`` is the part that
-    hespas had the program compiled for (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are those
-    of the packages that did. ``aliases`` are sorted. ``whole`` is what is known of the program of
-    all devices. ``overlap`` is the scheduler's limit where the program exceeded it, and
-    ``warnings`` is what a reader should know of how it was divided.
+    file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: the
+    operations stand in the order in which the device starts them, each of the main function a
+    kernel. ``is_modelled``: hespas' model of a compiler, not a compiler, made that schedule and its
+    fusions; ``is_of_libraries``: it models libraries instead of a compiler. ``recorded`` is set if
+    a framework launched the operations in that order, on streams. ``kernels`` are the compiler's
+    kernels, if known; ``compiled_for`` is the part for which hespas had the program compiled
+    (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are the versions of the compiler's packages.
+    ``aliases`` are sorted. ``whole`` is what is known of the program over all devices. ``overlap``
+    is the scheduler's limit if the program exceeded it, and ``warnings`` are about the division of
+    the program.
     """
 
     functions: Mapping[str, Function]
@@ -243,11 +252,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fidelity(self) -> Fidelity:
-        """What its operations stand for.
+        """What the operations of the main function represent.
 
-        ``compiled``: the kernels that a compiler made; ``fused``: those that a model of a compiler
-        made, ``library``: a model of libraries; ``recorded``: those that a framework launched;
-        ``exported``: operations one by one.
+        ``compiled``: a compiler's kernels; ``fused``: the kernels of a model of a compiler;
+        ``library``: the kernels of a model of libraries; ``recorded``: the kernels that a framework
+        launched; ``exported``: single operations.
 
         >>> program = Program(functions={}, replicas=None, partitions=None)
         >>> program.fidelity
@@ -277,7 +286,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declared_devices(self) -> int | None:
-        """Replicas times partitions, or None if the source says neither."""
+        """Replicas times partitions; None if the source says neither."""
         if self.replicas is None and self.partitions is None:
             return None
         return (self.replicas or 1) * (self.partitions or 1)
@@ -296,7 +305,7 @@ def is_communication_op(op: Op) -> bool:
 
 
 def nested_ops(block: Block) -> Iterator[Op]:
-    """Yield every operation of a block and of the regions inside, outer before inner."""
+    """Yield every operation of a block, outer before inner."""
     for op in block.operations:
         yield op
         for region in op.regions:
@@ -304,7 +313,10 @@ def nested_ops(block: Block) -> Iterator[Op]:
 
 
 def scheduled_ops(block: Block) -> Iterator[Op]:
-    """Yield the operations of a block and of its loops and branches, outer before inner."""
+    """Yield the operations of a block, its loops and its branches.
+
+    Outer ones come before inner ones.
+    """
     for op in block.operations:
         yield op
         if isinstance(op.attrs, WhileAttrs | CaseAttrs):
@@ -313,13 +325,13 @@ def scheduled_ops(block: Block) -> Iterator[Op]:
 
 
 def all_ops(program: Program) -> Iterator[Op]:
-    """Yield every operation of a program, those in regions included."""
+    """Yield every operation of a program, including those in regions."""
     for function in program.functions.values():
         yield from nested_ops(function.body)
 
 
 def values_read(op: Op) -> Sequence[Value]:
-    """Return an operation's operands, then the outer values that its regions read.
+    """Return an operation's operands, then the outer values of its regions.
 
     Fusions, collectives and asynchronous operations read nothing but their own arguments.
     """
@@ -328,14 +340,20 @@ def values_read(op: Op) -> Sequence[Value]:
 
 @lru_cache(maxsize=256)
 def _with_outer(op: Op) -> Sequence[Value]:
-    """Return what an operation reads, its regions too: of the same few loops many rules ask."""
+    """Return the operands and the outer values that the regions read.
+
+    Cached, because many rules ask for the same few loops.
+    """
     read = [*op.operands]
     _add_outer(op, read, set())
     return tuple(read)
 
 
 def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
-    """Append what an operation's regions read and do not define, and add what they define."""
+    """Append the outer values that an operation's regions read.
+
+    ``defined`` collects the values that the regions define.
+    """
     for region in op.regions:
         defined.update(region.arguments)
         for inner in region.operations:
@@ -346,7 +364,7 @@ def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
 
 
 def called_functions(operations: Iterable[Op]) -> list[str]:
-    """Return the names of the functions that operations call or pass to custom calls."""
+    """Return the functions that operations call or pass to custom calls."""
     names: list[str] = []
     for op in operations:
         match op.attrs:
@@ -362,8 +380,8 @@ def called_functions(operations: Iterable[Op]) -> list[str]:
 def instructions_digest(program: Program) -> str:
     """Return a digest of a compiled program's instructions, in order, that identifies it.
 
-    It covers those of loops and branches, which may have kernels. It leaves out what is inside
-    fusions or starts asynchronously, because text and protos name that differently.
+    It covers the instructions of loops and branches, which may have kernels. It leaves out those
+    inside fusions and asynchronous starts, because text and protos name them differently.
     """
     # OpenSSL takes 20 ms to load, which every command would pay.
     from hashlib import sha256  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""A step of a PyTorch program as it was recorded: what one rank launches, in order, and its memory.
+"""A recorded step of a PyTorch program: launches and memory of one rank.
 
-`hespas.sources` writes it where torch is; `hespas.frontend` reads it and needs no torch.
+`hespas.sources` writes it on a machine with torch; `hespas.frontend` reads it and needs no torch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from hespas.program.kernels import Extent
 
 RECORDED_FORMAT = "hespas recorded step 1"
 _HEAD_BYTES = 80
-"""What tells a recorded step from other files stands in its first bytes."""
+"""The bytes at the start of a file that identify a recorded step."""
 
 Scalar = bool | int | float | str | None
 
 
 class RecordedTensor(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A view of a storage: ``storage`` is its number, ``offset`` and ``strides`` count elements.
+    """A view of a storage; ``offset`` and ``strides`` count elements.
 
-    ``dtype`` is torch's name without the module, as in ``bfloat16``. A tensor of a DTensor is its
-    local one.
+    ``storage`` is an index into `RecordedStep.storages`. ``dtype`` is torch's name without the
+    module, as in ``bfloat16``. A DTensor is recorded as its local tensor.
     """
 
     storage: int
@@ -34,15 +34,16 @@ class RecordedTensor(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that the allocator gave: what for, when, and on which stream.
+    """An allocation: its purpose, lifetime and stream.
 
-    ``allocated`` and ``freed`` are positions in `RecordedStep.calls`: it is there before the call
-    of the first and gone before the call of the second; None for what was there before the step,
-    and for what is left after it. Storages that are resized are several, one after the other.
-    ``role`` says what holds it: ``parameter``, ``gathered_parameter`` (whole, for a while),
-    ``gradient``, ``optimizer_state``, ``buffer``, ``input`` (there before the step),
-    ``activation`` (made forward, freed backward) or ``temporary``. ``name`` says which parameter or
-    buffer, ``scope`` the module that was running.
+    ``allocated`` and ``freed`` are positions in `RecordedStep.calls`: the storage exists from just
+    before the first call to just before the second. ``allocated`` is None for a storage from before
+    the step, ``freed`` for one that outlives it. A resized storage is recorded as several, one
+    after the other.
+    ``role`` is its use: ``parameter``, ``gathered_parameter`` (whole, for a while),
+    ``gradient``, ``optimizer_state``, ``buffer``, ``input`` (allocated before the step),
+    ``activation`` (allocated in the forward pass, freed in the backward pass) or ``temporary``.
+    ``name`` is the parameter or buffer, ``scope`` the module that was running.
     """
 
     size_bytes: int
@@ -55,7 +56,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """What all calls have: a stream, the module that ran, and the user's file and line.
+    """The fields of every call: stream, module, phase and source line.
 
     ``scope`` is the path of names, as in ``layers.3.attention.wq``. ``phase`` is ``forward``,
     ``recompute``, ``backward`` or ``optimizer``, empty outside of them.
@@ -68,9 +69,9 @@ class _Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(_Placed, frozen=True, kw_only=True, tag="operation"):
-    """A call of an operation of torch that launches kernels of libraries or of torch itself.
+    """A torch operation that launches kernels of libraries or of torch.
 
-    ``name`` is as in ``aten::mm.default``; ``arguments`` are those that are no tensors, by their
+    ``name`` is as in ``aten::mm.default``; ``arguments`` are the non-tensor arguments, by their
     names in the operation's schema. An output that shares the storage of an input is written in
     place.
     """
@@ -82,9 +83,9 @@ class Operation(_Placed, frozen=True, kw_only=True, tag="operation"):
 
 
 class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
-    """A launch of a Triton kernel; ``grids`` has the blocks of each of its configurations.
+    """A launch of a Triton kernel; ``grids`` has each configuration's blocks.
 
-    ``reads`` and ``writes`` are by the kernel's own marks; what it updates stands in both.
+    ``reads`` and ``writes`` follow the kernel's own marks; an updated tensor is in both.
     """
 
     kernel: str
@@ -94,14 +95,13 @@ class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
 
 
 class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
-    """A collective of the recorded rank's group; the stream is the group's own.
+    """A collective of the recorded rank, on its group's own stream.
 
     ``kind`` is ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``,
-    ``reduce``, ``gather``, ``scatter``, ``send``, ``receive`` or ``barrier``. ``ranks`` are those
-    of the group; of ``send`` and ``receive`` this rank and its peer. What its stream waits for, and
-    what waits for it, are events like all others. ``reduction`` is ``sum``, ``avg``, ``max``..
-    where it reduces and that is known. ``splits`` are elements of the first dimension by rank, of
-    an all-to-all that states them.
+    ``reduce``, ``gather``, ``scatter``, ``send``, ``receive`` or ``barrier``. ``ranks`` are the
+    group's; for ``send`` and ``receive``, this rank and its peer. Events order its stream with
+    others. ``reduction`` is ``sum``, ``avg``, ``max``, ... if it reduces and the function is known.
+    ``splits`` are the elements of the first dimension for each rank, if an all-to-all states them.
     """
 
     kind: str
@@ -113,21 +113,27 @@ class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True, tag="record_event"):
-    """The event happens when the stream has done what stands before."""
+    """Record an event once the stream has finished all earlier work."""
 
     stream: int
     event: int
 
 
 class WaitEvent(msgspec.Struct, frozen=True, kw_only=True, tag="wait_event"):
-    """The stream goes on when the event has happened, as after a collective or a stream."""
+    """Block the stream until an event is recorded.
+
+    It follows a collective, or work on another stream.
+    """
 
     stream: int
     event: int
 
 
 class HostWait(msgspec.Struct, frozen=True, kw_only=True, tag="host_wait"):
-    """The host waits for a stream, all streams where it is None; ``reason`` is what made it."""
+    """Block the host on a stream, or on all streams if None.
+
+    ``reason`` is the call that blocks.
+    """
 
     stream: int | None = None
     reason: str = ""
@@ -138,7 +144,7 @@ Call = Operation | KernelCall | CollectiveCall | RecordEvent | WaitEvent | HostW
 
 
 class KernelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the ways in which a Triton kernel may be compiled: its PTX, threads and memory."""
+    """One configuration of a Triton kernel: PTX, threads and shared memory."""
 
     ptx: str
     threads: int
@@ -146,7 +152,7 @@ class KernelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A Triton kernel for the part: torch times its configurations and keeps the fastest."""
+    """A Triton kernel; torch times its configurations and keeps the fastest."""
 
     name: str
     configurations: tuple[KernelConfiguration, ...]
@@ -155,12 +161,12 @@ class RecordedKernel(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank.
 
-    ``name`` is the workload's. ``target`` is what kernels were compiled for (``sm_90a``).
-    ``mesh`` has the axes of the device mesh with their sizes, major first, empty without one.
-    ``tokens`` are those of a step over all ranks, None where the script doesn't say.
-    ``is_compiled`` marks a step of which parts are compiled: others are launched one by one.
-    ``versions`` are those of torch, triton and others that decide kernels, ``settings`` are those
-    of torch that do: ``matmul_allow_tf32``, ``cudnn_allow_tf32``, ``expandable_segments``.
+    ``name`` is the workload's. ``target`` is the architecture of the kernels (``sm_90a``). ``mesh``
+    has the axes of the device mesh with their sizes, major first; it is empty without a mesh.
+    ``tokens`` counts the tokens of a step over all ranks, None if the script doesn't say.
+    ``is_compiled`` marks a step with compiled parts; operations outside them are launched one by
+    one. ``versions`` and ``settings`` decide the kernels: the versions of torch, triton and others,
+    and torch's ``matmul_allow_tf32``, ``cudnn_allow_tf32`` and ``expandable_segments``.
     """
 
     format: str = RECORDED_FORMAT
@@ -203,5 +209,8 @@ def is_recorded_file(path: Path) -> bool:
 
 
 def decode_recorded(content: bytes) -> RecordedStep:
-    """Return the step that `encode_recorded` wrote; `msgspec.DecodeError` for anything else."""
+    """Return the step that `encode_recorded` wrote.
+
+    Raises `msgspec.DecodeError` for anything else.
+    """
     return msgspec.json.decode(content, type=RecordedStep)

@@ -1,4 +1,4 @@
-"""Rewrite programs: rename values, copy operations, apply patterns, open calls."""
+"""Rewrite programs: rename values, copy operations, apply patterns, inline calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _OPENED = frozenset({"call", "composite"})
 
 
 def copied_op(op: Op, renaming: Renaming) -> Op:
-    """Copy an operation with renamed operands and fresh results, which ``renaming`` records."""
+    """Copy an operation with renamed operands and fresh results.
+
+    ``renaming`` records the fresh results.
+    """
     operands = _renamed(op.operands, renaming)
     regions = tuple([copied_block(region, renaming) for region in op.regions])
     results = fresh(op.results, renaming)
@@ -56,7 +59,10 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
 
 
 def renamed_op(op: Op, renaming: Renaming) -> Op:
-    """Return an operation with renamed operands, in its regions too, and its own results."""
+    """Rename the operands of an operation and of its regions.
+
+    Its results stay.
+    """
     if not renaming or renaming.keys().isdisjoint(values_read(op)):
         return op
     regions = tuple([_renamed_block(region, renaming) for region in op.regions])
@@ -73,7 +79,10 @@ def _renamed(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
 
 
 def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
-    """Return an operation without attributes, in the place and under the name of another one."""
+    """Return an operation without attributes at another one's place.
+
+    It has the dialect, the source location and the scope of ``at``.
+    """
     return Op(
         dialect=at.dialect,
         kind=kind,
@@ -86,7 +95,7 @@ def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
 
 
 class Builder:
-    """Collects operations that stand in the place of another one, ``at``."""
+    """Collects operations that replace the operation ``at``."""
 
     __slots__ = ("at", "operations")
 
@@ -104,49 +113,56 @@ class Builder:
         attributes: tuple[tuple[str, str], ...] = (),
         regions: tuple[Block, ...] = (),
     ) -> Value:
-        """Append an operation and return its result: ``result``, or a new value of a type."""
+        """Append an operation and return its result.
+
+        ``result`` is its value, or the type of a new one.
+        """
         value = result if isinstance(result, Value) else Value(type=result)
         op = plain_op(self.at, kind, operands, value)
         self.operations.append(replace(op, attrs=attrs, attributes=attributes, regions=regions))
         return value
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return a tensor in another shape, itself where it has that shape."""
+        """Reshape a tensor; return it unchanged if it has that shape."""
         return self._shaped("reshape", value, shape)
 
     def pad(self, value: Value, shape: Sequence[int], *fillings: Value) -> Value:
-        """Return a tensor filled up to a shape, itself where it has that shape."""
+        """Pad a tensor to a shape; return it unchanged if it has it."""
         return self._shaped("pad", value, shape, *fillings)
 
     def _shaped(self, kind: str, value: Value, shape: Sequence[int], *more: Value) -> Value:
-        given = tensor_of(value)
-        made = TensorType(element=given.element, shape=tuple(shape))
-        return value if given.shape == made.shape else self.add(kind, (value, *more), made)
+        source = tensor_of(value)
+        shaped = TensorType(element=source.element, shape=tuple(shape))
+        return value if source.shape == shaped.shape else self.add(kind, (value, *more), shaped)
 
     def convert(self, value: Value, element: ElementType) -> Value:
-        """Return a tensor with elements of another type, itself where it has that type."""
-        given = tensor_of(value)
-        made = replace(given, element=element)
-        return value if given.element == element else self.add("convert", (value,), made)
+        """Convert a tensor's elements; return it unchanged if they have that type."""
+        source = tensor_of(value)
+        converted = replace(source, element=element)
+        return value if source.element == element else self.add("convert", (value,), converted)
 
     def broadcast(self, value: Value, shape: Sequence[int], dimensions: Iterable[int]) -> Value:
-        """Return a tensor repeated; ``dimensions`` are where its own ones stand in ``shape``."""
-        places, given = tuple(dimensions), tensor_of(value)
-        if given.shape == tuple(shape) and places == tuple(range(given.rank)):
+        """Broadcast a tensor; ``dimensions`` maps its dimensions to those of ``shape``."""
+        dimension_map, source = tuple(dimensions), tensor_of(value)
+        if source.shape == tuple(shape) and dimension_map == tuple(range(source.rank)):
             return value
-        made = TensorType(element=given.element, shape=tuple(shape))
-        return self.add("broadcast_in_dim", (value,), made, DimensionsAttrs(dimensions=places))
+        broadcasted = TensorType(element=source.element, shape=tuple(shape))
+        return self.add(
+            "broadcast_in_dim", (value,), broadcasted, DimensionsAttrs(dimensions=dimension_map)
+        )
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """Return a tensor with its dimensions in another order, itself if that is the same."""
-        given = tensor_of(value)
-        if tuple(order) == tuple(range(given.rank)):
+        """Transpose a tensor; return it unchanged if the order is."""
+        source = tensor_of(value)
+        if tuple(order) == tuple(range(source.rank)):
             return value
-        made = TensorType(element=given.element, shape=tuple([given.shape[at] for at in order]))
-        return self.add("transpose", (value,), made, DimensionsAttrs(dimensions=tuple(order)))
+        transposed = TensorType(
+            element=source.element, shape=tuple([source.shape[dimension] for dimension in order])
+        )
+        return self.add("transpose", (value,), transposed, DimensionsAttrs(dimensions=tuple(order)))
 
     def slice(self, value: Value, axis: int, start: int, limit: int) -> Value:
-        """Return the elements of a tensor from ``start`` to ``limit`` along an axis."""
+        """Slice a tensor from ``start`` to ``limit`` along an axis."""
         element, shape = tensor_of(value).element, tensor_of(value).shape
         if (start, limit) == (0, shape[axis]):
             return value
@@ -157,42 +173,47 @@ class Builder:
         return self.add("slice", (value,), TensorType(element=element, shape=cut), bounds)
 
     def head(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """Return the first elements of a tensor along every axis."""
-        given = tensor_of(value)
-        if given.shape == shape:
+        """Slice the first ``shape`` elements of a tensor."""
+        source = tensor_of(value)
+        if source.shape == shape:
             return value
         bounds = SliceAttrs(start=(0,) * len(shape), limit=shape, strides=(1,) * len(shape))
-        return self.add("slice", (value,), TensorType(element=given.element, shape=shape), bounds)
+        return self.add("slice", (value,), TensorType(element=source.element, shape=shape), bounds)
 
     def concatenate(self, values: Sequence[Value], axis: int) -> Value:
-        """Return tensors one behind the other along an axis."""
+        """Concatenate tensors along an axis."""
         element, shape = tensor_of(values[0]).element, tensor_of(values[0]).shape
         length = sum([tensor_of(value).shape[axis] for value in values])
-        made = TensorType(element=element, shape=(*shape[:axis], length, *shape[axis + 1 :]))
-        return self.add("concatenate", values, made, DimensionAttrs(dimension=axis))
+        joined = TensorType(element=element, shape=(*shape[:axis], length, *shape[axis + 1 :]))
+        return self.add("concatenate", values, joined, DimensionAttrs(dimension=axis))
 
     def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
-        """Return the sums of a tensor over some dimensions."""
-        given = tensor_of(value)
-        scalar = TensorType(element=given.element, shape=())
+        """Sum a tensor over some dimensions."""
+        source = tensor_of(value)
+        scalar = TensorType(element=source.element, shape=())
         zero = self.add("constant", (), scalar, ConstantAttrs(value=0))
-        one, other, both = [Value(type=scalar) for _ in range(3)]
-        end = replace(plain_op(self.at, "return", (both,), both), results=())
-        added = plain_op(self.at, "add", (one, other), both)
-        body = Block(arguments=(one, other), operations=(added, end))
-        kept = tuple([size for at, size in enumerate(given.shape) if at not in dimensions])
-        made = TensorType(element=given.element, shape=kept)
+        left, right, total = [Value(type=scalar) for _ in range(3)]
+        end = replace(plain_op(self.at, "return", (total,), total), results=())
+        addition = plain_op(self.at, "add", (left, right), total)
+        body = Block(arguments=(left, right), operations=(addition, end))
+        sizes = tuple(
+            [size for dimension, size in enumerate(source.shape) if dimension not in dimensions]
+        )
+        summed = TensorType(element=source.element, shape=sizes)
         attrs = DimensionsAttrs(dimensions=tuple(dimensions))
-        return self.add("reduce", (value, zero), made, attrs, regions=(body,))
+        return self.add("reduce", (value, zero), summed, attrs, regions=(body,))
 
     def making(self, result: Value, value: Value) -> list[Op]:
-        """Return the operations, of which the one that makes ``value`` makes ``result`` instead."""
+        """Return the operations with ``result`` in place of ``value``.
+
+        The operation that produces ``value`` produces ``result`` instead.
+        """
         if not any(value in op.results for op in self.operations):
             self.operations.append(plain_op(self.at, "reshape", (value,), result))
         return self.renamed({value: result})
 
     def renamed(self, renaming: Renaming) -> list[Op]:
-        """Return the operations with other values in the place of some, as results too."""
+        """Return the operations with operands and results renamed."""
         return [
             replace(
                 op,
@@ -210,9 +231,9 @@ Change = Callable[[Op, Uses], Iterable[Op] | Value | None]
 class Pattern:
     """A rewrite of operations of some kinds.
 
-    ``change`` returns the operations that stand for an operation and make its results, or the value
-    that its only result equals, or None where it does not match. It may look at producers and
-    readers, but replaces its own operation alone: `live` then drops what nothing reads any more.
+    ``change`` returns the operations that replace an operation and produce its results, the value
+    that its only result equals, or None if the pattern does not match. It may look at producers and
+    readers, but replaces its own operation only: `live` then drops operations without readers.
     """
 
     kinds: Collection[str]
@@ -220,7 +241,10 @@ class Pattern:
 
 
 def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
-    """Return a block rewritten by each pattern in turn; regions are left as they are."""
+    """Rewrite a block by each pattern in turn.
+
+    Regions are left as they are.
+    """
     for pattern in patterns:
         if any(op.kind in pattern.kinds for op in block.operations):
             block = _with_pattern(block, pattern)
@@ -232,10 +256,10 @@ def _with_pattern(block: Block, pattern: Pattern) -> Block:
     operations: list[Op] = []
     renaming: Renaming = {}
     is_changed = False
-    for given in block.operations:
-        op = renamed_op(given, renaming)
-        if op is not given:
-            uses.replace(given, (op,))
+    for original in block.operations:
+        op = renamed_op(original, renaming)
+        if op is not original:
+            uses.replace(original, (op,))
         replacement = pattern.change(op, uses) if op.kind in pattern.kinds else None
         if replacement is None:
             operations.append(op)
@@ -254,7 +278,10 @@ def _with_pattern(block: Block, pattern: Pattern) -> Block:
 
 
 def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
-    """Return the operations that an output needs, or that have an effect, in order."""
+    """Return the operations that an output needs or that have effects.
+
+    Their order is kept.
+    """
     needed = set(outputs)
     kept: list[Op] = []
     for op in reversed(operations):
@@ -266,7 +293,7 @@ def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
 
 
 def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
-    """Return a block changed, those of its loops and branches first."""
+    """Rewrite the blocks of loops and branches, then the block itself."""
     operations = [
         replace(op, regions=tuple([each_block(region, change) for region in op.regions]))
         if op.traits.category is Category.CONTROL
@@ -277,7 +304,10 @@ def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
 
 
 def each_op(block: Block, change: Callable[[Op], Op]) -> Block:
-    """Return a block with every operation changed, those in regions first; itself if none is."""
+    """Rewrite every operation of a block, inner ones first.
+
+    The block itself is returned if nothing changes.
+    """
     operations = tuple([_each_op(op, change) for op in block.operations])
     if all(map(operator.is_, operations, block.operations)):
         return block
@@ -293,7 +323,7 @@ def _each_op(op: Op, change: Callable[[Op], Op]) -> Op:
 
 
 def with_bodies(program: Program, change: Callable[[Block], Block]) -> Program:
-    """Return a program with the body of every function changed."""
+    """Rewrite the body of every function of a program."""
     functions = {
         name: Function(name=name, body=change(function.body))
         for name, function in program.functions.items()
@@ -304,9 +334,9 @@ def with_bodies(program: Program, change: Callable[[Block], Block]) -> Program:
 def without_identities(
     block: Block, is_identity: Callable[[Op], bool], renaming: Renaming | None = None
 ) -> Block:
-    """Return a block without its identity operations: operands replace their results.
+    """Drop identity operations; their operands replace their results.
 
-    An identity has as many results as operands; all other values are kept.
+    An identity has one result per operand; all other values are kept.
     """
     renaming = {} if renaming is None else renaming
     remaining: list[Op] = []
@@ -321,9 +351,9 @@ def without_identities(
 
 
 def with_calls_opened(program: Program) -> Function:
-    """Return ``main`` with every ``func.call`` and ``composite`` replaced by what it calls.
+    """Return ``main`` with every ``func.call`` and ``composite`` inlined.
 
-    Name stacks of what is called stand behind that of the call. Operations that no call touches are
+    Name stacks of inlined operations follow that of the call. Operations that no call touches are
     kept as they are. Raises `ProgramError` for a function that calls itself.
     """
     main = program.main
@@ -357,7 +387,7 @@ def _has_call(op: Op) -> bool:
 
 
 class _Opener:
-    """Opens calls depth first, with the stack of functions being opened."""
+    """Inlines calls depth first, with the stack of functions being inlined."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -365,7 +395,7 @@ class _Opener:
         self._scope = ""
 
     def op(self, op: Op, renaming: Renaming, operations: list[Op]) -> None:
-        """Append a copy of ``op``, or of what it calls."""
+        """Append a copy of ``op``, or its inlined callee."""
         match op.attrs:
             case CallAttrs(callee=callee) if op.kind in _OPENED:
                 self._call(op, callee, renaming, operations)
@@ -373,7 +403,7 @@ class _Opener:
                 operations.append(self.copied(op, renaming))
 
     def copied(self, op: Op, renaming: Renaming) -> Op:
-        """Copy an operation, calls in its regions opened."""
+        """Copy an operation, with calls in its regions inlined."""
         regions = tuple([self._block(region, renaming) for region in op.regions])
         operands = _renamed(op.operands, renaming)
         results = fresh(op.results, renaming)
@@ -394,10 +424,10 @@ class _Opener:
         operands = _renamed(op.operands, renaming)
         inner: Renaming = dict(zip(body.arguments, operands, strict=True))
         self._stack.append(callee)
-        around, self._scope = self._scope, joined_scope(self._scope, op.scope)
+        outer_scope, self._scope = self._scope, joined_scope(self._scope, op.scope)
         for called in body.operations[:-1]:
             self.op(called, inner, operations)
-        self._scope = around
+        self._scope = outer_scope
         self._stack.pop()
         for result, value in zip(op.results, body.operations[-1].operands, strict=True):
             renaming[result] = inner.get(value, value)

@@ -1,9 +1,9 @@
-"""Name stacks: where in the user's program an operation comes from, as the framework names it.
+"""Read name stacks: an operation's place in the user's program.
 
-JAX gives an operation the names that are open where it is traced, transforms around them:
-``jit(step)/transpose(jvp(layers_0))/attention/dot_general``. `read_scope` takes one apart into the
-phase of a training step, the path of modules, and the operation's own name. `PHASE_RULES` and the
-sets below it hold all that is known of JAX's spelling.
+JAX gives an operation the names that are open when it is traced, with transforms around them:
+``jit(step)/transpose(jvp(layers_0))/attention/dot_general``. `read_scope` splits one into the phase
+of a training step, the path of modules, and the operation's own name. `PHASE_RULES` and the sets
+below it hold all rules about JAX's spelling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 
 def place_text(scope: str, source_location: str) -> str:
-    """Return ``scope (file:line:column)``, either alone, or nothing.
+    """Return ``scope (file:line:column)``, or the part that exists.
 
     >>> place_text("jit(f)/tanh", "a.py:3"), place_text("", "a.py:3")
     ('jit(f)/tanh (a.py:3)', 'a.py:3')
@@ -28,9 +28,9 @@ def place_text(scope: str, source_location: str) -> str:
 
 
 def joined_scope(outer: str, inner: str) -> str:
-    """Return the name stack of an operation in a function, from that of the call and its own.
+    """Return a callee's name stack behind the call's.
 
-    One that is complete, as compilers write them, stays.
+    A complete inner stack, as compilers write them, stays as it is.
 
     >>> joined_scope("jit(f)/layers", "mlp/dot"), joined_scope("jit(f)/call", "jit(f)/layers/dot")
     ('jit(f)/layers/mlp/dot', 'jit(f)/layers/dot')
@@ -42,7 +42,7 @@ def joined_scope(outer: str, inner: str) -> str:
 
 
 class Phase(Enum):
-    """A part of a training step, in the order in which a step runs them."""
+    """A part of a training step, in execution order."""
 
     FORWARD = "forward"
     RECOMPUTATION = "recomputation"
@@ -58,7 +58,7 @@ TORCH_PHASES = {
     "torch.optimizer": Phase.OPTIMISER,
     "torch.step": Phase.OTHER,
 }
-"""How the name stacks of recorded steps of PyTorch begin."""
+"""The first names in the stacks of PyTorch's recorded steps."""
 PHASE_RULES: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"(^|/)rematted_computation(/|$)"), Phase.RECOMPUTATION),
     (re.compile(r"(^|[/(])transpose\("), Phase.BACKWARD),
@@ -72,11 +72,12 @@ PHASE_RULES: tuple[tuple[re.Pattern[str], Phase], ...] = (
         Phase.OPTIMISER,
     ),
 )
-"""Tried in order. What `jax.checkpoint` computes again stands in ``rematted_computation``, inside
-of the gradient; gradients are transposed Jacobian-vector products, forward passes such products."""
+"""Tried in order. Recomputation of `jax.checkpoint` has ``rematted_computation`` in its stack,
+inside the gradient; gradients are transposed Jacobian-vector products, forward passes such
+products."""
 
 _NAMING_CONTENT = frozenset({"jvp", "transpose", "vmap", "linearize", "custom_transpose"})
-"""Transforms whose content is a part of the path; that of others, as of ``jit``, is a function."""
+"""Transforms that hold a part of the path; others, such as ``jit``, hold a function's name."""
 _OTHER_TRANSFORMS = frozenset({"jit", "pjit", "pmap", "xla_call", "remat", "checkpoint"})
 _NO_MODULES = frozenset(
     {
@@ -104,10 +105,10 @@ _INDEXED = re.compile(r"(.*[^\d_.])[_.]\d+")
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stack says.
+    """The phase, modules and operation in a name stack.
 
-    ``phase`` is None where the stack alone doesn't say. ``path`` lists modules, outermost first;
-    ``operation`` is the framework's name of the operation, empty where the stack has none.
+    ``phase`` is None if the stack alone doesn't say. ``path`` lists modules, outermost first;
+    ``operation`` is the framework's name of the operation, empty if the stack has none.
     """
 
     phase: Phase | None
@@ -120,11 +121,11 @@ NO_NAME = Named(phase=None, path=(), operation="")
 
 @lru_cache(maxsize=65536)
 def read_scope(scope: str) -> Named:
-    """Take a name stack apart.
+    """Split a name stack into phase, modules and operation.
 
-    A name without any structure is that of an argument or of a compiler's own operation, and none
-    of the user's. Joined stacks have the modules that all of them begin with, and no name where
-    they have different phases.
+    A name without structure belongs to an argument or to a compiler's own operation, not to the
+    user's program. Joined stacks yield the modules that all of them begin with, and `NO_NAME` if
+    their phases differ.
 
     >>> named = read_scope("jit(step)/transpose(jvp(layers_0))/attention/dot_general")
     >>> named.phase.value, named.path, named.operation
@@ -138,24 +139,28 @@ def read_scope(scope: str) -> Named:
     """
     if "/" not in scope:
         return NO_NAME
-    # XLA names what it makes of several operations after all of them.
+    # XLA names an operation that it makes of several after all of them.
     parts = list(_split(scope.partition(";")[0]))
     if parts[0] in TORCH_PHASES:
         return Named(phase=TORCH_PHASES[parts[0]], path=tuple(parts[1:-1]), operation=parts[-1])
-    joined = next((at for at, part in enumerate(parts) if _is_joined(part)), None)
-    if joined is not None:
-        before, after = parts[:joined], parts[joined + 1 :]
+    joined_position = next(
+        (position for position, part in enumerate(parts) if _is_joined(part)), None
+    )
+    if joined_position is not None:
+        before, after = parts[:joined_position], parts[joined_position + 1 :]
         if any(map(_is_joined, after)):
             return NO_NAME
-        each = _split(parts[joined][1:-1], ":")
-        return _agreed([read_scope("/".join([*before, one, *after])) for one in each])
+        alternatives = _split(parts[joined_position][1:-1], ":")
+        return _agreed(
+            [read_scope("/".join([*before, alternative, *after])) for alternative in alternatives]
+        )
     operation = "" if _TRANSFORM.fullmatch(parts[-1]) else parts.pop()
     phase = next((phase for rule, phase in PHASE_RULES if rule.search(scope)), None)
     return Named(phase=phase, path=tuple(_modules(parts)), operation=operation)
 
 
 def joined_scopes(scopes: Sequence[str]) -> str:
-    """Return a name stack for what is made of several, as XLA joins them.
+    """Join several name stacks into one, as XLA does.
 
     >>> joined_scopes(["jit(f)/layers/mlp/dot", "jit(f)/layers/norm/mul"])
     'jit(f)/layers/(mlp/dot:norm/mul)'
@@ -164,9 +169,12 @@ def joined_scopes(scopes: Sequence[str]) -> str:
         return "".join(scopes)
     parts = [list(_split(scope)) for scope in scopes]
     shortest = min(map(len, parts)) - 1
-    same = next((at for at in range(shortest) if len({each[at] for each in parts}) > 1), shortest)
-    ends = ":".join("/".join(each[same:]) for each in parts)
-    return "/".join([*parts[0][:same], f"({ends})"])
+    common = next(
+        (position for position in range(shortest) if len({stack[position] for stack in parts}) > 1),
+        shortest,
+    )
+    ends = ":".join("/".join(stack[common:]) for stack in parts)
+    return "/".join([*parts[0][:common], f"({ends})"])
 
 
 def _is_joined(part: str) -> bool:
@@ -174,39 +182,39 @@ def _is_joined(part: str) -> bool:
 
 
 def _agreed(each: Sequence[Named]) -> Named:
-    phases = {named.phase for named in each}
+    phases = {common.phase for common in each}
     if len(phases) > 1 or NO_NAME in each:
         return NO_NAME
     path: list[str] = []
-    for names in zip(*(named.path for named in each), strict=False):
+    for names in zip(*(common.path for common in each), strict=False):
         if len(set(names)) > 1:
             break
         path.append(names[0])
-    named = Named(phase=phases.pop(), path=tuple(path), operation="")
-    is_one = len({(one.path, one.operation) for one in each}) == 1
-    return each[0] if is_one else NO_NAME if named == NO_NAME else named
+    common = Named(phase=phases.pop(), path=tuple(path), operation="")
+    is_one = len({(alternative.path, alternative.operation) for alternative in each}) == 1
+    return each[0] if is_one else NO_NAME if common == NO_NAME else common
 
 
 def _split(scope: str, separator: str = "/") -> Iterator[str]:
-    """Split at the slashes, or another separator, that stand in no parentheses."""
+    """Split at separators outside parentheses."""
     depth = start = 0
-    for at, char in enumerate(scope):
+    for position, char in enumerate(scope):
         if char == "(":
             depth += 1
         elif char == ")":
             depth -= 1
         elif char == separator and depth <= 0:
-            yield scope[start:at]
-            start = at + 1
+            yield scope[start:position]
+            start = position + 1
     yield scope[start:]
 
 
 def _modules(parts: Iterable[str]) -> list[str]:
-    """Return the modules of a stack.
+    """Return the modules of a stack, outermost first.
 
-    The gradient of a checkpoint holds the checkpoint's whole stack once more
-    (``transpose(jvp(layers))/jvp(layers)/checkpoint``): what repeats where a transform begins
-    counts once.
+    The gradient of a checkpoint repeats the checkpoint's whole stack
+    (``transpose(jvp(layers))/jvp(layers)/checkpoint``): modules that repeat at the start of a
+    transform count once.
     """
     groups: list[list[str]] = [[]]
     before = ""
@@ -221,9 +229,9 @@ def _modules(parts: Iterable[str]) -> list[str]:
         before = part
     path: list[str] = []
     for group in groups:
-        longest = min(len(path), len(group))
-        again = next((n for n in range(longest, 0, -1) if path[-n:] == group[:n]), 0)
-        path += group[again:]
+        most_repeated = min(len(path), len(group))
+        repeated = next((n for n in range(most_repeated, 0, -1) if path[-n:] == group[:n]), 0)
+        path += group[repeated:]
     return path
 
 
@@ -243,9 +251,9 @@ def _is_structure(part: str, before: str) -> bool:
 
 
 def merged_layers(path: Iterable[str]) -> tuple[str, ...]:
-    """Return a path without the numbers of its modules, so that equal layers share it.
+    """Return a path without module numbers, so equal layers share it.
 
-    A number counts as one behind ``_`` or a dot: ``layer4`` is a name.
+    Only a number after ``_`` or a dot is a module number: ``layer4`` is a name.
 
     >>> merged_layers(("layers_07", "attention")), merged_layers(("h.3", "layer4", "7"))
     (('layers', 'attention'), ('h', 'layer4', '7'))

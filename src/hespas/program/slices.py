@@ -1,8 +1,7 @@
-"""A program for two slices of TPUs as that for more of them.
+"""Extend a program for two TPU slices to more slices.
 
-Where devices in the same place of each slice do the same on their share of a batch, a slice's
-program does not depend on how many slices there are, but for who takes part in the collectives
-between them.
+If devices at the same position of each slice do the same on their share of a batch, the number of
+slices changes only the groups of the collectives between slices.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from hespas.program.program import Op, Program, Whole
 from hespas.program.rewrite import each_op, with_bodies
 
 COMPILED_SLICES = 2
-"""For how many slices the program is that `with_slices` takes."""
+"""The number of slices of the program that `with_slices` takes."""
 
 
 def with_slices(program: Program, slices: int) -> Program:
-    """Return a program that was compiled for two slices as that of ``slices`` of them.
+    """Return a program for ``slices`` slices from that for two.
 
     Raises `UnsupportedError` for a collective that is neither inside each slice nor among devices
-    in the same place of both. What is known of all devices together is dropped.
+    at the same position of both. `Program.whole` is dropped.
     """
     devices = (program.replicas or 1) * (program.partitions or 1) // COMPILED_SLICES
 
@@ -37,8 +36,8 @@ def with_slices(program: Program, slices: int) -> Program:
                 return op
         return replace(op, attrs=changed)
 
-    whole = with_bodies(program, lambda body: each_op(body, of_all))
-    return replace(whole, replicas=1, partitions=devices * slices, whole=Whole())
+    extended = with_bodies(program, lambda body: each_op(body, of_all))
+    return replace(extended, replicas=1, partitions=devices * slices, whole=Whole())
 
 
 def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:
@@ -60,19 +59,19 @@ def _listed(
 ) -> ReplicaGroups:
     if listed in {(), ((),)}:
         return ListedGroups(groups=())
-    bases = [tuple(each for each in group if each < devices) for group in listed]
+    bases = [tuple(device for device in group if device < devices) for group in listed]
     bases = [base for base in bases if base]
-    inside = {*bases, *(tuple(each + devices for each in base) for base in bases)}
-    across = [{*base, *(each + devices for each in base)} for base in bases]
+    inside = {*bases, *(tuple(device + devices for device in base) for base in bases)}
+    across = [{*base, *(device + devices for device in base)} for base in bases]
     if set(listed) == inside:
         groups = [
-            tuple(number * devices + each for each in base)
+            tuple(number * devices + device for device in base)
             for number in range(slices)
             for base in bases
         ]
     elif len(bases) == len(listed) and [set(group) for group in listed] == across:
         groups = [
-            tuple(number * devices + each for number in range(slices) for each in base)
+            tuple(number * devices + device for number in range(slices) for device in base)
             for base in bases
         ]
     else:

@@ -1,7 +1,7 @@
-"""Print operations and functions in MLIR's generic form, and recognise equal computations.
+"""Print functions in MLIR's generic form and recognise equal computations.
 
-The text depends on structure alone: values are numbered in order of appearance and locations
-are left out, so that equal regions print as equal bytes. A comment after an operation says how
+The text depends on structure only: values are numbered in order of appearance and locations are
+left out, so equal regions print as equal bytes. A comment after an operation says how
 often a loop runs, how often a branch is taken and how many cycles a compiler expects.
 """
 
@@ -23,10 +23,12 @@ _TYPE = attrgetter("type")
 
 
 def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashable:
-    """Return a key that two lists of operations share only if they compute the same.
+    """Return a key that identifies equal computations.
 
-    Cheap, and valid within one process: types are compared by identity, so in rare cases two
-    equal lists get two keys; the `fingerprint` of their text then recognises them.
+    Two lists of operations with the same key compute the same.
+
+    It is cheap and valid within one process: types are compared by identity, so in rare cases two
+    equal lists get different keys; the `fingerprint` of their text then recognises them.
     """
     numbers = _Numbers()
     body = tuple([_op_key(op, numbers) for op in operations])
@@ -34,9 +36,9 @@ def structure_key(operations: Sequence[Op], results: Sequence[Value]) -> Hashabl
 
 
 class _Numbers(dict[Value, int]):
-    """Numbers values in order of appearance; one that is defined again gets a new number.
+    """Numbers values in order of appearance.
 
-    That happens where equal fusions share one body.
+    A value that is defined again gets a new number. That happens if equal fusions share one body.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,9 @@ _ANNOTATIONS = frozenset({"mhlo.sharding", "sdy.sharding", "mhlo.frontend_attrib
 
 @lru_cache(maxsize=65536)
 def attributes_text(attributes: tuple[tuple[str, str], ...]) -> str:
-    """Print an attribute dictionary, annotations of shardings left out; empty if none is left.
+    """Print an attribute dictionary without sharding annotations.
+
+    The text is empty if no attribute is left.
 
     >>> attributes_text((("dimension", "0 : i64"), ("is_stable", "unit")))
     ' {dimension = 0 : i64, is_stable}'
@@ -128,8 +132,8 @@ class Printer:
 
     def arguments(self, values: Sequence[Value], prefix: str) -> str:
         """Name block arguments and print them with their types."""
-        for at, value in enumerate(values):
-            self._names[value] = f"%{prefix}{at}"
+        for position, value in enumerate(values):
+            self._names[value] = f"%{prefix}{position}"
         return ", ".join(f"{self._names[value]}: {self._type_text(value.type)}" for value in values)
 
     def names(self, values: Iterable[Value]) -> str:
@@ -137,7 +141,7 @@ class Printer:
         return ", ".join([self._names[value] for value in values])
 
     def op(self, op: Op, indent: str = "    ") -> str:
-        """Print one operation, its regions inside, without a line end."""
+        """Print one operation and its regions, without a line end."""
         operands = self.names(op.operands)
         results = self._results(op)
         inner = indent + "  "
@@ -159,8 +163,8 @@ class Printer:
         if len(op.results) == 1:
             self._names[op.results[0]] = f"%{number}"
             return f"%{number} = "
-        for at, result in enumerate(op.results):
-            self._names[result] = f"%{number}#{at}"
+        for position, result in enumerate(op.results):
+            self._names[result] = f"%{number}#{position}"
         return f"%{number}:{len(op.results)} = "
 
     def _signature(self, op: Op) -> str:
@@ -183,13 +187,13 @@ class Printer:
 
 
 def _fields(attrs: Attrs) -> tuple[tuple[str, str], ...]:
-    """Return the typed attributes of an operation that has no text of them, as strings.
+    """Return an operation's typed attributes as MLIR strings.
 
-    Those of loops and branches stand in comments, those of a bitcast in its types.
+    Loops and branches print theirs in comments, a bitcast in its types.
     """
     if isinstance(attrs, BitcastAttrs | CaseAttrs | WhileAttrs):
         return ()
-    return tuple([(name, f'"{_escaped(str(each))}"') for name, each in asdict(attrs).items()])
+    return tuple([(name, f'"{_escaped(str(field))}"') for name, field in asdict(attrs).items()])
 
 
 def _escaped(text: str) -> str:
@@ -226,7 +230,7 @@ def function_text(
 
 
 def private_function_text(function: Function, *, type_text: TypeText = str) -> str:
-    """Print a function that others call."""
+    """Print a private function."""
     body = function.body
     return function_text(
         function.name,
@@ -239,7 +243,7 @@ def private_function_text(function: Function, *, type_text: TypeText = str) -> s
 
 
 def quoted_symbol(name: str) -> str:
-    """Print a symbol's name, in quotes where it needs them.
+    """Print a symbol's name, quoted if MLIR requires it.
 
     >>> quoted_symbol("region_0.1"), quoted_symbol("a b")
     ('region_0.1', '"a b"')

@@ -1,4 +1,4 @@
-"""Types of values: element types, tensors, tuples, tokens and asynchronous bundles."""
+"""Types of values: elements, tensors, tuples, tokens and asynchronous bundles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hespas.errors import UnsupportedError
 
 
 class NumberKind(Enum):
-    """The kind of number that an element is."""
+    """The kind of number of an element."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
@@ -21,7 +21,7 @@ class NumberKind(Enum):
 
 
 class ElementType(msgspec.Struct, frozen=True, kw_only=True):
-    """One scalar type, named as MLIR spells it, with the bits it takes in memory."""
+    """A scalar type: MLIR's name and its bits in memory."""
 
     name: str
     bits: int
@@ -32,7 +32,7 @@ def _element_types() -> dict[str, ElementType]:
     def element(name: str, bits: int, kind: NumberKind) -> ElementType:
         return ElementType(name=name, bits=bits, kind=kind)
 
-    # XLA keeps a boolean in one byte.
+    # XLA stores a boolean in one byte.
     table = [element("i1", 8, NumberKind.BOOLEAN), element("index", 64, NumberKind.INTEGER)]
     for bits in (2, 4, 8, 16, 32, 64):
         signs = ("i", "ui", "si")
@@ -71,7 +71,9 @@ PRODUCT_TYPES = ELEMENT_TYPES | {
 
 
 def element_type(name: str) -> ElementType:
-    """Return the element type that MLIR spells ``name``; `UnsupportedError` if there is none.
+    """Return the element type that MLIR spells ``name``.
+
+    Raises `UnsupportedError` if there is none.
 
     >>> element_type("bf16").bits
     16
@@ -120,12 +122,12 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its data, types under a byte packed."""
+        """The bytes of the data, with types under a byte packed."""
         return self._bytes_of(self.element_count)
 
     @property
     def allocated_bytes(self) -> int:
-        """The memory that it takes: tiles at the edges are padded.
+        """The memory that it takes, with edge tiles padded.
 
         >>> bf16 = element_type("bf16")
         >>> TensorType(element=bf16, shape=(3, 10, 130), tile=(8, 128)).allocated_bytes
@@ -145,7 +147,10 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_device_memory(self) -> bool:
-        """Whether it is neither on the chip nor with the host: using it is device traffic."""
+        """Whether it lies in device memory, so using it is memory traffic.
+
+        It is neither on the chip nor in host memory.
+        """
         return self.memory_space == DEVICE_MEMORY
 
     @property
@@ -172,14 +177,14 @@ class TupleType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenType(msgspec.Struct, frozen=True, kw_only=True):
-    """Orders side effects; holds no data."""
+    """A token that orders side effects and holds no data."""
 
     def __str__(self) -> str:
         return "!stablehlo.token"
 
 
 class AsyncType(msgspec.Struct, frozen=True, kw_only=True):
-    """What an asynchronous start hands to its done: spelled as its dialect spells it."""
+    """The handle from an asynchronous start to its done, as its dialect spells it."""
 
     spelling: str
     members: tuple[Type, ...]
@@ -213,7 +218,7 @@ def tensor_type(element: str, *shape: int) -> TensorType:
 
 
 def size_bytes(kind: Type) -> int:
-    """Return the bytes of data that a value of this type holds; tokens hold none."""
+    """Return the bytes of data of a type; tokens hold none."""
     match kind:
         case TensorType():
             return kind.size_bytes
@@ -224,12 +229,12 @@ def size_bytes(kind: Type) -> int:
 
 
 def allocated_bytes(kind: Type) -> int:
-    """Return the memory that a value of this type takes, padding of tiles included."""
+    """Return the memory of a value of this type, tile padding included."""
     return sum(tensor.allocated_bytes for tensor in tensors(kind))
 
 
 def tensors(kind: Type) -> tuple[TensorType, ...]:
-    """Return every tensor in a type, tuples opened."""
+    """Return every tensor in a type, with tuples opened."""
     match kind:
         case TensorType():
             return (kind,)

@@ -1,4 +1,4 @@
-"""Who makes each value of a block, who reads it, how often, and which orders that allows."""
+"""Find the producer and the readers of each value of a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Uses:
     """The producer and the readers of each value of a list of operations.
 
     ``outputs`` are the values that leave the list: the operands of a block's terminator, which is
-    no reader itself. Operations read what their regions read of the values around them.
+    no reader itself. Operations read the outer values that their regions read.
     """
 
     __slots__ = ("_outputs", "_pending", "_producers", "_readers")
@@ -38,36 +38,36 @@ class Uses:
         self._pending.append(op)
 
     def _reading(self, value: Value) -> list[Op]:
-        # Who reads what is only listed once somebody asks: most ask for producers alone.
+        # Readers are listed on the first request: most callers need producers only.
         for op in self._pending:
-            for each in values_read(op):
-                self._readers.setdefault(each, []).append(op)
+            for operand in values_read(op):
+                self._readers.setdefault(operand, []).append(op)
         self._pending.clear()
         return self._readers.get(value, [])
 
     def replace(self, op: Op, replacement: Iterable[Op]) -> None:
-        """Put operations in the place of one; those that read a value come last of its readers."""
+        """Replace one operation by others, which become the last readers."""
         for value in values_read(op):
             self._reading(value).remove(op)
         for new in replacement:
             self.add(new)
 
     def producer(self, value: Value) -> Op | None:
-        """Return the operation that makes a value; None for an argument."""
+        """Return the operation that produces a value; None for an argument."""
         return self._producers.get(value)
 
     def readers(self, value: Value) -> Sequence[Op]:
-        """Return the operations that read a value, each once, in their order."""
+        """Return the operations that read a value, each once, in order."""
         readers = self._reading(value)
         return readers if len(readers) < 2 else list(dict.fromkeys(readers))
 
     def only_reader(self, value: Value) -> Op | None:
-        """Return the operation that alone reads a value that is no output; None otherwise."""
+        """Return the only reader of a value that is no output, or None."""
         readers = self.readers(value)
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 
     def count(self, value: Value) -> int:
-        """Return how often a value is read, each time that it is an output included.
+        """Count the reads of a value, as operand and as output.
 
         An operation that reads it twice counts twice.
         """
@@ -78,7 +78,10 @@ class Uses:
         return value in self._outputs
 
     def source(self, value: Value, passes: Callable[[Op], bool]) -> Value:
-        """Follow a value back through the first operands of operations that ``passes`` accepts."""
+        """Follow a value back through operations that ``passes`` accepts.
+
+        Of each operation the first operand is followed.
+        """
         op = self._producers.get(value)
         while op is not None and op.operands and passes(op):
             value = op.operands[0]
@@ -87,22 +90,22 @@ class Uses:
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:
-    """Return operations in an order that is possible, of those that are ready the lowest rank."""
-    producer = {result: at for at, op in enumerate(operations) for result in op.results}
+    """Sort operations topologically, of the ready ones the lowest rank first."""
+    producer = {result: position for position, op in enumerate(operations) for result in op.results}
     users: list[list[int]] = [[] for _ in operations]
     missing = [0] * len(operations)
-    for at, op in enumerate(operations):
-        made_by = {producer[value] for value in values_read(op) if value in producer}
-        missing[at] = len(made_by)
-        for before in made_by:
-            users[before].append(at)
-    ready = [(ranks[at], at) for at, count in enumerate(missing) if not count]
+    for position, op in enumerate(operations):
+        producers = {producer[value] for value in values_read(op) if value in producer}
+        missing[position] = len(producers)
+        for earlier in producers:
+            users[earlier].append(position)
+    ready = [(ranks[position], position) for position, count in enumerate(missing) if not count]
     heapify(ready)
     ordered: list[Op] = []
     while ready:
-        _, at = heappop(ready)
-        ordered.append(operations[at])
-        for user in users[at]:
+        _, position = heappop(ready)
+        ordered.append(operations[position])
+        for user in users[position]:
             missing[user] -= 1
             if not missing[user]:
                 heappush(ready, (ranks[user], user))

@@ -1,4 +1,4 @@
-"""What an operation does, counted once and priced elsewhere."""
+"""Work of an operation: FLOPs, transcendental functions and bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Work:
 
     ``flops`` holds (type, count) pairs sorted by type, each count above zero. The type is the
     element type that the hardware multiplies or adds, as MLIR spells it, or ``tf32``.
-    ``transcendentals`` counts results of exp, tanh, sqrt and their like, which are not in
-    ``flops``. ``bytes_read`` and ``bytes_written`` are what has to cross the memory bus.
+    ``transcendentals`` counts results of exp, tanh, sqrt and similar functions, which are not in
+    ``flops``. ``bytes_read`` and ``bytes_written`` cross the memory bus.
 
     >>> matmul = Work(flops=flop_counts("bf16", 2 * 8 * 8 * 8), bytes_read=256, bytes_written=128)
     >>> bias = Work(flops=flop_counts("f32", 64), bytes_read=288, bytes_written=256)
@@ -38,7 +38,7 @@ class Work:
 
     @property
     def total_flops(self) -> int:
-        """FLOPs of all types together."""
+        """FLOPs of all types."""
         return sum(count for _, count in self.flops)
 
     @property
@@ -48,7 +48,7 @@ class Work:
 
     @property
     def arithmetic(self) -> Work:
-        """The same arithmetic with no memory traffic."""
+        """The work without memory traffic."""
         return Work(flops=self.flops, transcendentals=self.transcendentals)
 
     def __add__(self, other: Work) -> Work:
@@ -60,7 +60,7 @@ class Work:
         )
 
     def __mul__(self, times: float) -> Work:
-        """Return the work of doing this ``times`` over; a fraction rounds to whole counts.
+        """Return the work of ``times`` repetitions, rounded to whole counts.
 
         Raises `ValueError` for a negative number.
         """
@@ -79,7 +79,7 @@ ZERO = Work()
 
 
 def flop_counts(type_name: str, count: int) -> FlopCounts:
-    """Return ``count`` FLOPs of one type, in the form that `Work` keeps.
+    """Return ``count`` FLOPs of one type as `Work.flops`.
 
     >>> flop_counts("f32", 3), flop_counts("f32", 0)
     ((('f32', 3),), ())
@@ -122,12 +122,15 @@ def _added(left: FlopCounts, right: FlopCounts) -> FlopCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandTraffic:
-    """The user says: it reads its operands and writes its results, and computes little."""
+    """A custom call that reads its operands and writes its results.
+
+    The user states it; it computes 0 FLOPs.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedWork:
-    """The user says what one call does."""
+    """A custom call whose work the user states."""
 
     work: Work
 

@@ -1,4 +1,4 @@
-"""Multiply and sum: dots, convolutions, einsums; and how often a window meets a real element."""
+"""Count the work of dots, convolutions and einsums."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hespas.program.program import Op
 
 _OF_F32 = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
-"""The types of products of f32 by their precision, the highest first."""
+"""The product type of f32 for each precision, the highest first."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplier:
-    """What the hardware multiplies, and the FLOPs of one multiply-accumulate on it.
+    """The product type of the hardware and the FLOPs per multiply-accumulate.
 
     ``type_name`` is a key of `Work.flops`.
     """
@@ -46,7 +46,9 @@ class Multiplier:
 
 
 def dot(op: Op) -> Work:
-    """2 m n k: each result element is a sum over the contracted dimensions.
+    """Count 2 m n k FLOPs.
+
+    Each result element is a sum over the contracted dimensions.
 
     Operands are read once, the result is written once.
     """
@@ -54,7 +56,7 @@ def dot(op: Op) -> Work:
     if not isinstance(attrs, DotAttrs):
         raise CostError("the dimensions of a dot are not known", location=op.location)
     lhs = operand(op, 0)
-    contracted = prod([lhs.shape[at] for at in attrs.lhs_contracting])
+    contracted = prod([lhs.shape[dimension] for dimension in attrs.lhs_contracting])
     multiplier = multiplier_of(
         lhs.element, operand(op, 1).element, attrs.precision, attrs.algorithm
     )
@@ -63,37 +65,41 @@ def dot(op: Op) -> Work:
 
 
 def ragged_dot(op: Op) -> Work:
-    """Count as `dot`, each row with the one matrix of its group.
+    """Count each row with the matrix of its group.
 
-    Where groups divide the contracted dimension, each of them makes a matrix of the result from
-    its own rows: the result's size counts once, not for every group. Where the rows of each group
-    are known, rows of none are neither multiplied nor moved. Matrices of empty groups are not read,
-    nor are their scales, which are operands behind the counts.
+    If groups divide the contracted dimension, each group computes one matrix of the result from its
+    own rows: the result's size counts once, not for every group. If the rows of each group are
+    known, rows of no group are neither multiplied nor moved. Matrices of empty groups are not read,
+    nor are their scales, which are the operands after the row counts.
     """
-    whole = dot(op)
+    dense = dot(op)
     attrs = op.attrs
     if not isinstance(attrs, DotAttrs) or attrs.ragged is None:
-        return whole
+        return dense
     rows, count = operand(op, 0).shape[attrs.ragged], operand(op, 2).shape[-1]
     filled, used = Fraction(1), Fraction(groups_with_rows(rows, count), count)
     if attrs.group_rows:
         filled = Fraction(sum(attrs.group_rows), max(1, rows))
-        used = Fraction(sum(1 for each in attrs.group_rows if each), len(attrs.group_rows))
+        used = Fraction(
+            sum(1 for rows_in_group in attrs.group_rows if rows_in_group), len(attrs.group_rows)
+        )
     share = filled / count if attrs.is_divided else filled
     lhs_bytes, rhs_bytes, counts, *scales = [memory_bytes(value.type) for value in op.operands]
     of_matrices = (filled if attrs.is_divided else used) * (rhs_bytes + sum(scales))
     read = filled * lhs_bytes + of_matrices + counts
     return Work(
-        flops=tuple([(name, round(flops * share)) for name, flops in whole.flops]),
+        flops=tuple([(name, round(flops * share)) for name, flops in dense.flops]),
         bytes_read=round(read),
-        bytes_written=round(whole.bytes_written * (1 if attrs.is_divided else filled)),
+        bytes_written=round(dense.bytes_written * (1 if attrs.is_divided else filled)),
     )
 
 
 def groups_with_rows(rows: int, groups: int) -> int:
-    """Return how many groups have a row where each row chooses any group alike: the mean.
+    """Return the expected number of groups that have a row.
 
-    A group has none with the probability ``(1 - 1 / groups) ** rows``.
+    Each row chooses every group with equal probability.
+
+    A group is empty with probability ``(1 - 1 / groups) ** rows``.
 
     >>> groups_with_rows(64, 128), groups_with_rows(4096, 128), groups_with_rows(1, 128)
     (51, 128, 1)
@@ -102,7 +108,7 @@ def groups_with_rows(rows: int, groups: int) -> int:
 
 
 def convolution(op: Op) -> Work:
-    """2 FLOPs for each product of a kernel element with a real input element."""
+    """Count 2 FLOPs per product of a kernel and a real input element."""
     attrs = op.attrs
     if not isinstance(attrs, ConvolutionAttrs):
         raise CostError("the window of a convolution is not known", location=op.location)
@@ -116,8 +122,8 @@ def convolution_macs(attrs: ConvolutionAttrs, image: Shape, kernel: Shape, outpu
     """Count the multiply-accumulates of a convolution.
 
     Each output element of each batch and output feature sums over the input features of its
-    group, which are the kernel's input features, and over the window, where it meets real
-    elements of the image.
+    group, which are the kernel's input features, and over the real elements of the image in the
+    window.
     """
     channels = kernel[attrs.kernel_input_feature] * output[attrs.output_feature]
     axes = window_axes(attrs, image, kernel, output)
@@ -130,30 +136,33 @@ def window_axes(
     """Return a convolution's spatial dimensions."""
     return [
         WindowAxis(
-            input_size=image[attrs.input_spatial[at]],
-            kernel_size=kernel[attrs.kernel_spatial[at]],
-            output_size=output[attrs.output_spatial[at]],
-            stride=attrs.strides[at],
-            padding_low=attrs.padding[at][0],
-            input_dilation=attrs.lhs_dilation[at],
-            kernel_dilation=attrs.rhs_dilation[at],
+            input_size=image[attrs.input_spatial[axis]],
+            kernel_size=kernel[attrs.kernel_spatial[axis]],
+            output_size=output[attrs.output_spatial[axis]],
+            stride=attrs.strides[axis],
+            padding_low=attrs.padding[axis][0],
+            input_dilation=attrs.lhs_dilation[axis],
+            kernel_dilation=attrs.rhs_dilation[axis],
         )
-        for at in range(len(attrs.input_spatial))
+        for axis in range(len(attrs.input_spatial))
     ]
 
 
 def einsum(op: Op) -> Work:
-    """2 FLOPs for each combination of indices, with all letters of the equation apart."""
+    """Count 2 FLOPs per combination of the equation's indices."""
     sizes = _letter_sizes(op)
     multiplier = multiplier_of(operand(op, 0).element, operand(op, 1).element)
     return traffic(op, flops=flop_counts(multiplier.type_name, sizes * multiplier.flops))
 
 
 def unary_einsum(op: Op) -> Work:
-    """Sum over the letters that the result lacks: one addition for each element summed."""
-    taken = operand(op, 0)
+    """Count one addition per element that is summed.
+
+    The sum is over the letters that the result lacks.
+    """
+    source = operand(op, 0)
     additions = max(0, _letter_sizes(op) - result(op).element_count)
-    return traffic(op, flops=flop_counts(arithmetic_type(taken.element), additions))
+    return traffic(op, flops=flop_counts(arithmetic_type(source.element), additions))
 
 
 def _letter_sizes(op: Op) -> int:
@@ -162,8 +171,8 @@ def _letter_sizes(op: Op) -> int:
         raise CostError("the equation of an einsum is not known", location=op.location)
     sizes: dict[str, int] = {}
     terms = attrs.equation.partition("->")[0].split(",")
-    for at, letters in enumerate(terms):
-        sizes.update(zip(letters.strip(), operand(op, at).shape, strict=True))
+    for position, letters in enumerate(terms):
+        sizes.update(zip(letters.strip(), operand(op, position).shape, strict=True))
     return prod(sizes.values())
 
 
@@ -174,13 +183,13 @@ _ALGORITHM_PASSES = re.compile(r"num_primitive_operations = (\d+)")
 def multiplier_of(
     lhs: ElementType, rhs: ElementType, precision: tuple[str, ...] = (), algorithm: str = ""
 ) -> Multiplier:
-    """Return what the hardware multiplies.
+    """Return the product type of two element types.
 
     A multiply-accumulate is 2 FLOPs, a complex one 8 (4 products and 4 sums of reals). The type
     is the wider operand's, whatever the accumulator: bf16 x bf16 -> f32 runs at the bf16 rate.
     f32 has a type for each precision (`jax.lax.Precision`): ``tf32`` for DEFAULT, ``f32_high`` and
-    ``f32_highest``. What multiplies them is the device's affair (`Device.served_by`). An algorithm,
-    where one is set, decides alone: ``bf16 x 3`` is three products of bf16.
+    ``f32_highest``. `Device.served_by` maps them to units of the device. If an algorithm is set, it
+    alone decides: ``bf16 x 3`` is three products of bf16.
     """
     element = wider(lhs, rhs)
     if algorithm:
@@ -189,14 +198,14 @@ def multiplier_of(
     if element.kind is NumberKind.COMPLEX:
         return Multiplier(type_name=name, flops=8)
     if name == "f32":
-        name = next((_OF_F32[each] for each in _OF_F32 if each in precision), "tf32")
+        name = next((_OF_F32[level] for level in _OF_F32 if level in precision), "tf32")
     return Multiplier(type_name=name, flops=2)
 
 
 def _algorithm_multiplier(algorithm: str, element: ElementType) -> Multiplier:
-    named = _ALGORITHM_TYPE.findall(algorithm)
+    types = _ALGORITHM_TYPE.findall(algorithm)
     passes = _ALGORITHM_PASSES.search(algorithm)
-    name: str = named[0] if named else arithmetic_type(element)
+    name: str = types[0] if types else arithmetic_type(element)
     name = _OF_F32["HIGHEST"] if name == "f32" else name
     return Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
 
@@ -234,10 +243,12 @@ class WindowAxis:
 
 @lru_cache(maxsize=4096)
 def real_pairs(axis: WindowAxis) -> int:
-    """Count pairs of an output place and a kernel place that meet a real input element.
+    """Count the multiplications with real input elements along an axis.
 
-    Padding and the holes of a dilated input are not elements: no multiplication is spent on
-    them. This is what XLA's HloCostAnalysis counts for a convolution, without its loop.
+    Each is a pair of an output and a kernel position.
+
+    Padding and the holes of a dilated input are not elements and cost no multiplication. XLA's
+    HloCostAnalysis counts the same for a convolution, with a loop.
 
     >>> sizes = {"input_size": 4, "kernel_size": 3, "output_size": 4}
     >>> dense = {"stride": 1, "input_dilation": 1, "kernel_dilation": 1}
@@ -280,11 +291,14 @@ def _places(size: int, remainder: int, step: int) -> int:
 
 
 def _dense_pairs(axis: WindowAxis, outputs: int, taps: int, quotient: int) -> int:
-    """Count o' < outputs, k' < taps with 0 <= s * o' + r * k' + quotient < n."""
+    """Count pairs whose input position lies inside the input.
+
+    These are o' < outputs, k' < taps with 0 <= s * o' + r * k' + quotient < n.
+    """
 
     def up_to(limit: int) -> int:
-        # Pairs in the box below a line are the quadrant's below it, less those beyond either
-        # side of the box, plus those beyond both, which were taken away twice.
+        # Pairs in the box below a line are those of the quadrant below it, less those beyond
+        # either side of the box, plus those beyond both sides, which were subtracted twice.
         width, height = axis.stride * outputs, axis.kernel_dilation * taps
         return (
             _below(axis, limit)
@@ -297,22 +311,25 @@ def _dense_pairs(axis: WindowAxis, outputs: int, taps: int, quotient: int) -> in
 
 
 def _below(axis: WindowAxis, limit: int) -> int:
-    """Count o, k >= 0 with s * o + r * k <= limit."""
+    """Count lattice points below a line.
+
+    These are o, k >= 0 with s * o + r * k <= limit.
+    """
     if limit < 0:
         return 0
     # For each of the limit // s + 1 values of o there are (limit - s * o) // r + 1 of k; from
     # the largest o down, limit - s * o runs through limit % s + s * j.
     outputs = limit // axis.stride + 1
-    rest = limit % axis.stride
-    return outputs + floor_sum(outputs, axis.kernel_dilation, axis.stride, rest)
+    remainder = limit % axis.stride
+    return outputs + floor_sum(outputs, axis.kernel_dilation, axis.stride, remainder)
 
 
 def floor_sum(terms: int, divisor: int, slope: int, offset: int) -> int:
-    """Return the sum of ``(slope * j + offset) // divisor`` for j below ``terms``.
+    """Sum ``(slope * j + offset) // divisor`` for j below ``terms``.
 
-    Whole parts of slope and offset are summed directly. What is left counts the lattice points
-    under a line of slope below 1, which turned by a right angle is the same problem with
-    divisor and slope exchanged, as in Euclid's algorithm: O(log) steps.
+    Whole parts of slope and offset are summed directly. The remainder counts the lattice points
+    under a line of slope below 1, which turned by a right angle is the same problem with divisor
+    and slope exchanged, as in Euclid's algorithm: O(log) steps.
 
     >>> floor_sum(5, 3, 7, 2) == sum((7 * j + 2) // 3 for j in range(5))
     True

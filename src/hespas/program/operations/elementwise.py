@@ -1,4 +1,4 @@
-"""Operations that compute each result element from the operands' elements at the same place."""
+"""Count the work of elementwise operations."""
 
 from __future__ import annotations
 
@@ -23,29 +23,32 @@ if TYPE_CHECKING:
 
 
 def counted(op: Op, *, real_flops: int = 1, complex_flops: int = 2) -> Work:
-    """So many FLOPs for each result element, whatever the function.
+    """Count a fixed number of FLOPs per result element.
 
-    The type is the last operand's: ``select`` and ``clamp`` have their data there, and the
-    operands of all others agree.
+    The type is the last operand's: it holds the data of ``select`` and ``clamp``, and the operands
+    of all others have the same type.
     """
     element = operand(op, -1).element
-    each = complex_flops if element.kind is NumberKind.COMPLEX else real_flops
-    count = each * result(op).element_count
+    element_flops = complex_flops if element.kind is NumberKind.COMPLEX else real_flops
+    count = element_flops * result(op).element_count
     return traffic(op, flops=flop_counts(arithmetic_type(element), count))
 
 
 def transcendental(op: Op) -> Work:
-    """One transcendental function for each result element.
+    """Count one transcendental function per result element.
 
-    A complex one is two real ones: of the modulus and of the argument.
+    A complex function is two real ones: of the modulus and of the argument.
     """
     element = result(op).element
-    each = 2 if element.kind is NumberKind.COMPLEX else 1
-    return traffic(op, transcendentals=each * result(op).element_count)
+    functions = 2 if element.kind is NumberKind.COMPLEX else 1
+    return traffic(op, transcendentals=functions * result(op).element_count)
 
 
 def absolute(op: Op) -> Work:
-    """One FLOP for each element; a complex modulus is a root of a sum of two squares."""
+    """Count one FLOP per element.
+
+    A complex modulus is the root of a sum of two squares: 3 FLOPs and a function.
+    """
     element = operand(op, 0).element
     if element.kind is not NumberKind.COMPLEX:
         return counted(op)
@@ -56,7 +59,10 @@ def absolute(op: Op) -> Work:
 
 
 def convert(op: Op) -> Work:
-    """One FLOP for each element; nothing where the type stays, as no compiler keeps it."""
+    """Count one FLOP per element; zero if the type stays.
+
+    No compiler keeps a conversion to the same type.
+    """
     return ZERO if operand(op, 0) == result(op) else counted(op)
 
 
@@ -66,7 +72,7 @@ multiply = partial(counted, complex_flops=6)
 # z / w = z conj(w) / |w|^2: the product above, 3 FLOPs for |w|^2, and 2 divisions.
 divide = partial(counted, complex_flops=6 + 3 + 2)
 
-# These only take complex numbers apart or put them together, one number for each element.
+# These only split or combine complex numbers: one FLOP per element.
 part = partial(counted, complex_flops=1)
 
 
@@ -77,7 +83,10 @@ def _traits(
     tpu: tuple[float, float] = (1, 0),
     tpu_exact: tuple[float, float] | None = None,
 ) -> Traits:
-    """Return an elementwise operation's traits; instructions as (arithmetic, functions)."""
+    """Return an elementwise operation's traits.
+
+    Instruction counts of a TPU are (arithmetic, functions).
+    """
     return Traits(
         category=Category.ELEMENTWISE,
         work=work,
@@ -100,11 +109,11 @@ _COUNTED = (
     "stochastic_convert subtract xor"
 )
 
-# Those that XLA's HloCostAnalysis counts apart from FLOPs: with one instruction each, mhlo's.
+# XLA's HloCostAnalysis counts these apart from FLOPs; mhlo's have one instruction each.
 _TRANSCENDENTAL = "cbrt acos acosh asin asinh atanh cosh sinh"
 
-# Instructions of a TPU: reciprocals, roots and error functions are made exact by arithmetic, but
-# not in kernels that write narrow numbers. Source: libtpu's schedules, as for `tpu_vectors`.
+# Instructions of a TPU: arithmetic makes reciprocals, roots and error functions exact, except in
+# kernels that write narrow numbers. Source: libtpu's schedules, as for `tpu_vectors`.
 TRAITS = {
     **dict.fromkeys(_COUNTED.split(), _traits(counted)),
     **dict.fromkeys(_TRANSCENDENTAL.split(), _traits(transcendental)),

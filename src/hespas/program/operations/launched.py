@@ -1,4 +1,4 @@
-"""Kernels known by the bytes that they move, and what orders streams and the host."""
+"""Count kernels known by their bytes; define stream and host events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def moved_bytes(op: Op) -> Work:
-    """Return the work of kernels of which only the bytes are known."""
+    """Return the work of kernels known only by the bytes they move."""
     if not isinstance(op.attrs, KernelAttrs):
         return ZERO
     return Work(bytes_read=op.attrs.bytes_read, bytes_written=op.attrs.bytes_written)

@@ -1,4 +1,4 @@
-"""What libraries compute: linear algebra, transforms, normalisation, random numbers and sorts.
+"""Count library work: linear algebra, transforms, normalisation, random numbers, sorts.
 
 XLA's HloCostAnalysis is only rough on factorisations (docs/evidence/operation-counts.md); these are
 the textbook counts.
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def cholesky_work(op: Op, matrix: TensorType) -> Work:
-    """(n^3 - n) / 3 + n (n - 1) / 2 FLOPs and n roots for each n x n matrix.
+    """Count the FLOPs and roots of Cholesky factorisations.
+
+    (n^3 - n) / 3 + n (n - 1) / 2 FLOPs and n roots for each n x n matrix.
 
     Column j subtracts j products from each of its n - j entries, 2 j (n - j) FLOPs, which add
     up to (n^3 - n) / 3; it takes one root, and divides the n - j - 1 entries below it.
@@ -44,12 +46,12 @@ def cholesky_work(op: Op, matrix: TensorType) -> Work:
 
 
 def cholesky(op: Op) -> Work:
-    """Factor each matrix of a batch."""
+    """Count a Cholesky factorisation of each matrix of a batch."""
     return cholesky_work(op, operand(op, 0))
 
 
 def triangular_solve(op: Op) -> Work:
-    """n^2 FLOPs for each right-hand side of length n.
+    """Count n^2 FLOPs per right-hand side of length n.
 
     Unknown i subtracts i products and divides once: 2 i + 1 FLOPs, which add up to n^2. The
     solution has n unknowns for each right-hand side, so it is n FLOPs for each element.
@@ -62,7 +64,9 @@ def triangular_solve(op: Op) -> Work:
 
 
 def lu_decomposition(op: Op) -> Work:
-    """n^2 (m - n / 3) FLOPs for each m x n matrix, m not less than n.
+    """Count the FLOPs of LU factorisations.
+
+    n^2 (m - n / 3) for each m x n matrix, m not less than n.
 
     Step j divides m - j entries and subtracts j's row from the rest: 2 (m - j) (n - j). Source:
     Golub and Van Loan, "Matrix Computations", section 3.4.
@@ -72,9 +76,11 @@ def lu_decomposition(op: Op) -> Work:
 
 
 def householder(op: Op) -> Work:
-    """2 n^2 (m - n / 3) FLOPs for each m x n matrix, m not less than n.
+    """Count the FLOPs of Householder reflectors.
 
-    The same for the reflectors of a QR decomposition and for the product of them. Source: Golub and
+    2 n^2 (m - n / 3) for each m x n matrix, m not less than n.
+
+    It holds for the reflectors of a QR decomposition and for their product. Source: Golub and
     Van Loan, "Matrix Computations", section 5.2.
     """
     count, rows, columns = _oblong(op)
@@ -94,7 +100,9 @@ def _factored(op: Op, flops: int) -> Work:
 
 
 def fft(op: Op) -> Work:
-    """5 N log2 N FLOPs for a complex transform of N points, half of that for a real one.
+    """Count 5 N log2 N FLOPs per complex transform of N points.
+
+    A real transform takes half.
 
     Each of log2 N stages has N / 2 butterflies of a complex product (6 FLOPs) and two complex
     sums (2 each). A transform over several dimensions has the stages of all of them, and passes
@@ -104,20 +112,20 @@ def fft(op: Op) -> Work:
     attrs = op.attrs
     if not isinstance(attrs, FftAttrs):
         raise CostError("the lengths of a transform are not known", location=op.location)
-    given, made = operand(op, 0), result(op)
-    batch = prod(given.shape[: len(given.shape) - len(attrs.lengths)])
+    source, transformed = operand(op, 0), result(op)
+    batch = prod(source.shape[: len(source.shape) - len(attrs.lengths)])
     points = prod(attrs.lengths)
     flops = 5 * points * log2(points) if points > 1 else 0
     is_real = attrs.kind in ("RFFT", "IRFFT")
     count = batch * round(flops / 2 if is_real else flops)
-    once = traffic(op, flops=flop_counts(arithmetic_type(made.element), count))
-    between = given.size_bytes if attrs.kind == "IRFFT" else made.size_bytes
+    once = traffic(op, flops=flop_counts(arithmetic_type(transformed.element), count))
+    between = source.size_bytes if attrs.kind == "IRFFT" else transformed.size_bytes
     again = (len(attrs.lengths) - 1) * between
     return once + Work(bytes_read=again, bytes_written=again)
 
 
 def batch_norm_inference(op: Op) -> Work:
-    """(x - mean) * factor + offset: 3 FLOPs for each element.
+    """Count 3 FLOPs per element: (x - mean) * factor + offset.
 
     For each feature, factor = scale * rsqrt(variance + epsilon).
     """
@@ -125,7 +133,9 @@ def batch_norm_inference(op: Op) -> Work:
 
 
 def batch_norm_training(op: Op) -> Work:
-    """3 FLOPs to normalise an element, 4 for its part in the mean and the variance.
+    """Count 7 FLOPs per element.
+
+    3 normalise the element, 4 are its part in the mean and the variance.
 
     The mean adds x (1); the variance adds (x - mean)^2 (3). For each feature: two divisions,
     and scale * rsqrt(variance + epsilon).
@@ -134,7 +144,7 @@ def batch_norm_training(op: Op) -> Work:
 
 
 def batch_norm_grad(op: Op) -> Work:
-    """9 FLOPs for each element.
+    """Count 9 FLOPs per element.
 
     With c = x - mean (1): the sums of g (1) and of g * c (2), then
     factor * (N * g - sum(g) - c * k) (5). For each feature: the variance's rsqrt, and the
@@ -163,12 +173,12 @@ TRAITS = {
 
 
 def rng(op: Op) -> Work:
-    """One transcendental for each number made (XLA's HloCostAnalysis).
+    """Count one transcendental per number drawn (XLA's HloCostAnalysis).
 
     The bounds and the generator's state are read, numbers and new state are written.
     """
-    made = [kind for value in op.results for kind in tensors(value.type)]
-    return traffic(op, transcendentals=sum(kind.element_count for kind in made))
+    drawn = [kind for value in op.results for kind in tensors(value.type)]
+    return traffic(op, transcendentals=sum(kind.element_count for kind in drawn))
 
 
 # Threefry 2x32 makes two numbers with 20 rounds of add, rotate (2 shifts, 1 or) and xor, after 2
@@ -178,10 +188,10 @@ _THREEFRY_FLOPS_PER_PAIR = 20 * 5 + 2 + 5 * 3
 
 
 def threefry(op: Op) -> Work:
-    """Count the integer operations of Threefry 2x32, for each pair of numbers made."""
-    made = first_result(op)
-    name = arithmetic_type(made.element)
-    return traffic(op, flops=flop_counts(name, made.element_count * _THREEFRY_FLOPS_PER_PAIR))
+    """Count the integer operations of Threefry 2x32."""
+    numbers = first_result(op)
+    name = arithmetic_type(numbers.element)
+    return traffic(op, flops=flop_counts(name, numbers.element_count * _THREEFRY_FLOPS_PER_PAIR))
 
 
 _RANDOM = Traits(category=Category.RANDOM, work=rng, kernel_name="random numbers")
@@ -194,18 +204,20 @@ RANDOM_TRAITS = {
 
 
 def top_k(op: Op) -> Work:
-    """Keep the k largest or smallest of each row in a heap: ceil(log2(k + 1)) comparisons each.
+    """Count ceil(log2(k + 1)) comparisons per element.
 
-    An element that goes through a heap of k passes its levels, of which there are so many. The
-    k values and their indices, the second result, are written.
+    A heap keeps the k largest or smallest of each row.
+
+    An element that enters a heap of k passes its ceil(log2(k + 1)) levels. The k values and their
+    indices, the second result, are written.
     """
-    given = operand(op, 0)
-    comparisons = given.element_count * ceil_log2(first_result(op).shape[-1] + 1)
-    return traffic(op, flops=flop_counts(arithmetic_type(given.element), comparisons))
+    source = operand(op, 0)
+    comparisons = source.element_count * ceil_log2(first_result(op).shape[-1] + 1)
+    return traffic(op, flops=flop_counts(arithmetic_type(source.element), comparisons))
 
 
 def sort(op: Op, bodies: tuple[Work, ...]) -> Work:  # noqa: ARG001 - a comparison counts as one FLOP
-    """Compare n log2 n times along the sorted dimension, in every row.
+    """Count n log2 n comparisons per row.
 
     A comparison is one FLOP, whatever the comparator does about NaNs (XLA's convention). Keys
     and values are read once and written once: the least that a sort can do.

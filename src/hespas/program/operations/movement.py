@@ -1,8 +1,8 @@
-"""Operations that compute nothing: they move data, rename it, run others, or communicate.
+"""Count the bytes of operations that move data and compute nothing.
 
-Bytes are those the operation has to touch. A slice reads the slice, not what it is cut from. What
-loops, calls and fusions run is counted where it is opened. Of collectives only the arithmetic on
-each device counts: the simulation of the network prices what they carry, memory traffic included.
+Bytes are those the operation has to touch. A slice reads the slice, not its source. The bodies of
+loops, calls and fusions are counted where `hespas.work.expand` opens them. For collectives only the
+arithmetic on each device counts: the network simulation prices their data, memory traffic included.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 
 def nothing(op: Op) -> Work:  # noqa: ARG001 - every rule takes the operation
-    """Do nothing: the result is the operand's memory, or was there before."""
+    """Count nothing: the result is existing memory."""
     return ZERO
 
 
 def moved(op: Op) -> Work:
-    """Read every operand once and write every result once."""
+    """Count each operand read once and each result written once."""
     return traffic(op)
 
 
 def written(op: Op) -> Work:
-    """Write a result that is made from nothing, or from its own indices."""
+    """Count a result written without operands read."""
     return Work(bytes_written=memory_bytes(result(op)))
 
 
 def sliced(op: Op) -> Work:
-    """Read as much as is written, and the indices that say where; the rest is not touched.
+    """Count the slice read and written, and the indices read.
 
-    That holds for slices at fixed and at computed places and for gathers. Rows that are
-    gathered twice are read twice.
+    The rest of the operand is not touched. It holds for slices at fixed and at computed positions
+    and for gathers. Rows that are gathered twice are read twice.
     """
     cut = result(op)
     read = in_memory(operand(op, 0), cut.size_bytes)
@@ -57,25 +57,27 @@ def sliced(op: Op) -> Work:
 
 
 def dynamic_update_slice(op: Op) -> Work:
-    """In place: the update and its indices are read, the update's size is written."""
+    """Count an in-place update: update and indices read, update written."""
     written = in_memory(result(op), operand(op, 1).size_bytes)
     return Work(bytes_read=bytes_of(op.operands[1:]), bytes_written=written)
 
 
 def pad(op: Op) -> Work:
-    """Read the operand, less what negative padding cuts off, and write the result."""
-    padded, made = operand(op, 0), result(op)
-    read = in_memory(padded, min(padded.size_bytes, made.size_bytes))
-    return Work(bytes_read=read + bytes_of(op.operands[1:2]), bytes_written=memory_bytes(made))
+    """Count the operand read, less negative padding, and the result written."""
+    padded, padded_result = operand(op, 0), result(op)
+    read = in_memory(padded, min(padded.size_bytes, padded_result.size_bytes))
+    return Work(
+        bytes_read=read + bytes_of(op.operands[1:2]), bytes_written=memory_bytes(padded_result)
+    )
 
 
 def infeed(op: Op) -> Work:
-    """Write what comes from the host to memory."""
+    """Count the bytes from the host, written to memory."""
     return Work(bytes_written=sum(memory_bytes(value.type) for value in op.results))
 
 
 def outfeed(op: Op) -> Work:
-    """Read what goes to the host from memory."""
+    """Count the bytes to the host, read from memory."""
     return Work(bytes_read=bytes_of(op.operands))
 
 
@@ -153,7 +155,7 @@ CONTROL_TRAITS = {
 
 
 def all_reduce(op: Op) -> Work:
-    """One FLOP for each element (XLA's HloCostAnalysis, whatever the reduction is)."""
+    """Count one FLOP per element (XLA's HloCostAnalysis, whatever the reduction)."""
     types = [tensor(op, value) for value in op.operands]
     return summed(
         Work(flops=flop_counts(arithmetic_type(kind.element), kind.element_count)) for kind in types
@@ -161,19 +163,22 @@ def all_reduce(op: Op) -> Work:
 
 
 def reduce_scatter(op: Op) -> Work:
-    """Each of the device's N / p results sums p contributions: (p - 1) N / p, inputs - outputs.
+    """Count (p - 1) N / p FLOPs: inputs less outputs.
+
+    Each of the device's N / p results sums p contributions.
 
     XLA's HloCostAnalysis counts nothing here.
     """
     pairs = zip(op.operands, op.results, strict=True)
-    types = [(tensor(op, given), tensor(op, made)) for given, made in pairs]
+    types = [(tensor(op, source), tensor(op, scattered)) for source, scattered in pairs]
     return summed(
         Work(
             flops=flop_counts(
-                arithmetic_type(given.element), max(0, given.element_count - made.element_count)
+                arithmetic_type(source.element),
+                max(0, source.element_count - scattered.element_count),
             )
         )
-        for given, made in types
+        for source, scattered in types
     )
 
 

@@ -1,7 +1,7 @@
-"""Operations that apply a small body of their own, over and over.
+"""Count operations that apply their own body repeatedly.
 
-Such a rule is also given ``bodies``: the work of each region when it is applied once. The body
-works in registers, so only its arithmetic counts.
+Such a rule also takes ``bodies``: the work of one application of each region. The body works in
+registers, so only its arithmetic counts.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ def _applied(op: Op, body: Work, times: int) -> Work:
 
 
 def reduce(op: Op, bodies: Bodies) -> Work:
-    """Combine n elements into one with n - 1 applications: inputs less outputs in all.
+    """Count inputs less outputs: n - 1 applications reduce n elements.
 
-    The initial value is not counted as an input (XLA's HloCostAnalysis). A sum of nothing is it.
+    The initial value is not counted as an input (XLA's HloCostAnalysis). A reduction of no elements
+    returns it.
     """
     times = operand(op, 0).element_count - result(op).element_count
     return _applied(op, bodies[0], max(0, times))
 
 
 def reduce_window(op: Op, bodies: Bodies) -> Work:
-    """Combine the elements of each window: its size less one applications for each result.
+    """Count the window's size less one applications per result.
 
     A place in the padding counts like any other (XLA's HloCostAnalysis). Windows that share their
     work count it once, as compilers do:
@@ -61,12 +62,12 @@ def reduce_window(op: Op, bodies: Bodies) -> Work:
         _WindowAxis(
             length=length,
             results=results,
-            size=attrs.size[at],
-            stride=attrs.strides[at],
-            padding_low=attrs.padding[at][0],
-            is_dilated=attrs.base_dilation[at] != 1 or attrs.window_dilation[at] != 1,
+            size=attrs.size[dimension],
+            stride=attrs.strides[dimension],
+            padding_low=attrs.padding[dimension][0],
+            is_dilated=attrs.base_dilation[dimension] != 1 or attrs.window_dilation[dimension] != 1,
         )
-        for at, (length, results) in enumerate(
+        for dimension, (length, results) in enumerate(
             zip(operand(op, 0).shape, result(op).shape, strict=True)
         )
     ]
@@ -86,13 +87,13 @@ class _WindowAxis:
 
     @property
     def from_start(self) -> bool:
-        """Whether every window covers the first element, or lies before it."""
+        """Whether every window covers, or ends before, the first element."""
         last = (self.results - 1) * self.stride - self.padding_low
         return not self.is_dilated and last <= 0
 
     @property
     def to_end(self) -> bool:
-        """Whether every window covers the last element, or lies behind it."""
+        """Whether every window covers, or begins after, the last element."""
         return not self.is_dilated and self.size - self.padding_low >= self.length
 
     @property
@@ -102,7 +103,10 @@ class _WindowAxis:
 
 
 def _applications(axes: list[_WindowAxis]) -> int:
-    """Return how often the body runs: the axes that all windows cover are reduced first."""
+    """Return how often the body runs.
+
+    Axes that every window covers are reduced first.
+    """
     reduced = prod(axis.length for axis in axes if axis.is_whole)
     others = [axis for axis in axes if not axis.is_whole]
     results = prod(axis.results for axis in others)
@@ -117,10 +121,13 @@ def _applications(axes: list[_WindowAxis]) -> int:
 
 
 def select_and_scatter(op: Op, bodies: Bodies) -> Work:
-    """For each source element: select once for each other place of its window, scatter once."""
+    """Count the selects of each window and one scatter per source element.
+
+    A window takes one select for each position but one.
+    """
     select, scatter = bodies
-    each = select * (prod(_window(op).size) - 1) + scatter
-    return _applied(op, each, operand(op, 1).element_count)
+    window_work = select * (prod(_window(op).size) - 1) + scatter
+    return _applied(op, window_work, operand(op, 1).element_count)
 
 
 def _window(op: Op) -> WindowAttrs:
@@ -130,44 +137,44 @@ def _window(op: Op) -> WindowAttrs:
 
 
 def scatter(op: Op, bodies: Bodies) -> Work:
-    """Combine each update element with the operand's element that it falls on, in place.
+    """Combine each update element with its target element, in place.
 
-    Read are indices and updates, and the elements they fall on unless they are only replaced;
-    those elements are written. The rest of the operand is not touched.
+    Indices and updates are read, and the target elements unless they are only replaced; the target
+    elements are written. The rest of the operand is not touched.
     """
     count = (len(op.operands) - 1) // 2
     updates = op.operands[count + 1 :]
     touched = sum(
         in_memory(
-            operand(op, at),
-            min(operand(op, at).size_bytes, operand(op, count + 1 + at).size_bytes),
+            operand(op, position),
+            min(operand(op, position).size_bytes, operand(op, count + 1 + position).size_bytes),
         )
-        for at in range(count)
+        for position in range(count)
     )
-    fallen_on = 0 if only_replaces(op, count) else touched
+    read_targets = 0 if only_replaces(op, count) else touched
     arithmetic = bodies[0].arithmetic * operand(op, -1).element_count
     return Work(
         flops=arithmetic.flops,
         transcendentals=arithmetic.transcendentals,
-        bytes_read=bytes_of((op.operands[count], *updates)) + fallen_on,
+        bytes_read=bytes_of((op.operands[count], *updates)) + read_targets,
         bytes_written=touched,
     )
 
 
 def updates_of(op: Op) -> tuple[Value, ...]:
-    """Return the values that an update writes over parts of its first operands."""
+    """Return the values that an update writes into its first operands."""
     first = op.traits.written_operand
     return op.operands[1:2] if first == 1 else op.operands[len(op.operands) // 2 + 1 :]
 
 
 def only_replaces(op: Op, count: int) -> bool:
-    """Return whether a scatter into ``count`` operands keeps nothing of what was there."""
+    """Return whether a scatter discards the old elements."""
     body = op.regions[0]
     return body.operations[-1].operands == body.arguments[count:]
 
 
 def map_elements(op: Op, bodies: Bodies) -> Work:
-    """Apply the body once for each result element."""
+    """Count one application of the body per result element."""
     return _applied(op, bodies[0], result(op).element_count)
 
 

@@ -17,7 +17,10 @@ from hespas.program.operations.traits import UNKNOWN, Category, Traits
 
 
 def joined(tables: Iterable[Mapping[str, Traits]]) -> dict[str, Traits]:
-    """Join tables; `ValueError` where two of them have a record of the same kind."""
+    """Join tables of traits.
+
+    Raises `ValueError` if two tables have a record of the same kind.
+    """
     table: dict[str, Traits] = {}
     for part in tables:
         twice = table.keys() & part.keys()
@@ -46,7 +49,7 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
 
 
 def traits_of(kind: str) -> Traits:
-    """Return the traits of a kind of operation; those of `UNKNOWN` where it has no record.
+    """Return the traits of a kind; `UNKNOWN` if it has no record.
 
     >>> traits_of("tanh").category.value, traits_of("dot_general").is_fusible
     ('elementwise', False)
@@ -60,5 +63,5 @@ def kinds_of(*categories: Category) -> frozenset[str]:
 
 
 def kinds_where(is_wanted: Callable[[Traits], bool]) -> frozenset[str]:
-    """Return the kinds of operations whose traits fulfil a condition."""
+    """Return the kinds of operations whose traits meet a condition."""
     return frozenset(kind for kind, traits in TRAITS.items() if is_wanted(traits))

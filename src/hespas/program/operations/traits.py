@@ -1,4 +1,4 @@
-"""What is known of a kind of operation: one record for each.
+"""Define the record of facts of a kind of operation.
 
 Work, fusion, memory, prices and reports read these records. A new operation is a new record in the
 file of its family.
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Category(Enum):
-    """What an operation does with its operands."""
+    """The class of an operation by its effect on its operands."""
 
     ELEMENTWISE = "elementwise"
     """Computes each element of the result from the operands' elements at the same place."""
     CREATION = "creation"
-    """Makes its result from nothing: every kernel that needs it makes it again."""
+    """Creates its result without operands: every kernel that needs it creates it again."""
     BROADCAST = "broadcast"
     """Repeats its operand."""
     MOVEMENT = "movement"
@@ -42,7 +42,7 @@ class Category(Enum):
     UPDATE = "update"
     """Writes over a part of its first operand."""
     REDUCTION = "reduction"
-    """Combines elements by a body of its own."""
+    """Combines elements by its own body."""
     SORTING = "sorting"
     """Orders elements."""
     RANDOM = "random"
@@ -62,7 +62,7 @@ class Category(Enum):
     ASYNCHRONOUS = "asynchronous"
     """Starts, continues or ends an operation that runs beside others."""
     STRUCTURE = "structure"
-    """Runs nothing: orders, groups or renames values."""
+    """Runs no kernel: orders, groups or renames values."""
     FUSION = "fusion"
     """One kernel of many operations."""
     CUSTOM_CALL = "custom call"
@@ -74,7 +74,7 @@ class Category(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructions:
-    """Instructions of a TPU's vector unit for a register of elements, by its parts."""
+    """Instructions of a TPU's vector unit per register, by its parts."""
 
     arithmetic: float = 1.0
     functions: float = 0.0
@@ -84,19 +84,19 @@ class Instructions:
 class Traits:
     """The facts of one kind of operation.
 
-    ``work`` counts the work of an operation, ``work_of_bodies`` that of one with regions, given
-    what each region does when it is applied once; ``without_work`` says why neither is there.
-    ``relabels`` marks a result that is its operand's elements, in their order, with other
-    dimensions, or grouped; ``runs_nothing`` what is no kernel in a compiled program; ``has_effect``
-    what runs even if nothing reads its results; ``keeps_dimensions`` a result whose dimensions are
-    those of its operands. ``reads_part`` marks what reads no more of its first operand than it
-    writes. ``written_operand`` is the operand that an update writes.
+    ``work`` counts the work of an operation, ``work_of_bodies`` that of one with regions, from the
+    work of one application of each region; ``without_work`` says why neither exists. ``relabels``
+    marks a result with its operand's elements in the same order, with other dimensions or grouped;
+    ``runs_nothing`` an operation that is no kernel in a compiled program; ``has_effect`` one that
+    runs even if nothing reads its results; ``keeps_dimensions`` a result with the dimensions of its
+    operands; ``reads_part`` an operation that reads no more of its first operand than it writes.
+    ``written_operand`` is the operand that an update writes.
 
-    ``kernel_name`` is what reports call a kernel of the operation; ``fusion_rank`` orders those
-    that name a fusion they are in, the least first. ``gpu_instructions`` is how many instructions
-    of a GPU an element takes, as XLA's profiles of operations tell slow ones from others.
-    ``tpu_instructions`` are those of a TPU's vector unit, and ``tpu_exact_instructions``, where
-    they differ, those of units with exact functions and of narrow results.
+    ``kernel_name`` is the operation's name for a kernel in reports; of the operations in a fusion,
+    the one with the least ``fusion_rank`` names it. ``gpu_instructions`` are a GPU's instructions
+    per element, as XLA's profiles of operations distinguish slow ones from others.
+    ``tpu_instructions`` are those of a TPU's vector unit, and ``tpu_exact_instructions``, if they
+    differ, those of units with exact functions and of narrow results.
     """
 
     category: Category
@@ -117,7 +117,7 @@ class Traits:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether each element is made of the operands' elements at the same place."""
+        """Whether each element depends on the operands' elements at its position."""
         return self.category is Category.ELEMENTWISE
 
     @property
@@ -127,17 +127,20 @@ class Traits:
 
     @property
     def is_fusible(self) -> bool:
-        """Whether XLA's own emitters write it: all else is a library's, or no kernel."""
+        """Whether XLA's own emitters generate it.
+
+        All other operations are a library's, or no kernel.
+        """
         return self.category in _FUSIBLE
 
     @property
     def is_of_library(self) -> bool:
-        """Whether a library, or an author's own kernel, runs it where it stands alone."""
+        """Whether a library or an author's kernel runs it outside fusions."""
         return self.category in (Category.PRODUCT, Category.CUSTOM_CALL)
 
     @property
     def moves_only(self) -> bool:
-        """Whether it computes nothing."""
+        """Whether it only moves data."""
         is_placed = self.category is Category.UPDATE and self.work_of_bodies is None
         return self.category in _MOVING or is_placed
 
@@ -156,7 +159,7 @@ _MOVING = frozenset(
     {Category.CREATION, Category.BROADCAST, Category.MOVEMENT, Category.HOST, Category.STRUCTURE}
 )
 UNKNOWN = Traits(category=Category.UNKNOWN)
-"""Stands for a kind without a record."""
+"""The traits of a kind without a record."""
 
 
 _RANK = {
@@ -169,7 +172,7 @@ _COMPLEX_PREFIX = len("complex<")
 
 
 def tensor(op: Op, value: Value) -> TensorType:
-    """Return a value's type where it is a tensor; `CostError` names the operation if not."""
+    """Return a value's tensor type; `CostError` if it has none."""
     kind = value.type
     if isinstance(kind, TensorType):
         return kind
@@ -187,7 +190,10 @@ def result(op: Op, at: int = 0) -> TensorType:
 
 
 def first_result(op: Op) -> TensorType:
-    """Return the first tensor made: a custom call may give its results in one tuple."""
+    """Return the first tensor that an operation produces.
+
+    A custom call may return its results in one tuple.
+    """
     for value in op.results:
         for kind in tensors(value.type):
             return kind
@@ -195,7 +201,9 @@ def first_result(op: Op) -> TensorType:
 
 
 def arithmetic_type(element: ElementType) -> str:
-    """Return the real type in which the hardware computes: a complex number is two reals.
+    """Return the real type of the arithmetic.
+
+    A complex number is two reals.
 
     >>> from hespas.program.types import element_type
     >>> arithmetic_type(element_type("complex<f32>")), arithmetic_type(element_type("bf16"))
@@ -207,7 +215,7 @@ def arithmetic_type(element: ElementType) -> str:
 
 
 def wider(left: ElementType, right: ElementType) -> ElementType:
-    """Return the element type that can hold the other; the left one where both are equal.
+    """Return the wider of two element types, the left if equal.
 
     >>> from hespas.program.types import element_type
     >>> wider(element_type("bf16"), element_type("f32")).name
@@ -219,7 +227,10 @@ def wider(left: ElementType, right: ElementType) -> ElementType:
 
 
 def memory_bytes(kind: Type) -> int:
-    """Return the bytes that a value takes in device memory: none where it lies elsewhere."""
+    """Return the bytes of a value in device memory.
+
+    A value elsewhere takes none.
+    """
     match kind:
         case TensorType():
             return kind.size_bytes if kind.is_in_device_memory else 0
@@ -230,17 +241,17 @@ def memory_bytes(kind: Type) -> int:
 
 
 def in_memory(kind: TensorType, count: int) -> int:
-    """Return ``count`` bytes of a tensor if it lies in device memory, none if it lies elsewhere."""
+    """Return ``count`` for a tensor in device memory, else 0."""
     return count if kind.is_in_device_memory else 0
 
 
 def bytes_of(values: Iterable[Value]) -> int:
-    """Return the bytes that the values take, each counted once however often it appears."""
+    """Return the bytes of the values, each value counted once."""
     return sum([memory_bytes(value.type) for value in dict.fromkeys(values)])
 
 
 def traffic(op: Op, *, flops: FlopCounts = (), transcendentals: int = 0) -> Work:
-    """Return work that reads each operand once and writes each result once."""
+    """Return work that reads each operand and writes each result once."""
     return Work(
         flops=flops,
         transcendentals=transcendentals,
