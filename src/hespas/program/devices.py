@@ -28,7 +28,7 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
     """
     if requested is not None and requested < 1:
         raise DeviceCountError(f"{requested} devices are asked for", hint="give 1 or more")
-    settled = _settled(program, requested, system)
+    settled = _with_settled_counts(program, requested, system)
     count = settled.declared_devices or 1
     if count > MOST_DEVICES:
         message = f"the program runs on {count} devices"
@@ -55,7 +55,7 @@ def _check_order(program: Program, count: int) -> None:
         )
 
 
-def _settled(program: Program, requested: int | None, system: int | None) -> Program:
+def _with_settled_counts(program: Program, requested: int | None, system: int | None) -> Program:
     declared = program.declared_devices
     if declared is not None and declared > 1:
         if requested is not None and requested != declared:
@@ -65,7 +65,10 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
                 hint=f"drop {option('devices')}, or give {declared}",
             )
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
-    in_groups, in_pairs = _named(program, CollectiveAttrs), _named(program, PermuteAttrs)
+    in_groups, in_pairs = (
+        _devices_named(program, CollectiveAttrs),
+        _devices_named(program, PermuteAttrs),
+    )
     if requested is not None and (requested < in_pairs or in_groups not in (0, requested)):
         needed = in_groups or in_pairs
         what = "replica groups" if in_groups else "source-target pairs"
@@ -75,24 +78,24 @@ def _settled(program: Program, requested: int | None, system: int | None) -> Pro
             hint=f"drop {option('devices')}, or give {needed}",
         )
     count = in_groups or requested or max(system or 1, in_pairs)
-    if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _memberships(program)):
+    if any(attrs.mode is GroupMode.CROSS_PARTITION for attrs in _group_attrs(program)):
         return replace(program, replicas=1, partitions=count)
     return replace(program, replicas=count, partitions=1)
 
 
-def _memberships(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
+def _group_attrs(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
     for op in communication_ops(program):
         if isinstance(op.attrs, CollectiveAttrs | PermuteAttrs):
             yield op.attrs
 
 
-def _named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
+def _devices_named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
     """Return one more than the highest device named; 0 for none.
 
     Groups list every device (StableHLO requires it), pairs only those that send or receive.
     """
     highest = -1
-    for attrs in {attrs for attrs in _memberships(program) if isinstance(attrs, kind)}:
+    for attrs in {attrs for attrs in _group_attrs(program) if isinstance(attrs, kind)}:
         rows = attrs.pairs if isinstance(attrs, PermuteAttrs) else attrs.groups.listed()
         highest = max(highest, *(device for row in rows for device in row), -1)
     return highest + 1

@@ -104,7 +104,7 @@ def parse_expert_load(text: str) -> ExpertLoad:
     path = Path(text)
     is_csv = path.suffix.lower() == ".csv"
     layers, are_shares = _csv_layers(path) if is_csv else _json_layers(path)
-    _check(layers, str(path), are_shares=are_shares)
+    _check_layers(layers, str(path), are_shares=are_shares)
     return ExpertLoad(
         layers=tuple([tuple([load / sum(layer) for load in layer]) for layer in layers]),
         source=str(path),
@@ -147,13 +147,13 @@ def _json_layers(path: Path) -> tuple[_Layers, bool]:
         raise ConfigError("it holds no list of experts", location=str(path), hint=_FORM)
     listed = cast("list[object]", value)
     if not isinstance(listed[0], list):
-        return [_numbers(listed, str(path))], are_shares
+        return [_parse_numbers(listed, str(path))], are_shares
     return [
-        _numbers(layer, f"{path}: layer {number}") for number, layer in enumerate(listed)
+        _parse_numbers(layer, f"{path}: layer {number}") for number, layer in enumerate(listed)
     ], are_shares
 
 
-def _numbers(layer: object, location: str) -> list[float]:
+def _parse_numbers(layer: object, location: str) -> list[float]:
     if not isinstance(layer, list) or not layer:
         raise ConfigError("it is no list of numbers", location=location, hint=_FORM)
     numbers: list[float] = []
@@ -183,17 +183,17 @@ def _csv_rows(reader: csv.DictReader[str], path: Path) -> tuple[_Layers, bool]:
     layers: dict[int, dict[int, float]] = {}
     for line, row in enumerate(reader, start=2):
         location = f"{path}:{line}"
-        layer = _counted(row.get("layer") or "0", "layer", location)
-        expert = _counted(row["expert"], "expert", location)
+        layer = _parse_count(row.get("layer") or "0", "layer", location)
+        expert = _parse_count(row["expert"], "expert", location)
         if expert in layers.setdefault(layer, {}):
             raise ConfigError(f"expert {expert} is listed twice", location=location)
-        layers[layer][expert] = _amount(row[amount], location)
+        layers[layer][expert] = _parse_amount(row[amount], location)
     return [
-        _in_order(layers, number, str(path)) for number in range(len(layers))
+        _layer_in_order(layers, number, str(path)) for number in range(len(layers))
     ], amount == "share"
 
 
-def _counted(text: str | None, what: str, location: str) -> int:
+def _parse_count(text: str | None, what: str, location: str) -> int:
     number = whole_number((text or "").strip())
     if number is None:
         shown = repr(text[:40]) if text else "missing"
@@ -201,14 +201,16 @@ def _counted(text: str | None, what: str, location: str) -> int:
     return number
 
 
-def _amount(text: str | None, location: str) -> float:
+def _parse_amount(text: str | None, location: str) -> float:
     try:
         return float(text or "")
     except ValueError:
         raise ConfigError(f"{text!r} is no number", location=location) from None
 
 
-def _in_order(layers: Mapping[int, Mapping[int, float]], at: int, location: str) -> list[float]:
+def _layer_in_order(
+    layers: Mapping[int, Mapping[int, float]], at: int, location: str
+) -> list[float]:
     layer = layers.get(at)
     if layer is None:
         raise ConfigError(f"layer {at} is missing", location=location, hint="count layers from 0")
@@ -222,7 +224,7 @@ def _in_order(layers: Mapping[int, Mapping[int, float]], at: int, location: str)
     return [layer[expert] for expert in range(len(layer))]
 
 
-def _check(layers: Sequence[Sequence[float]], location: str, *, are_shares: bool) -> None:
+def _check_layers(layers: Sequence[Sequence[float]], location: str, *, are_shares: bool) -> None:
     if not layers:
         raise ConfigError("it lists no expert", location=location, hint=_FORM)
     first = layers[0]
@@ -267,12 +269,12 @@ def grouped_product(op: Op) -> GroupedProduct | None:
         case DotAttrs(ragged=int(ragged)):
             return GroupedProduct(rows=tensors[0].shape[ragged], groups=tensors[2].shape[-1])
         case CustomCallAttrs(target=target) if target == MOSAIC:
-            return _kernel(op, tensors)
+            return _kernel_product(op, tensors)
         case _:
             return None
 
 
-def _kernel(op: Op, operands: Sequence[TensorType]) -> GroupedProduct | None:
+def _kernel_product(op: Op, operands: Sequence[TensorType]) -> GroupedProduct | None:
     """Recognise a grouped product by the arrays of a TPU kernel.
 
     Such a kernel takes a table of where each group begins and the last one ends: one number more

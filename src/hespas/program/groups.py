@@ -147,11 +147,11 @@ def device_groups(
                 tuple(r * partitions + partition for partition in range(partitions) for r in row)
                 for row in rows
             )
-    _check(resolved, replicas * partitions)
+    _check_devices(resolved, replicas * partitions)
     return resolved
 
 
-def _check(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
+def _check_devices(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
     seen: set[int] = set()
     for group in groups:
         for device in group:

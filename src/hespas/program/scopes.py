@@ -151,7 +151,7 @@ def read_scope(scope: str) -> Named:
         if any(map(_is_joined, after)):
             return NO_NAME
         alternatives = _split(parts[joined_position][1:-1], ":")
-        return _agreed(
+        return _common_name(
             [read_scope("/".join([*before, alternative, *after])) for alternative in alternatives]
         )
     operation = "" if _TRANSFORM.fullmatch(parts[-1]) else parts.pop()
@@ -181,7 +181,7 @@ def _is_joined(part: str) -> bool:
     return part.startswith("(") and part.endswith(")") and ":" in part
 
 
-def _agreed(each: Sequence[Named]) -> Named:
+def _common_name(each: Sequence[Named]) -> Named:
     phases = {common.phase for common in each}
     if len(phases) > 1 or NO_NAME in each:
         return NO_NAME

@@ -29,9 +29,9 @@ def with_slices(program: Program, slices: int) -> Program:
     def of_all(op: Op) -> Op:
         match op.attrs:
             case CollectiveAttrs(groups=groups):
-                changed = replace(op.attrs, groups=_groups(groups, devices, slices, op))
+                changed = replace(op.attrs, groups=_extended_groups(groups, devices, slices, op))
             case PermuteAttrs(pairs=pairs):
-                changed = replace(op.attrs, pairs=_pairs(pairs, devices, slices, op))
+                changed = replace(op.attrs, pairs=_extended_pairs(pairs, devices, slices, op))
             case _:
                 return op
         return replace(op, attrs=changed)
@@ -40,7 +40,7 @@ def with_slices(program: Program, slices: int) -> Program:
     return replace(extended, replicas=1, partitions=devices * slices, whole=Whole())
 
 
-def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:
+def _extended_groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:
     match groups:
         case FoldedGroups(dimensions=(count, inside), permutation=(1, 0), group_size=size) if (
             count == size == COMPILED_SLICES and inside == devices
@@ -51,10 +51,10 @@ def _groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> Replica
         ):
             return replace(groups, dimensions=(slices, *inside))
         case _:
-            return _listed(groups.listed(), devices, slices, op)
+            return _extended_listed(groups.listed(), devices, slices, op)
 
 
-def _listed(
+def _extended_listed(
     listed: tuple[tuple[int, ...], ...], devices: int, slices: int, op: Op
 ) -> ReplicaGroups:
     if listed in {(), ((),)}:
@@ -75,17 +75,17 @@ def _listed(
             for base in bases
         ]
     else:
-        raise _refused(op)
+        raise _unsupported(op)
     return ListedGroups(groups=tuple(groups))
 
 
-def _pairs(
+def _extended_pairs(
     pairs: tuple[tuple[int, int], ...], devices: int, slices: int, op: Op
 ) -> tuple[tuple[int, int], ...]:
     first = [pair for pair in pairs if max(pair) < devices]
     second = {(source + devices, target + devices) for source, target in first}
     if set(pairs) != {*first, *second}:
-        raise _refused(op)
+        raise _unsupported(op)
     return tuple(
         (number * devices + source, number * devices + target)
         for number in range(slices)
@@ -93,7 +93,7 @@ def _pairs(
     )
 
 
-def _refused(op: Op) -> UnsupportedError:
+def _unsupported(op: Op) -> UnsupportedError:
     return UnsupportedError(
         f"{op.kind} is neither inside each of two slices nor among all places of both",
         location=op.location,

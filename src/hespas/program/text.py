@@ -148,7 +148,7 @@ class Printer:
         regions = ", ".join([self._region(region, inner) for region in op.regions])
         bodies = f" ({regions})" if regions else ""
         types = self._signature(op)
-        attributes = attributes_text(op.attributes or _fields(op.attrs))
+        attributes = attributes_text(op.attributes or _typed_attributes(op.attrs))
         name = f'"{op.name}"'
         note = _note(op.attrs) if regions else ""
         if op.estimated_cycles is not None:
@@ -186,7 +186,7 @@ class Printer:
         return f"{{\n{indent[2:]}{header}{lines}{indent[2:]}}}"
 
 
-def _fields(attrs: Attrs) -> tuple[tuple[str, str], ...]:
+def _typed_attributes(attrs: Attrs) -> tuple[tuple[str, str], ...]:
     """Return an operation's typed attributes as MLIR strings.
 
     Loops and branches print theirs in comments, a bitcast in its types.

@@ -37,7 +37,7 @@ class Uses:
             self._producers[value] = op
         self._pending.append(op)
 
-    def _reading(self, value: Value) -> list[Op]:
+    def _all_readers(self, value: Value) -> list[Op]:
         # Readers are listed on the first request: most callers need producers only.
         for op in self._pending:
             for operand in values_read(op):
@@ -48,7 +48,7 @@ class Uses:
     def replace(self, op: Op, replacement: Iterable[Op]) -> None:
         """Replace one operation by others, which become the last readers."""
         for value in values_read(op):
-            self._reading(value).remove(op)
+            self._all_readers(value).remove(op)
         for new in replacement:
             self.add(new)
 
@@ -58,7 +58,7 @@ class Uses:
 
     def readers(self, value: Value) -> Sequence[Op]:
         """Return the operations that read a value, each once, in order."""
-        readers = self._reading(value)
+        readers = self._all_readers(value)
         return readers if len(readers) < 2 else list(dict.fromkeys(readers))
 
     def only_reader(self, value: Value) -> Op | None:
@@ -71,7 +71,7 @@ class Uses:
 
         An operation that reads it twice counts twice.
         """
-        return len(self._reading(value)) + self._outputs[value]
+        return len(self._all_readers(value)) + self._outputs[value]
 
     def is_output(self, value: Value) -> bool:
         """Return whether a value leaves the list."""

@@ -278,14 +278,14 @@ def real_pairs(axis: WindowAxis) -> int:
         if beyond % common:
             continue
         for b in range(beyond // common * inverse % apart, last_b, apart):
-            outputs = _places(axis.output_size, a, hole)
-            taps = _places(axis.kernel_size, b, hole)
+            outputs = _count_positions(axis.output_size, a, hole)
+            taps = _count_positions(axis.kernel_size, b, hole)
             quotient = (axis.kernel_dilation * b - beyond) // hole
             pairs += _dense_pairs(axis, outputs, taps, quotient)
     return pairs
 
 
-def _places(size: int, remainder: int, step: int) -> int:
+def _count_positions(size: int, remainder: int, step: int) -> int:
     """Count remainder, remainder + step, ... below size."""
     return (size - remainder + step - 1) // step
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Bodies = tuple[Work, ...]
 
 
-def _applied(op: Op, body: Work, times: int) -> Work:
+def _repeated_body(op: Op, body: Work, times: int) -> Work:
     arithmetic = body.arithmetic * times
     return traffic(op, flops=arithmetic.flops, transcendentals=arithmetic.transcendentals)
 
@@ -41,7 +41,7 @@ def reduce(op: Op, bodies: Bodies) -> Work:
     returns it.
     """
     times = operand(op, 0).element_count - result(op).element_count
-    return _applied(op, bodies[0], max(0, times))
+    return _repeated_body(op, bodies[0], max(0, times))
 
 
 def reduce_window(op: Op, bodies: Bodies) -> Work:
@@ -71,7 +71,7 @@ def reduce_window(op: Op, bodies: Bodies) -> Work:
             zip(operand(op, 0).shape, result(op).shape, strict=True)
         )
     ]
-    return _applied(op, bodies[0], _applications(axes))
+    return _repeated_body(op, bodies[0], _applications(axes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def select_and_scatter(op: Op, bodies: Bodies) -> Work:
     """
     select, scatter = bodies
     window_work = select * (prod(_window(op).size) - 1) + scatter
-    return _applied(op, window_work, operand(op, 1).element_count)
+    return _repeated_body(op, window_work, operand(op, 1).element_count)
 
 
 def _window(op: Op) -> WindowAttrs:
@@ -175,7 +175,7 @@ def only_replaces(op: Op, count: int) -> bool:
 
 def map_elements(op: Op, bodies: Bodies) -> Work:
     """Count one application of the body per result element."""
-    return _applied(op, bodies[0], result(op).element_count)
+    return _repeated_body(op, bodies[0], result(op).element_count)
 
 
 _REDUCTION = Traits(category=Category.REDUCTION)
