@@ -25,8 +25,9 @@ from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout
 from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
+from hespas.models.architecture import LayerKind, Routing
 from hespas.models.catalogue import model_named
-from hespas.models.language import LanguageModel, LayerKind, Routing
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.weights import is_product, layer_weights, part_of
 from hespas.program.attrs import CollectiveAttrs

@@ -347,8 +347,8 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
     import jax
 
     from hespas.models.configuration import configured
-    from hespas.models.language import Training
     from hespas.models.model import MeshAxes
+    from hespas.models.runs import Training
     from hespas.models.sharding import Divided
     from hespas.models.transformer import Transformer
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.models.architecture import LayerKind
 from hespas.models.cache import Cache
 from hespas.models.context import (
     Sharing,
@@ -28,9 +29,10 @@ from hespas.models.context import (
     plain_blocks,
 )
 from hespas.models.kernels import FUSED
-from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.language import LanguageModel
 from hespas.models.norms import Places
 from hespas.models.products import ACTIVATION_SCALE, SMALL, in_8_bits
+from hespas.models.runs import Training
 from hespas.models.sharding import Divided
 
 _CONTEXT, _SEQUENCE = "context", "sequence"

@@ -19,8 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hespas.models.language import LanguageModel, LayerKind, Training
+from hespas.models.architecture import LayerKind
+from hespas.models.language import LanguageModel
 from hespas.models.products import SMALL
+from hespas.models.runs import Training
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.weights import state_shapes
 

@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
+from hespas.models.architecture import Routing, Sizes, Style
 from hespas.models.configured import STEPS, configured_model, published
-from hespas.models.language import LanguageModel, Routing, Sizes, Style, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model, check_division
 from hespas.models.resnet_layers import ResNet
+from hespas.models.runs import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,14 @@ from hespas.errors import ConfigError
 from hespas.models.decoder_parts import Description
 from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
-from hespas.models.language import MTP_NOTE, LanguageModel, Prefill
+from hespas.models.language import MTP_NOTE, LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.quantization import read_precision
 from hespas.models.resnet_layers import ResNet
+from hespas.models.runs import Prefill
 from hespas.models.weights import parameters
 
 FILE = "config.json"

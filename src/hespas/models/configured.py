@@ -24,7 +24,7 @@ from hespas.models.configuration import (
     is_known,
     read_configuration,
 )
-from hespas.models.language import Decode, LanguageModel, Prefill, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model
 from hespas.models.network_model import (
     Inferring,
@@ -37,6 +37,7 @@ from hespas.models.network_model import (
     steps_of,
 )
 from hespas.models.resnet_layers import ResNet
+from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.models.weights import active_parameters, parameters, weight_bytes
 

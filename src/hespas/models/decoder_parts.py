@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from hespas.errors import ConfigError
-from hespas.models.fields import Fields
-from hespas.models.language import (
+from hespas.models.architecture import (
     Activation,
     Delta,
     Latent,
@@ -24,6 +23,7 @@ from hespas.models.language import (
     StateSpace,
     Style,
 )
+from hespas.models.fields import Fields
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su")
 ACTIVATIONS: dict[str, Activation] = {

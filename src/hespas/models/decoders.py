@@ -11,6 +11,16 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hespas.errors import ConfigError
+from hespas.models.architecture import (
+    Delta,
+    Latent,
+    LayerKind,
+    Routing,
+    RoutingStyle,
+    Sizes,
+    StateSpace,
+    Style,
+)
 from hespas.models.decoder_parts import (
     ATTENTION_TYPES,
     Description,
@@ -29,16 +39,6 @@ from hespas.models.decoder_parts import (
 )
 from hespas.models.fields import Fields
 from hespas.models.kindred_decoders import KINDRED
-from hespas.models.language import (
-    Delta,
-    Latent,
-    LayerKind,
-    Routing,
-    RoutingStyle,
-    Sizes,
-    StateSpace,
-    Style,
-)
 
 
 def _llama(fields: Fields) -> Description:

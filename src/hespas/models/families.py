@@ -15,18 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from hespas.models.language import (
-    Decode,
-    LanguageModel,
-    Latent,
-    Prefill,
-    Routing,
-    RoutingStyle,
-    Sizes,
-    Style,
-    Training,
-)
+from hespas.models.architecture import Latent, Routing, RoutingStyle, Sizes, Style
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model, parse_mesh
+from hespas.models.runs import Decode, Prefill, Training
 
 _FSDP_4, _FSDP_8, _FSDP_64 = map(parse_mesh, ("fsdp=4", "fsdp=8", "fsdp=64"))
 _LARGE = 30e9

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from hespas.models.language import Style
+from hespas.models.architecture import Style
 from hespas.models.norms import apart
 from hespas.models.products import product
 from hespas.models.sharding import Divided

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hespas.hardware.presets import load_device
+from hespas.models.architecture import LayerKind
 from hespas.models.configuration import Configuration
 from hespas.models.configured import counted
 from hespas.models.flops import attention_flops, layer_flops, model_flops
-from hespas.models.language import Decode, LanguageModel, LayerKind, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, cached_bytes
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
+from hespas.models.runs import Decode, Training
 from hespas.models.weights import (
     active_parameters,
     parameters,

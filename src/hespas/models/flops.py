@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hespas.models.architecture import Latent, LayerKind
 from hespas.models.catalogue import Experts, Gemm
-from hespas.models.language import Decode, LanguageModel, Latent, LayerKind, Prefill, Training
+from hespas.models.language import LanguageModel
 from hespas.models.network_model import Learning, Network
 from hespas.models.resnet_layers import ResNet
+from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.weights import layer_products, state_elements
 
 

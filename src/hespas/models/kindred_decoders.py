@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hespas.errors import ConfigError
+from hespas.models.architecture import LayerKind, Routing, RoutingStyle, Sizes
 from hespas.models.decoder_parts import (
     Description,
     activation_named,
@@ -23,7 +24,6 @@ from hespas.models.decoder_parts import (
     windowed,
 )
 from hespas.models.fields import Fields
-from hespas.models.language import LayerKind, Routing, RoutingStyle, Sizes
 
 _Biases = Literal["none", "inputs", "all"]
 

@@ -18,11 +18,14 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.models.architecture import Latent, LayerKind, Style
 from hespas.models.attention import cached_attention, causal_attention, fused_over_latents
 from hespas.models.cache import Cache
-from hespas.models.language import SELECTING, Decode, LanguageModel, Latent, LayerKind, Style
+from hespas.models.checks import SELECTING
+from hespas.models.language import LanguageModel
 from hespas.models.norms import Places, normalised, rotated, scaled
 from hespas.models.products import product
+from hespas.models.runs import Decode
 from hespas.models.sharding import Divided
 
 Weights = Mapping[str, Any]

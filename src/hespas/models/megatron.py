@@ -22,19 +22,19 @@ from typing import Any, cast
 from hespas.base.decode import read_text, read_yaml
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError, option
-from hespas.models.fields import Fields
-from hespas.models.language import (
+from hespas.models.architecture import (
     Activation,
-    LanguageModel,
     Latent,
     LayerKind,
     Routing,
     RoutingStyle,
     Sizes,
     Style,
-    Training,
 )
+from hespas.models.fields import Fields
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
+from hespas.models.runs import Training
 
 IGNORED = re.compile(
     # Where things are, what is written, and how often.

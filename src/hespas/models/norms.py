@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hespas.models.language import LayerKind, RotaryScaling, Style
+from hespas.models.architecture import LayerKind, RotaryScaling, Style
 
 Weights = Mapping[str, Any]
 

@@ -18,10 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hespas.models.architecture import Delta, StateSpace
 from hespas.models.cache import Cache
-from hespas.models.language import Decode, Delta, LanguageModel, StateSpace
+from hespas.models.language import LanguageModel
 from hespas.models.norms import plainly_normalised
 from hespas.models.products import product
+from hespas.models.runs import Decode
 from hespas.models.sharding import Divided
 from hespas.models.weights import CONVOLVED
 

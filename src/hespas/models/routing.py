@@ -23,8 +23,9 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
+from hespas.models.architecture import Routing, Style
 from hespas.models.feed_forward import activated, gated
-from hespas.models.language import LanguageModel, Routing, Style, Training
+from hespas.models.language import LanguageModel
 from hespas.models.part import EXPERT
 from hespas.models.products import (
     ACTIVATION_SCALE,
@@ -36,6 +37,7 @@ from hespas.models.products import (
     product,
     stored_order,
 )
+from hespas.models.runs import Training
 from hespas.models.sharding import Divided
 from hespas.models.weights import routing_weights
 

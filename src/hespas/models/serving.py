@@ -14,10 +14,11 @@ from jax.sharding import PartitionSpec
 
 from hespas.errors import ConfigError
 from hespas.models.cache import F8, Cache, cache_shapes
-from hespas.models.language import Decode, LanguageModel, Prefill, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import Step
 from hespas.models.precision import FORMATS, SCALED
 from hespas.models.products import ABSORBED, SMALL, Grouped, stored_order, stored_types
+from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
 from hespas.models.weights import part_of
@@ -40,7 +41,9 @@ def build(settings: LanguageModel) -> Step:
     }
     if run.page_size:
         arguments["pages"] = divided.array("batch", "pages_of_sequence", dtype=jnp.int32)
-    caches = [cache_shapes(settings, decoder.divided_of(kind), kind) for kind in settings.kinds]
+    caches = [
+        cache_shapes(settings, decoder.layers.divided_of(kind), kind) for kind in settings.kinds
+    ]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, caches)
 
     def step(weights: Any, caches: Any, given: Any) -> tuple[jax.Array, Any]:

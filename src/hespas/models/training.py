@@ -19,11 +19,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.errors import ConfigError
 from hespas.models.adamw import METRICS, Preparation, training_state, training_step
-from hespas.models.language import LanguageModel, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import Step
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import SHARED, Part
 from hespas.models.pipelined import part_divided, part_step
+from hespas.models.runs import Training
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
 

@@ -1,7 +1,7 @@
 """A decoder put together from pieces: embedding, layers and head, as `LanguageModel` says.
 
-Its layers are those of `hespas.models.attention`, `latent`, `feed_forward` and `routing`, with the
-norms of `norms`. A step is made of it by `hespas.models.training` or `hespas.models.serving`.
+Its layers are those of `hespas.models.layers`. A step is made of it by
+`hespas.models.training` or `hespas.models.serving`.
 """
 
 # JAX's own types are only partly known.
@@ -13,45 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
-from hespas.models.attention import cached_attention, causal_attention, earlier, fused_over_cache
+from hespas.models.architecture import LayerKind, RotaryScaling
+from hespas.models.attention import earlier
 from hespas.models.cache import Cache
-from hespas.models.feed_forward import activated, feed_forward
 from hespas.models.kernels import platform_of
-from hespas.models.language import (
-    Decode,
-    LanguageModel,
-    LayerKind,
-    RotaryScaling,
-    Routing,
-    Style,
-    Training,
-)
-from hespas.models.latent import latent_attention
+from hespas.models.language import LanguageModel
+from hespas.models.layers import INPUT, Layers
 from hespas.models.norms import (
     Places,
-    apart,
     normalised,
-    plainly_normalised,
-    rotated,
-    scaled,
     turns,
 )
 from hespas.models.plan import Loop, layers_of
 from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
-from hespas.models.recurrent import through_delta, through_state_space
 from hespas.models.remat import rematerialised
-from hespas.models.routing import through_experts
+from hespas.models.runs import Training
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.weights import (
-    BESIDE,
-    MERGED,
-    SHARED,
     layer_weights,
     mtp_weights,
     outer_weights,
@@ -64,21 +47,9 @@ _NORMALISER_WEIGHT = 0.0
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
-_PROJECTED = ("query", "key", "value")
 _MTP = "mtp_layers"
 _MTP_SHARE = 0.3
 """The weight of the loss of further tokens. Source: DeepSeek-V3, 2024, section 4.2."""
-_INPUT = "layer_input_scale"
-"""Stands beside a layer's weights: its own input, which multiplies a gate."""
-
-
-class _Made(NamedTuple):
-    """What a layer makes of rows, its cache, and the keys and values that later layers share."""
-
-    x: jax.Array
-    cache: Cache | None
-    keys: tuple[jax.Array, jax.Array] | None = None
-
 
 BeforeLayer = Callable[[jax.Array, Weights], tuple[jax.Array, Weights]]
 """What the input of a layer and its weights go through before the layer."""
@@ -95,6 +66,11 @@ class Transformer:
 
     model: LanguageModel
     divided: Divided
+
+    @property
+    def layers(self) -> Layers:
+        """Its layers."""
+        return Layers(model=self.model, divided=self.divided)
 
     @property
     def dtype(self) -> Any:
@@ -119,7 +95,10 @@ class Transformer:
         def made(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
             if isinstance(item, Loop):
                 return [made(each, *turns, item.times) for each in item.body]
-            divided, stacked = self.divided_of(item), {f"{size} turns": size for size in turns}
+            divided, stacked = (
+                self.layers.divided_of(item),
+                {f"{size} turns": size for size in turns},
+            )
             divided = replace(divided, sizes={**divided.sizes, **stacked})
             dimensions = [f"{size} turns" for size in turns]
             return {
@@ -145,10 +124,6 @@ class Transformer:
         """Whether layers are in loops."""
         run = self.model.run
         return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
-
-    def divided_of(self, kind: LayerKind) -> Divided:
-        """Return the sizes of dimensions in layers of a kind, and how they are divided."""
-        return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
 
     def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
         """Return the abstract weights of a part of the model: layers, and what stands around."""
@@ -211,11 +186,11 @@ class Transformer:
             batch = {**batch, "inputs": batch["targets"]}
             with jax.named_scope(f"mtp_{number:02d}"):
                 pair = (
-                    self._normed(x, own, "mtp_row_norm"),
-                    self._normed(self.embedded(weights, batch), own, "mtp_token_norm"),
+                    self.layers.normed(x, own, "mtp_row_norm"),
+                    self.layers.normed(self.embedded(weights, batch), own, "mtp_token_norm"),
                 )
                 x = product("bsxe,exf->bsf", jnp.stack(pair, 2), own["mtp_join"])
-                x = self._rematerialised(kind)(self._between(x), own, places)
+                x = self._rematerialised(kind)(self.layers.between(x), own, places)
                 batch |= {name: jnp.roll(batch[name], -1, 1) for name in shifted if name in batch}
                 given = {**weights, **{name: own[name] for name in own if name in weights}}
                 losses.append(self.loss_of(x, given, batch, further=number))
@@ -231,13 +206,13 @@ class Transformer:
             else:
                 x = table[inputs]
             # Devices that share the tokens of a sequence between products look up whole ones.
-            x = self._between(self.divided.constrain(x, "batch", "sequence", None))
+            x = self.layers.between(self.divided.constrain(x, "batch", "sequence", None))
             scale = self.model.style.embedding_scale
             if scale != 1:
                 x = x * jnp.asarray(scale, x.dtype)
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
-            return self._between(x)
+            return self.layers.between(x)
 
     def through_layers(
         self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
@@ -269,7 +244,9 @@ class Transformer:
         for index, (kind, own, cache) in enumerate(layers):
             with jax.named_scope(f"layers_{index:02d}"):
                 is_shared = kind.keys == "shared"
-                made = self._layer(kind, x, own, places, kept[kind.window] if is_shared else cache)
+                made = self.layers.through(
+                    kind, x, own, places, kept[kind.window] if is_shared else cache
+                )
                 x, written = made.x, made.cache
                 assert written is not None  # noqa: S101 - for the type checker: it was given
                 changed.append(cache if is_shared else written)
@@ -324,7 +301,7 @@ class Transformer:
         """Return the logits of each token, in f32."""
         style = self.model.style
         with jax.named_scope("norm"):
-            x = self._normed(x, weights, "norm")
+            x = self.layers.normed(x, weights, "norm")
         with jax.named_scope("logits"):
             if style.tied:
                 logits = product("bse,ve->bsv", x, weights["embedding"])
@@ -367,224 +344,10 @@ class Transformer:
 
         def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights
-            made = self._layer(kind, x, own, places, None)
+            made = self.layers.through(kind, x, own, places, None)
             return made.x if made.keys is None else (made.x, made.keys)
 
         return rematerialised(layer, run.remat, is_loop=run.scan)
-
-    def _layer(
-        self,
-        kind: LayerKind,
-        x: jax.Array,
-        weights: Weights,
-        places: Places,
-        cache: Cache | None,
-    ) -> _Made:
-        style, keys = self.model.style, None
-        if kind.mixer != "none":
-            with jax.named_scope("norm"):
-                hidden = self._normed(self._between(x), weights, "attention_norm")
-            made, cache, keys = self._mixed(kind, hidden, weights, places, cache)
-            if style.before_mlp != "yes":
-                made = made + self._beside_mixer(kind, x, hidden, weights)
-            x = self._added(x, self._after(made, weights, "after_attention_norm"))
-        if kind.feeds_forward and style.before_mlp == "yes":
-            with jax.named_scope("norm"):
-                hidden = self._normed(x, weights, "mlp_norm")
-            with jax.named_scope("mlp"):
-                made = self._fed_forward(kind, x, hidden, weights)
-            x = self._added(x, self._after(made, weights, "after_mlp_norm"))
-        if style.layer_input:
-            with jax.named_scope("layer_input"):
-                gate = activated(style, product("bse,ep->bsp", x, weights["input_gate"]))
-                made = product("bsp,pe->bse", gate * weights[_INPUT], weights["input_output"])
-            x = self._added(x, self._after(self._between(made), weights, "after_input_norm"))
-        if style.scales_layers:
-            x = x * weights["layer_scale"].astype(x.dtype)
-        return _Made(self._between(x), cache, keys)
-
-    def _beside_mixer(
-        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
-    ) -> jax.Array:
-        """Return what the dense layer makes of the rows that the mixer takes."""
-        if self.model.style.before_mlp == "own_norm":
-            with jax.named_scope("norm"):
-                hidden = self._normed(x, weights, "mlp_norm")
-        with jax.named_scope("mlp"):
-            return self._fed_forward(kind, x, hidden, weights)
-
-    def _mixed(
-        self,
-        kind: LayerKind,
-        hidden: jax.Array,
-        weights: Weights,
-        places: Places,
-        cache: Cache | None,
-    ) -> _Made:
-        """Return what the layer's mixer makes of rows, its cache, and keys that it keeps."""
-        model, divided = self.model, self.divided_of(kind)
-        if kind.mixer != "attention":
-            through = through_state_space if kind.mixer == "state_space" else through_delta
-            made, cache = through(model, divided, hidden, weights, cache)
-            return _Made(checkpoint_name(self._between(made), "output_projection"), cache)
-        with jax.named_scope("attention"):
-            context, cache, keys = self._attention(kind, hidden, weights, places, cache)
-            if model.style.output_gate:
-                gate = product("bse,ehd->bshd", hidden, weights["query_gate"])
-                context = context * jax.nn.sigmoid(gate)
-            with jax.named_scope("output"):
-                made = product("bshd,hde->bse", context, weights["output"])
-                if model.style.attention_biases == "all":
-                    made = made + weights["output_bias"].astype(made.dtype)
-                return _Made(checkpoint_name(self._between(made), "output_projection"), cache, keys)
-
-    def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
-        style = self.model.style
-        scale = style.residual_scale
-        total = x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
-        return apart(style, total)
-
-    def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-        if not self.model.style.norms_after:
-            return x
-        with jax.named_scope("norm"):
-            return normalised(self.model.style, x, weights, name)
-
-    def _fed_forward(
-        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
-    ) -> jax.Array:
-        """Return what follows the mixer makes of normalised rows; ``x`` are those before."""
-        style, routing, divided = self.model.style, self.model.routing, self.divided_of(kind)
-        if not kind.is_routed or routing is None:
-            made = feed_forward(style, divided, hidden, weights)
-        elif routing.style.beside_dense:
-            made = self._beside(x, hidden, weights)
-        else:
-            made = self._through_experts(routing, hidden, weights)
-        return checkpoint_name(self._between(made), "mlp_down")
-
-    def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
-        style, divided = self.model.style, self.divided
-        sent = product("bse,el->bsl", x, weights["latent_in"]) if routing.latent_size else None
-        made = through_experts(self.model, divided, x, weights, sent)
-        if routing.latent_size:
-            made = product("bsl,le->bse", made, weights["latent_out"])
-        if not routing.shared_width:
-            return made
-        with jax.named_scope("shared"):
-            shared = feed_forward(style, divided, x, weights, SHARED)
-            if routing.style.shared_gate:
-                shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
-            return made + shared
-
-    def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
-        """Return the sum of a dense layer and of experts, each with norms of its own."""
-        style = self.model.style
-        after_dense, before_experts, after_experts = BESIDE
-        made = normalised(
-            style, feed_forward(style, self.divided, hidden, weights), weights, after_dense
-        )
-        scores = plainly_normalised(style, x) * weights["router_scale_norm"].astype(x.dtype)
-        scores = scores * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
-        sent = normalised(style, x, weights, before_experts)
-        routed = through_experts(self.model, self.divided, scores, weights, sent)
-        return made + normalised(style, routed, weights, after_experts)
-
-    def _attention(
-        self,
-        kind: LayerKind,
-        x: jax.Array,
-        weights: Weights,
-        places: Places,
-        cache: Cache | None,
-    ) -> _Made:
-        model, divided = self.model, self.divided_of(kind)
-        style = model.style
-        if model.latent is not None:
-            return _Made(*latent_attention(model, divided, kind, x, weights, places, cache))
-        is_own = kind.keys != "shared"
-        with jax.named_scope("projections"):
-            query, *others = self._projected(kind, x, weights)
-            key, value = others if is_own else places.keys[kind.window]
-        query = scaled(style, query)
-        with jax.named_scope("rotary"):
-            rotation = model.rotation(kind)
-            query = rotated(query, places, rotation, style)
-            key = rotated(key, places, rotation, style) if is_own else key
-            if style.norms_after_rotation and kind.rotates:
-                query = scaled(style, plainly_normalised(style, query))
-                key = plainly_normalised(style, key)
-        sinks = weights.get("sinks_bias")
-        keys = (key, value) if kind.keys == "kept" else None
-        if cache is not None:
-            if is_own:
-                cached = {"keys": jnp.swapaxes(key, 1, 2), "values": jnp.swapaxes(value, 1, 2)}
-                cache = cache.written(**cached)
-            if isinstance(model.run, Decode):
-                if model.attention_of(kind) == "cudnn":
-                    return _Made(fused_over_cache(model, divided, kind, query, cache), cache, keys)
-                read = (cache.read("keys"), cache.read("values"))
-                return _Made(cached_attention(model, kind, query, read, sinks), cache, keys)
-        arrays = (query, key, value)
-        return _Made(causal_attention(model, divided, kind, arrays, places, sinks), cache, keys)
-
-    def _projected(self, kind: LayerKind, x: jax.Array, weights: Weights) -> list[jax.Array]:
-        """Return queries, keys and values."""
-        style = self.model.style
-        if MERGED in weights:
-            merged = product("bse,ekgd->bskgd", x, weights[MERGED])
-            query = merged[:, :, :, :-2]
-            shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
-            made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
-        else:
-            made = [
-                product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED if name in weights
-            ]
-            made += made[1:] if kind.value_is_key else []
-        if style.attention_biases != "none":
-            made = [
-                one + weights[f"{name}_bias"].astype(one.dtype)
-                for one, name in zip(made, _PROJECTED, strict=False)
-            ]
-        norm = _normalised_rows if style.norms_of_rows else normalised
-        if style.norms_of_heads or style.norms_of_rows:
-            norms = ("query_norm", "key_norm")
-            of_heads = [
-                norm(style, one, weights, name) for one, name in zip(made, norms, strict=False)
-            ]
-            made = [*of_heads, *made[2:]]
-        if style.norms_of_values:
-            made[2:] = [plainly_normalised(style, value) for value in made[2:]]
-        return made
-
-    def _normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-        """Return the rows of a norm that go into a product.
-
-        Where they are divided between products, the whole norm is, and its result is gathered.
-        """
-        style = self.model.style
-        is_bare = name != "norm" and not style.norms_before
-        hidden = x if is_bare else checkpoint_name(normalised(style, x, weights, name), "norm")
-        run = self.model.run
-        if isinstance(run, Training) and run.sequence_parallel:
-            hidden = self._between(hidden)
-            if run.product_dtype == "f8" and name != "norm":
-                return hidden
-        return self._rows(hidden)
-
-    def _rows(self, x: jax.Array) -> jax.Array:
-        """Ask for the rows that go into a product."""
-        return self.divided.constrain(x, "batch", "sequence", None)
-
-    def _between(self, x: jax.Array) -> jax.Array:
-        """Ask for the rows that stand between products."""
-        return self.divided.constrain(x, "batch", "norm_sequence", None)
-
-
-def _normalised_rows(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-    """Return rows of (batch, sequence, heads, size) normalised over all heads together."""
-    flat = x.reshape(*x.shape[:2], -1)
-    return normalised(style, flat, {name: weights[name].reshape(-1)}, name).reshape(x.shape)
 
 
 def _behind(before: BeforeLayer, layer: Any) -> Any:
@@ -663,7 +426,7 @@ def _with_rows(
             shape = (*rows.shape[:depth], item.times, -1, *rows.shape[depth + 1 :])
             made.append(_with_rows(item.body, own, given.reshape(shape), depth + 1))
         else:
-            made.append({**own, _INPUT: jnp.squeeze(given, depth)})
+            made.append({**own, INPUT: jnp.squeeze(given, depth)})
     return made
 
 

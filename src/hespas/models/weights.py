@@ -9,17 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from math import prod
 
-from hespas.models.language import (
-    LanguageModel,
-    Latent,
-    LayerKind,
-    Routing,
-    StateSpace,
-    Style,
-    Training,
-)
+from hespas.models.architecture import Latent, LayerKind, Routing, StateSpace, Style
+from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
 from hespas.models.precision import PARTS, ModelPart, Precision
+from hespas.models.runs import Training
 
 Shapes = dict[str, tuple[str, ...]]
 Arrays = tuple[tuple[str, ...], ...]

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_bytes_binary, format_quantity
 from hespas.errors import ConfigError
+from hespas.models.architecture import LayerKind
 from hespas.models.catalogue import MODELS, names
 from hespas.models.configuration import read_configuration
 from hespas.models.configured import configuration_of, published
@@ -22,7 +23,7 @@ from hespas.models.figures import (
     model_figures,
     zoo_figures,
 )
-from hespas.models.language import LanguageModel, LayerKind
+from hespas.models.language import LanguageModel
 
 _WIDTH = 48
 _PART = "H100_80GB"

@@ -22,11 +22,12 @@ from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, DeviceCountError, HespasError, option
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.models.kernels import FUSED
-from hespas.models.language import MTP_NOTE, Decode, LanguageModel, Training
+from hespas.models.language import MTP_NOTE, LanguageModel
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
 from hespas.models.recommender import Dlrm
+from hespas.models.runs import Decode, Training
 from hespas.models.software import software_named
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource

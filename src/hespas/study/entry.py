@@ -11,9 +11,10 @@ from importlib import metadata
 from hespas.base.version import __version__
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.flops import mixing_flops, model_flops
-from hespas.models.language import Decode, LanguageModel, Training
+from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
 from hespas.models.precision import SCALED
+from hespas.models.runs import Decode, Training
 from hespas.models.weights import least_kept_bytes, local_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory

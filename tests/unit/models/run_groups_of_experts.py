@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType
 
-from hespas.models.language import Routing, Style
+from hespas.models.architecture import Routing, Style
 from hespas.models.model import parse_mesh
 from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided

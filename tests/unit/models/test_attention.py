@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from hespas.models.architecture import LayerKind, Sizes, Style
 from hespas.models.attention import causal_attention
 from hespas.models.context import Sharing, attention_with_sinks, plain_blocks
-from hespas.models.language import LanguageModel, LayerKind, Prefill, Sizes, Style
+from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.norms import Places
+from hespas.models.runs import Prefill
 from hespas.models.sharding import Divided
 
 BATCH, TOKENS, HEADS, KV_HEADS, SIZE = 2, 8, 4, 2, 6

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from hespas.errors import ConfigError
+from hespas.models.architecture import LayerKind
 from hespas.models.configuration import SHIPPED, Configuration, configured, read_configuration
 from hespas.models.configured import configured_model, published
-from hespas.models.language import Decode, LanguageModel, LayerKind
+from hespas.models.language import LanguageModel
 from hespas.models.network_model import steps_of
+from hespas.models.runs import Decode
 from hespas.models.weights import active_parameters, parameters
 
 QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())

@@ -8,8 +8,8 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
-from hespas.models.language import Training
 from hespas.models.megatron import Arguments, read_arguments
+from hespas.models.runs import Training
 from hespas.models.weights import parameters
 
 LLAMA = """#!/bin/bash

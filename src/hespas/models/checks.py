@@ -1,0 +1,327 @@
+"""Which settings of a language model fit each other, and which kernels can compute its attention.
+
+Importing this does not import JAX.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hespas.errors import ConfigError
+from hespas.models.kernels import FUSED
+from hespas.models.model import check_division, check_heads, check_tokens
+from hespas.models.runs import Decode, Prefill, Training
+
+if TYPE_CHECKING:
+    from hespas.models.architecture import Routing
+    from hespas.models.language import LanguageModel
+
+SELECTING = 128
+"""Queries whose tokens are chosen at a time in long sequences: their scores fit in memory."""
+_MOST_MTP_LAYERS = 17
+
+
+def check(model: LanguageModel) -> None:
+    """Raise `ConfigError` for settings that do not fit each other."""
+    run = model.run
+    if model.routing is not None:
+        _check_experts(model, model.routing)
+    _check_sizes(model)
+    _check_states(model)
+    _check_tokens(model)
+    check_division(model.mesh, model.sizes, model.axes)
+    why = why_not(model, run.attention) if run.attention in FUSED else ""
+    _refuse(bool(why), why, "give attention unfused")
+    match run:
+        case Training():
+            _check_training(model, run)
+        case Prefill():
+            _check_types(model, run)
+            _check_pages(run.page_size, run.sequence, "sequence")
+        case Decode():
+            _check_types(model, run)
+            _check_pages(run.page_size, run.context, "context")
+            _refuse(
+                run.new_tokens > run.context,
+                f"new_tokens = {run.new_tokens} of a context of {run.context}",
+                "context counts the new tokens too; give more",
+            )
+
+
+def _refuse(is_wrong: bool, message: str, hint: str) -> None:
+    if is_wrong:
+        raise ConfigError(message, hint=hint)
+
+
+def _check_experts(model: LanguageModel, routing: Routing) -> None:
+    run, devices = model.run, model.mesh.size("expert")
+    _refuse(
+        routing.dropless and devices > 1,
+        "dropless products do not send tokens to experts of other devices",
+        "drop the axis expert, or dropless: at capacity_percent 100 the work is that of tokens "
+        "spread evenly",
+    )
+    _refuse(
+        routing.chosen > routing.experts,
+        f"chosen = {routing.chosen} of experts = {routing.experts}",
+        "choose fewer",
+    )
+    _refuse(
+        routing.exchange_dtype != "same" and devices == 1,
+        f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
+        "drop it, or give the mesh an axis expert",
+    )
+    is_loop = isinstance(run, Training) and run.scan
+    _refuse(
+        is_loop and routing.dense_layers >= model.layers,
+        f"dense_layers = {routing.dense_layers} of layers = {model.layers}: no layer has experts, "
+        "and scan is a loop over those that have",
+        "give more layers, fewer dense_layers, or scan=false",
+    )
+    _check_groups(routing, devices)
+
+
+def _check_groups(routing: Routing, devices: int) -> None:
+    groups, chosen = routing.expert_groups, routing.chosen_groups
+    _refuse(
+        chosen > groups, f"chosen_groups = {chosen} of expert_groups = {groups}", "choose fewer"
+    )
+    if groups == 1:
+        return
+    _refuse(routing.dropless, "dropless products know no groups of experts", "drop one")
+    for what, number in (("experts", routing.experts), ("devices along expert", devices)):
+        _refuse(
+            number % groups != 0 and number > 1,
+            f"{number} {what} are not divided by expert_groups = {groups}",
+            "give a number that divides them",
+        )
+    _refuse(
+        routing.chosen % chosen != 0,
+        f"chosen = {routing.chosen} is not divided by chosen_groups = {chosen}",
+        "give a number that divides it",
+    )
+    in_each, of = routing.chosen // chosen, routing.experts // groups
+    _refuse(
+        in_each > of,
+        f"{in_each} experts are chosen in each group, which has {of}",
+        "give fewer expert_groups, or more chosen_groups",
+    )
+
+
+def _check_sizes(model: LanguageModel) -> None:
+    heads, kv_heads = model.sizes_of_layers.heads, model.sizes_of_layers.kv_heads
+    _refuse(
+        model.latent is not None and kv_heads not in {0, heads},
+        f"kv_heads = {kv_heads} of heads = {heads}: latent attention makes keys and values for "
+        "each head",
+        f"give kv_heads = {heads}",
+    )
+    check_heads(heads, kv_heads or heads)
+    _refuse(
+        model.batch % model.accumulation != 0,
+        f"a batch of {model.batch} is not divided by accumulation = {model.accumulation}",
+        f"choose a divisor of {model.batch}",
+    )
+    learned = model.style.learned_positions
+    check_tokens("sequence", model.sequence)
+    check_tokens("context", model.context)
+    _refuse(
+        0 < learned < model.context,
+        f"there are {model.context} tokens, and {learned} positions are learned",
+        f"give at most {learned} tokens",
+    )
+
+
+def _check_states(model: LanguageModel) -> None:
+    _refuse(
+        model.has_states and model.mesh.size("context", "sequence") > 1,
+        "layers without attention carry states along a sequence, which the axes context and "
+        f"sequence of the mesh {model.mesh} divide",
+        "take them out of the mesh",
+    )
+
+
+def _check_tokens(model: LanguageModel) -> None:
+    """Raise `ConfigError` for sequences that parts of attention do not divide."""
+    if isinstance(model.run, Decode):
+        return
+    sequence, devices = model.sequence, model.mesh.size("context", "sequence")
+    if model.selects_tokens:
+        _refuse(
+            devices > 1,
+            "attention among the tokens that an index chooses is not divided along a sequence, as "
+            f"context and sequence of the mesh {model.mesh} ask for",
+            "take them out of the mesh",
+        )
+        _refuse(
+            sequence % SELECTING != 0,
+            f"sequence = {sequence}: the tokens that each query sees are chosen for {SELECTING} "
+            "queries at a time",
+            f"give a multiple of {SELECTING}",
+        )
+    for chunk in {kind.chunk for kind in model.kinds} - {0}:
+        _refuse(
+            sequence > chunk and (sequence % chunk != 0 or devices > 1),
+            f"sequence = {sequence} is not divided into chunks of {chunk} tokens that lie on one "
+            "device",
+            f"give a multiple of {chunk}, and a mesh without context",
+        )
+
+
+def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
+    """Raise `ConfigError` for types of parts that it does not have."""
+    _refuse(
+        run.expert_dtype != "same" and model.routing is None,
+        f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
+        "drop it",
+    )
+    precision = model.precision
+    _refuse(
+        run.activation_dtype == "nvfp4"
+        and "nvfp4" not in {precision.attention, precision.dense, precision.experts},
+        "activation_dtype = nvfp4 has no effect: no weights are in nvfp4",
+        "drop it, or give weight_dtype nvfp4",
+    )
+
+
+def _check_pages(page_size: int, tokens: int, name: str) -> None:
+    _refuse(
+        page_size > 0 and tokens % page_size != 0,
+        f"{name} = {tokens} is not divided into pages of {page_size}",
+        f"choose a {name} that is a multiple of page_size = {page_size}",
+    )
+
+
+def _check_training(model: LanguageModel, run: Training) -> None:
+    _check_mtp(model, run)
+    _refuse(
+        run.expert_product_dtype != "same" and model.routing is None,
+        f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has no "
+        "experts",
+        "drop it",
+    )
+    _refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
+    _refuse(
+        run.zero > 0 and run.mesh.size("data") == 1,
+        f"zero = {run.zero} divides over the axis data, which the mesh {run.mesh} has not",
+        "drop it, or give the mesh an axis data",
+    )
+    data, embedding = run.mesh.size("data", "fsdp"), model.sizes_of_layers.embedding
+    _refuse(
+        run.zero > 0 and embedding % data != 0,
+        f"embedding = {embedding} cannot be divided by the {data} devices of data and fsdp, as "
+        f"zero = {run.zero} asks for",
+        "choose a mesh whose data x fsdp divides it, or zero 0",
+    )
+    devices, rotates = run.mesh.size("context"), run.context_attention == "ring"
+    if devices == 1:
+        return
+    _refuse(
+        (run.attention in FUSED or rotates) and run.sequence % (2 * devices) != 0,
+        f"sequence = {run.sequence} cannot be divided by twice context={devices} of the mesh: "
+        "each device has a block from the front of a sequence and one from its end",
+        f"choose a sequence that {2 * devices} divides",
+    )
+    _refuse(
+        rotates and (model.is_windowed or model.style.score_cap > 0),
+        "attention in a ring has neither a window nor a cap of scores",
+        "give attention unfused and context_attention gather",
+    )
+
+
+def _check_mtp(model: LanguageModel, run: Training) -> None:
+    """Raise `ConfigError` for layers that cannot predict further tokens."""
+    _refuse(
+        not 0 <= run.mtp_layers < min(run.sequence, _MOST_MTP_LAYERS),
+        f"mtp_layers = {run.mtp_layers}",
+        f"give 0 to {_MOST_MTP_LAYERS - 1}",
+    )
+    if not run.mtp_layers:
+        return
+    last = model.kinds[-1]
+    _refuse(
+        last.mixer == "none" or not last.feeds_forward,
+        f"mtp_layers = {run.mtp_layers}: they are like the last layer, which has a mixer or a "
+        "feed-forward alone",
+        "drop mtp_layers",
+    )
+    _refuse(
+        model.style.layer_input > 0 or last.keys != "own",
+        f"mtp_layers = {run.mtp_layers}: the last layer takes inputs or keys of others",
+        "drop mtp_layers",
+    )
+
+
+def why_not(model: LanguageModel, kernels: str) -> str:
+    """Return why kernels of `FUSED` cannot compute attention of a model, or nothing."""
+    style, run = model.style, model.run
+    match kernels:
+        case "flash" | "flash2" | "flash_triton":
+            lacks = _lacks_of_flash(model)
+        case "flashmla":
+            lacks = _lacks_of_flash_mla(model)
+        case "splash":
+            lacks = [(isinstance(run, Decode), "has no kernel over a cache")]
+        case _:
+            lacks = [(bool(style.score_cap), "has no cap of scores")]
+            if isinstance(run, Decode):
+                lacks += _lacks_over_cache(model, run)
+    named, devices = FUSED[kernels], model.mesh.size("context")
+    if devices > 1:
+        lacks += [
+            (
+                model.is_windowed or bool(style.score_cap),
+                "has neither a window nor a cap of scores in divided sequences",
+            ),
+            (style.sinks, "has no sinks in divided sequences"),
+        ]
+    return next((f"{named.title} {what}" for is_so, what in lacks if is_so), "") or (
+        named.why_not(dtype=run.dtype, sequence=model.sequence, devices=devices)
+    )
+
+
+def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
+    """Return what FlashAttention can lack, and whether a model needs it.
+
+    It takes scores with a cap, but how long it takes then is not known. Source:
+    Dao-AILab/flash-attention, ``mha_fwd`` of ``csrc/flash_attn/flash_api.cpp``: heads up to
+    256, in multiples of 8, values as long as keys.
+    """
+    query, value = model.head_sizes
+    return [
+        (bool(model.style.score_cap), "with a cap of scores has no price"),
+        (isinstance(model.run, Decode), "over a cache has no model here; give attention cudnn"),
+        (query != value, f"has values as long as keys, and these are {value} and {query}"),
+        (query > 256 or query % 8 != 0, f"has no heads of {query}"),
+    ]
+
+
+def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
+    """Return what FlashMLA can lack, or was not measured with, and whether a model needs it."""
+    run = model.run
+    if not isinstance(run, Decode) or model.latent is None:
+        return [(True, "is for new tokens over a cache of latent vectors")]
+    return [
+        (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
+        (run.cache_dtype != run.dtype, f"has no price for a cache in {run.cache_dtype} here"),
+        (bool(run.page_size), "has no price over pages here"),
+    ]
+
+
+def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str]]:
+    """Return what fused kernels over a cache can lack, and whether a model needs it."""
+    latent = 0 if model.latent is None else model.latent.kv_rank + model.latent.rope_size
+    is_small = run.cache_dtype == "f8"
+    return [
+        (run.new_tokens > 1, f"has no mask for {run.new_tokens} new tokens behind others"),
+        (bool(latent), f"has no heads of {latent}, as latent vectors are"),
+        (
+            not is_small and run.cache_dtype != run.dtype,
+            f"computes in the cache's type, {run.cache_dtype}, and dtype is {run.dtype}",
+        ),
+        (bool(run.page_size) and is_small, "has no pages in 8 bits"),
+        (bool(run.page_size) and model.is_windowed, "has no window over pages"),
+        (model.style.sinks, "has no sinks over a cache"),
+        (model.style.alibi, "has no slopes of scores over a cache"),
+        (any(kind.chunk for kind in model.kinds), "has no chunks over a cache"),
+    ]

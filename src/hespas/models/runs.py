@@ -1,0 +1,90 @@
+"""How a language model is run: a training step, prompts, or new tokens over a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hespas.models.model import MeshAxes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training step; ``batch`` counts sequences for one data-parallel part of the mesh.
+
+    They are computed in ``accumulation`` rounds. The optimiser's states and the weights that it
+    changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. ``zero`` says
+    what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
+    gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
+    the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
+    ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
+    experts with ``expert_product_dtype`` f8. An ``eager`` step runs each operation of PyTorch as a
+    kernel of its own; ``loss`` eager the loss alone, in f32. Each of ``mtp_layers`` predicts a
+    further token (multi-token prediction).
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    accumulation: int = 1
+    sequence: int = 4096
+    attention: str = "auto"
+    context_attention: str = "gather"
+    remat: str = "minimal_with_context"
+    scan: bool = False
+    dtype: str = "bf16"
+    state_dtype: str = "f32"
+    zero: int = 0
+    sequence_parallel: bool = False
+    product_dtype: str = "same"
+    expert_product_dtype: str = "same"
+    eager: bool = False
+    loss: str = "fused"
+    mtp_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """A step that takes in prompts of ``sequence`` tokens, fills the cache and makes one token.
+
+    ``batch`` counts prompts for one data-parallel part of the mesh. The cache is in pages of
+    ``page_size`` tokens, or contiguous where that is 0. Weights of products are of
+    ``weight_dtype``, those of mixers and of experts of types of their own unless these are
+    ``same``. Rows are rounded to 4 bits where they meet weights in NVFP4, on parts that multiply
+    such numbers (``activation_dtype`` auto), always (nvfp4) or never (same).
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    sequence: int = 2048
+    attention: str = "auto"
+    cache_dtype: str = "bf16"
+    page_size: int = 0
+    dtype: str = "bf16"
+    weight_dtype: str = "bf16"
+    attention_dtype: str = "same"
+    expert_dtype: str = "same"
+    activation_dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """A step that makes ``new_tokens`` for each sequence, whose cache has ``context`` with them.
+
+    ``batch`` counts sequences for one data-parallel part of the mesh. More than one new token are
+    computed at once, as when guessed ones are verified. Types are as for `Prefill`.
+    """
+
+    mesh: MeshAxes
+    batch: int = 1
+    context: int = 2048
+    new_tokens: int = 1
+    attention: str = "auto"
+    cache_dtype: str = "bf16"
+    page_size: int = 0
+    dtype: str = "bf16"
+    weight_dtype: str = "bf16"
+    attention_dtype: str = "same"
+    expert_dtype: str = "same"
+    activation_dtype: str = "auto"
+
+
+Run = Training | Prefill | Decode
