@@ -119,7 +119,7 @@ class GoodputOptions:
         needs="goodput",
     )
     run_days: float | None = declare(
-        help="Play a run of so many days, failure by failure, for figures with quantiles.",
+        help="Play a run of this many days, failure by failure, for figures with quantiles.",
         unit="",
         metavar="DAYS",
         needs="goodput",
