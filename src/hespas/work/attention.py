@@ -1,4 +1,4 @@
-"""Fused attention, one kernel of cuDNN, FlashAttention or FlashMLA: scores never reach memory."""
+"""Fused attention of cuDNN, FlashAttention and FlashMLA: scores stay on chip."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA)
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
-"""Keys for each query from which on attention is decoding."""
+"""The fewest keys per query at which attention counts as decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """``softmax(q k^T) v`` for each batch and head, or its gradients.
 
-    ``key_heads`` are fewer than ``heads`` where queries share keys. ``head_size`` is the length
-    of a query or key, ``value_size`` of a value. ``window`` is how many keys up to its own place
-    a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is how many
-    packed sequences a row holds at most, ``is_paged`` says that tables name the pages of keys and
-    values, ``element_bytes`` is the size of one of their numbers. Values are the first numbers of
-    keys where ``shares_values``. ``kernel`` is the implementation where it is a certain one.
+    ``key_heads`` are fewer than ``heads`` if queries share keys. ``head_size`` is the length of a
+    query or key, ``value_size`` of a value. ``window`` is the number of keys up to its own position
+    that a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is the most
+    packed sequences in a row, ``is_paged`` says that tables name the pages of keys and values,
+    ``element_bytes`` is the size of one of their numbers. With ``shares_values`` the values are the
+    first numbers of the keys. ``kernel`` names the implementation if the call requires one.
     """
 
     batch: int
@@ -53,7 +53,7 @@ class Attention:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether it is a few queries over many keys: reading those takes longer than all else."""
+        """Whether few queries read many keys, so reading dominates."""
         return not self.is_backward and _DECODED * self.query_length <= self.key_length
 
     @property
@@ -61,12 +61,12 @@ class Attention:
         """The bytes of the keys and values that queries see."""
         seen = min(self.key_length, self.window or self.key_length)
         values = 0 if self.shares_values else self.value_size
-        each = self.key_heads * (self.head_size + values) * self.element_bytes
-        return round(self.batch * seen * each)
+        token_bytes = self.key_heads * (self.head_size + values) * self.element_bytes
+        return round(self.batch * seen * token_bytes)
 
     @property
     def scores(self) -> int:
-        """Pairs of a query and a key that the mask leaves, over all batches and heads.
+        """The unmasked query-key pairs of all batches and heads.
 
         Query i sees keys 0 to i under a causal mask, and the last ``window`` of those.
         """
@@ -80,7 +80,7 @@ class Attention:
 
     @property
     def flops(self) -> int:
-        """2 FLOPs for each multiply-accumulate of the matrix products.
+        """2 FLOPs per multiply-accumulate of the matrix products.
 
         Forward: ``q k^T`` and ``p v``. Backward: ``q k^T`` again, then ``dv = p^T do``,
         ``dp = do v^T``, ``dq = ds k`` and ``dk = ds^T q``.
@@ -97,7 +97,7 @@ def is_attention(target: str) -> bool:
 
 
 def attentions(op: Op) -> tuple[Attention, ...]:
-    """Return the fused attention that an operation is; empty for any other operation.
+    """Return the fused attention of an operation; empty for any other.
 
     Raises `CostError` where its configuration cannot be read or its operands are not queries,
     keys and values of four dimensions.
@@ -111,7 +111,7 @@ def attentions(op: Op) -> tuple[Attention, ...]:
         return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
-    query, key, value = (_four(op, at) for at in range(3))
+    query, key, value = (_four(op, position) for position in range(3))
     if len(dimensions) != 4:
         raise CostError("its scores do not have four dimensions", location=op.location)
     if config.mask_type not in _MASKS:
@@ -148,9 +148,9 @@ def attentions(op: Op) -> tuple[Attention, ...]:
 
 
 def _flash(op: Op, *, is_backward: bool) -> Attention:
-    """Return what a call of FlashAttention does; its arrays are (batch, length, heads, size)."""
+    """Describe a FlashAttention call; arrays are (batch, length, heads, size)."""
     config = flash_config(op)
-    query, key, value = (_four(op, at) for at in range(3))
+    query, key, value = (_four(op, position) for position in range(3))
     batch, query_length, heads, head_size = query.shape
     return Attention(
         batch=batch,
@@ -170,12 +170,12 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
 
 
 def _over_latents(op: Op) -> Attention:
-    """Return what a call of FlashMLA does.
+    """Describe a FlashMLA call.
 
     Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size).
     """
-    query, cached = (_four(op, at) for at in range(2))
-    (made,) = tensors(op.results[0].type)
+    query, cached = (_four(op, position) for position in range(2))
+    (attended,) = tensors(op.results[0].type)
     batch, new, heads, size = query.shape
     return Attention(
         batch=batch,
@@ -184,7 +184,7 @@ def _over_latents(op: Op) -> Attention:
         query_length=new,
         key_length=cached.shape[2],
         head_size=size,
-        value_size=made.shape[-1],
+        value_size=attended.shape[-1],
         multiplied=multiplier_of(query.element, cached.element).type_name,
         element_bytes=cached.element.bits / 8,
         shares_values=True,

@@ -1,4 +1,4 @@
-"""The convolutions that an operation runs, of any direction, by the compiler or a library."""
+"""Describe the convolutions that an operation runs, in either direction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CUDNN_CONVOLUTIONS = frozenset(
 
 
 class Direction(Enum):
-    """What a convolution computes from what."""
+    """Which tensor a convolution computes."""
 
     FORWARD = "forward"
     BACKWARD_INPUT = "backward_input"
@@ -43,13 +43,13 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """A convolution, described by its forward form whatever its direction.
+    """A convolution in its forward form, whatever its direction.
 
     ``image``, ``kernel`` and ``result`` are the tensors of the forward convolution as they lie
     in memory: a backward one computes ``image`` or ``kernel`` from the other and ``result``.
-    ``attrs`` places their dimensions and gives the window. ``multiplied`` is a key of
-    `Work.flops`. ``is_library`` is true of cuDNN's, false of those that a compiler writes itself.
-    ``activation`` is cuDNN's name of what follows (``kRelu``), empty for nothing.
+    ``attrs`` gives the order of their dimensions and the window. ``multiplied`` is a key of
+    `Work.flops`. ``is_library`` is true for cuDNN's, false for a compiler's own kernels.
+    ``activation`` is cuDNN's name of the activation that follows (``kRelu``), empty for none.
     """
 
     direction: Direction
@@ -66,9 +66,9 @@ class Convolution:
 
     @property
     def products(self) -> int:
-        """Multiply-accumulates of real elements, the same in every direction."""
-        image, kernel, made = self.image.shape, self.kernel.shape, self.result.shape
-        return convolution_macs(self.attrs, image, kernel, made)
+        """Multiply-accumulates of real elements, equal in every direction."""
+        image, kernel, output = self.image.shape, self.kernel.shape, self.result.shape
+        return convolution_macs(self.attrs, image, kernel, output)
 
     @property
     def flops(self) -> int:
@@ -77,19 +77,22 @@ class Convolution:
 
 
 def convolutions(op: Op) -> tuple[Convolution, ...]:
-    """Return every convolution of an operation, those in a fusion's body too.
+    """Return the convolutions of an operation, including those in a fusion.
 
-    Empty for an operation without any; raises `CostError` where cuDNN's configuration cannot be
-    read. Loops and branches are not opened.
+    Raises `CostError` if cuDNN's configuration cannot be read. Loops and branches are not opened.
     """
     if op.kind == "async_start":
         started = [inner for region in op.regions for inner in region.operations]
-        return tuple([each for inner in started for each in convolutions(inner)])
-    return tuple([each for inner in operations_of(op) if (each := _convolution(inner)) is not None])
+        return tuple([described for inner in started for described in convolutions(inner)])
+    return tuple(
+        [described for inner in operations_of(op) if (described := _convolution(inner)) is not None]
+    )
 
 
 def _convolution(op: Op) -> Convolution | None:
-    """Read a convolution; a backward call of cuDNN has its forward one's window and places.
+    """Describe one convolution; None for any other operation.
+
+    A backward call of cuDNN has the window and dimension order of its forward one.
 
     Source: openxla/xla, ``xla/service/gpu/cublas_cudnn.h``.
     """
@@ -98,15 +101,15 @@ def _convolution(op: Op) -> Convolution | None:
         target, attrs = attrs.target, attrs.convolution
     if not isinstance(attrs, ConvolutionAttrs) or (target and target not in CUDNN_CONVOLUTIONS):
         return None
-    first, second, made = operand(op, 0), operand(op, 1), result(op)
+    first, second, written = operand(op, 0), operand(op, 1), result(op)
     multiplier = multiplier_of(first.element, second.element, attrs.precision)
-    direction, tensors = Direction.FORWARD, (first, second, made)
+    direction, tensors = Direction.FORWARD, (first, second, written)
     if target == CONVOLUTION_BACKWARD_INPUT:
-        direction, tensors = Direction.BACKWARD_INPUT, (made, second, first)
+        direction, tensors = Direction.BACKWARD_INPUT, (written, second, first)
     elif target == CONVOLUTION_BACKWARD_FILTER:
-        direction, tensors = Direction.BACKWARD_FILTER, (first, made, second)
+        direction, tensors = Direction.BACKWARD_FILTER, (first, written, second)
     image, kernel, output = tensors
-    found = Convolution(
+    described = Convolution(
         direction=direction,
         image=image,
         kernel=kernel,
@@ -117,12 +120,12 @@ def _convolution(op: Op) -> Convolution | None:
         is_library=bool(target),
     )
     if not target or direction is not Direction.FORWARD:
-        return found
+        return described
     # Operands beyond two are a bias and a side input.
     config = convolution_config(op)
     mode = config.activation_mode
     return replace(
-        found,
+        described,
         has_bias=len(op.operands) > 2,
         has_side_input=len(op.operands) > 3 and config.side_input_scale != 0,
         activation="" if mode in ("", "kNone") else mode,

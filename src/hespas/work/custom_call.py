@@ -1,4 +1,4 @@
-"""Custom calls whose work is known by their target's name; any other is the user's to state."""
+"""Count custom calls by target; the user states the work of others."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from hespas.work.sorts import CUB_SORTS, radix_sort
 
 
 def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str]:
-    """Return the work of a custom call and, where the user stated it, the assumption.
+    """Return the work of a custom call and any assumption.
 
-    ``stated`` maps targets to what the user says; it goes before our own table. Raises
-    `CostError` for a target that neither knows.
+    ``stated`` maps targets to the user's statements, which override the table. Raises `CostError`
+    for a target that neither has.
     """
     if not isinstance(op.attrs, CustomCallAttrs):
         raise CostError("the target of a custom call is not known", location=op.location)
@@ -80,7 +80,7 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
     if target == MOSAIC:
         return _mosaic(op)
     if target == TRITON:
-        # jaxlib, which only such programs need.
+        # Imports jaxlib, which only such programs need.
         from hespas.work.triton import triton_work  # noqa: PLC0415
 
         return triton_work(op)
@@ -99,8 +99,8 @@ def _known(op: Op, target: str) -> tuple[Work, str]:
 
 
 def _mosaic(op: Op) -> tuple[Work, str]:
-    """Return the work of a TPU's kernel; its author's word only where it can't be read."""
-    # numpy and jaxlib, which only such programs need.
+    """Count a TPU kernel, or use its author's cost if unreadable."""
+    # Imports numpy and jaxlib, which only such programs need.
     from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
 
     try:
@@ -114,10 +114,10 @@ def _mosaic(op: Op) -> tuple[Work, str]:
     return load.work, "; ".join(load.notes)
 
 
-# Those that move something are transfers, which no rule counts: see `host.host_traffic`.
+# Placements that move data are transfers, which `hespas.work.fusion.host_traffic` counts.
 _PLACEMENTS = ("MoveToDevice", "MoveToHost", "annotate_device_placement")
 
-# Notes to the compiler, and what a TPU's compiler says of memory: values go through as they are.
+# Annotations and a TPU compiler's memory markers: values pass through unchanged.
 _ANNOTATIONS = (
     "AllocateBuffer",
     "AllocatePersistentBuffer",
@@ -137,7 +137,7 @@ _BYTE_BITS = 8
 
 
 def _results(op: Op) -> tuple[Value, ...]:
-    """Return the results without the workspace, which is the last one: a row of bytes."""
+    """Return the results without a trailing workspace, a row of bytes."""
     *others, workspace = op.results
     kind = workspace.type
     is_workspace = (
@@ -158,7 +158,7 @@ def _traffic(op: Op) -> Work:
 
 
 def matrix_product(op: Op) -> Work:
-    """2 m n k for each product, and what follows it for each element of the result.
+    """Count 2 m n k FLOPs per product, and the epilogue per element.
 
     A bias or an addend is one FLOP, ReLU one. GELU is x/2 (1 + tanh(a (x + b x^3))): 8 FLOPs
     and a tanh; SiLU is x / (1 + exp(-x)): 3 and an exp.
@@ -171,70 +171,79 @@ def matrix_product(op: Op) -> Work:
     functions = ("GELU" in epilogue) + ("SILU" in epilogue)
     product = Work(flops=flop_counts(gemm.multiplied, gemm.flops))
     name = arithmetic_type(gemm.result.element)
-    rest = Work(flops=flop_counts(name, following * elements), transcendentals=functions * elements)
-    return summed((product, rest, _traffic(op)))
+    epilogue_work = Work(
+        flops=flop_counts(name, following * elements), transcendentals=functions * elements
+    )
+    return summed((product, epilogue_work, _traffic(op)))
 
 
 def convolution(op: Op) -> Work:
-    """2 FLOPs for each product with a real element, in every direction.
+    """Count 2 FLOPs per product with a real element, in every direction.
 
     A bias, a side input and an activation are one FLOP for each element of the result.
     """
-    found = convolutions(op)
-    if not found:
+    described = convolutions(op)
+    if not described:
         raise CostError("the window of a convolution is not known", location=op.location)
-    (each,) = found
-    following = each.has_bias + each.has_side_input + bool(each.activation)
-    product = Work(flops=flop_counts(each.multiplied, each.flops))
-    name = arithmetic_type(each.result.element)
-    rest = Work(flops=flop_counts(name, following * each.result.element_count))
-    return summed((product, rest, _traffic(op)))
+    (described_convolution,) = described
+    following = (
+        described_convolution.has_bias
+        + described_convolution.has_side_input
+        + bool(described_convolution.activation)
+    )
+    product = Work(flops=flop_counts(described_convolution.multiplied, described_convolution.flops))
+    name = arithmetic_type(described_convolution.result.element)
+    epilogue_work = Work(
+        flops=flop_counts(name, following * described_convolution.result.element_count)
+    )
+    return summed((product, epilogue_work, _traffic(op)))
 
 
-# For each score: scale it, compare it with the maximum, subtract that, add to the sum. Backward:
-# scale, subtract the log of the sum; then subtract the row's dot product, multiply by p, scale.
+# For each score: scale it, compare it with the maximum, subtract the maximum, add to the sum.
+# Backward: scale, subtract the log of the sum; then subtract the row's dot product, multiply by p,
+# scale.
 _SOFTMAX_FLOPS, _SOFTMAX_GRADIENT_FLOPS = 4, 5
 
 
 def attention(op: Op) -> Work:
-    """Matrix products of the scores that the mask leaves, and their softmax: one exp each."""
-    (each,) = attentions(op)
-    steps = _SOFTMAX_GRADIENT_FLOPS if each.is_backward else _SOFTMAX_FLOPS
-    steps += each.has_bias
-    product = Work(flops=flop_counts(each.multiplied, each.flops))
-    softmax = Work(flops=flop_counts("f32", steps * each.scores), transcendentals=each.scores)
+    """Count the unmasked scores' matrix products and softmax, one exp each."""
+    (fused,) = attentions(op)
+    steps = _SOFTMAX_GRADIENT_FLOPS if fused.is_backward else _SOFTMAX_FLOPS
+    steps += fused.has_bias
+    product = Work(flops=flop_counts(fused.multiplied, fused.flops))
+    softmax = Work(flops=flop_counts("f32", steps * fused.scores), transcendentals=fused.scores)
     moved = _traffic(op)
-    if each.is_paged:
-        # Of all pages those that the tables name.
+    if fused.is_paged:
+        # Only the pages that the tables name are read.
         pages = bytes_of(op.operands[1:3])
-        read = moved.bytes_read - pages + min(pages, each.cache_bytes)
+        read = moved.bytes_read - pages + min(pages, fused.cache_bytes)
         moved = Work(bytes_read=read, bytes_written=moved.bytes_written)
     return summed((product, softmax, moved))
 
 
 def _packing(op: Op) -> str:
-    (each,) = attentions(op)
-    if each.segments > 1:
+    (fused,) = attentions(op)
+    if fused.segments > 1:
         return (
-            f"rows of up to {each.segments} packed sequences are priced as one sequence each: how "
+            f"rows of up to {fused.segments} packed sequences are priced as one sequence each: how "
             "long those are is data"
         )
     return ""
 
 
 def work_by_author(op: Op) -> Work | None:
-    """Return what a kernel's author says it does, where he says it.
+    """Return the work that a kernel's author states, or None.
 
-    FLOPs count under the type of the first operand. Of the bytes, results are written.
+    FLOPs count under the type of the first operand. The results are the bytes written.
     """
-    said = author_cost(op)
-    if said is None:
+    stated = author_cost(op)
+    if stated is None:
         return None
-    written = min(said.bytes_accessed, _traffic(op).bytes_written)
+    written = min(stated.bytes_accessed, _traffic(op).bytes_written)
     return Work(
-        flops=flop_counts(arithmetic_type(operand(op, 0).element), said.flops),
-        transcendentals=said.transcendentals,
-        bytes_read=said.bytes_accessed - written,
+        flops=flop_counts(arithmetic_type(operand(op, 0).element), stated.flops),
+        transcendentals=stated.transcendentals,
+        bytes_read=stated.bytes_accessed - written,
         bytes_written=written,
     )
 
@@ -257,8 +266,7 @@ _REFLECTORS = (
 )
 _PIVOTS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 _HALVES = ("X64Combine", "X64SplitHigh", "X64SplitLow")
-"""What a TPU does with numbers of 64 bits and with complex ones: the one half of them or the other,
-or both together."""
+"""A TPU splits and joins the halves of 64-bit and complex numbers by these calls."""
 _TRIANGULAR = tuple(f"lapack_{t}trsm_ffi" for t in "sdcz")
 _MATRIX_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
 _ATTENTIONS = tuple(

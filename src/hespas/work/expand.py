@@ -1,4 +1,4 @@
-"""Open operations into the work that they do: loops, branches and single operations."""
+"""Expand operations into loops, branches and single operations with their work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hespas.work.fusion import fusion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One operation that runs as one piece; ``assumption`` says what was taken for granted."""
+    """One operation with its work and any assumption."""
 
     op: Op
     work: Work
@@ -30,7 +30,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A ``while``: its condition and body, which run ``count`` times one after another."""
+    """A ``while``: condition and body run ``count`` times in sequence."""
 
     op: Op
     count: int
@@ -39,7 +39,7 @@ class Loop:
 
     @property
     def items(self) -> tuple[Cost, ...]:
-        """What one round runs: the condition, then the body."""
+        """One iteration: the condition, then the body."""
         return self.condition + self.body
 
 
@@ -47,7 +47,7 @@ class Loop:
 class Branch:
     """An ``if`` or ``case``: one of ``alternatives`` runs.
 
-    ``weights`` says how often each is taken, where the user said; else it is None.
+    ``weights`` are the user's shares of the alternatives, None if not set.
     """
 
     op: Op
@@ -57,7 +57,7 @@ class Branch:
 
 Cost = Leaf | Loop | Branch
 
-# Any: what a key may be is whatever Python can order, as for `sorted`.
+# Any: a key is whatever Python can order, as for `sorted`.
 Ranking = Callable[[Work], Any]
 
 
@@ -69,8 +69,8 @@ def flops_then_bytes(work: Work) -> tuple[int, int]:
 def total(costs: Iterable[Cost], *, choose: Ranking = flops_then_bytes) -> Work:
     """Add up the work of everything that runs.
 
-    A branch without weights costs as much as its most expensive alternative, the one for which
-    ``choose`` is largest; with weights, their weighted sum.
+    A branch without weights costs as much as its most expensive alternative, which has the largest
+    ``choose``; with weights it costs their weighted sum.
     """
     return summed(_work(cost, choose) for cost in costs)
 
@@ -102,7 +102,7 @@ def leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
 
 
 def assumptions(costs: Iterable[Cost]) -> tuple[str, ...]:
-    """Return what was taken for granted, each once, in program order."""
+    """Return the assumptions of all leaves, each once, in program order."""
     return tuple(dict.fromkeys(leaf.assumption for leaf in leaves(costs) if leaf.assumption))
 
 
@@ -111,7 +111,7 @@ W = TypeVar("W")
 NO_FUNCTIONS: Mapping[str, Function] = MappingProxyType({})
 NO_CUSTOM_CALLS: Mapping[str, CustomCallCost] = MappingProxyType({})
 
-# Functions that call each other twice over, many levels deep, would fill the memory.
+# Functions that each call the next twice, many levels deep, would exhaust memory.
 _MOST_OPERATIONS = 10_000_000
 _HOLDING = (Category.CALL, Category.CONTROL)
 
@@ -122,15 +122,15 @@ def expand(
     *,
     custom_calls: Mapping[str, CustomCallCost] = NO_CUSTOM_CALLS,
 ) -> tuple[Cost, ...]:
-    """Return what the operations do, in order.
+    """Return the costs of operations, in order.
 
-    A called function of ``functions`` stands open in place of its call, a ``while`` as a
-    `Loop`, an ``if`` or ``case`` as a `Branch`; every other operation is one `Leaf`, with the
-    bodies of reductions, sorts and fusions inside it. ``return`` does nothing and is left out.
+    The body of a function replaces its call; a ``while`` becomes a `Loop`, an ``if`` or ``case`` a
+    `Branch`; every other operation is one `Leaf`, which includes the bodies of reductions, sorts
+    and fusions. ``return`` is left out.
     ``custom_calls`` states the work of custom calls by target.
 
     Raises `CostError` for an operation or custom call without a rule, and for a loop whose trip
-    count is not known; `ProgramError` for a function that is missing or calls itself.
+    count is unknown; `ProgramError` for a function that is missing or calls itself.
     """
     listed = (ops,) if isinstance(ops, Op) else tuple(ops)
     opening = _Opening(custom_calls=custom_calls)
@@ -141,7 +141,7 @@ def expand(
 
 def _callees(ops: Iterable[Op]) -> dict[str, str]:
     callees: dict[str, str] = {}
-    inner = (each for op in ops for region in op.regions for each in nested_ops(region))
+    inner = (nested for op in ops for region in op.regions for nested in nested_ops(region))
     for op in chain(ops, inner):
         if isinstance(op.attrs, CallAttrs):
             callees.setdefault(op.attrs.callee, op.location)
@@ -149,7 +149,7 @@ def _callees(ops: Iterable[Op]) -> dict[str, str]:
 
 
 def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list[str]:
-    """Order the functions that are needed so that each stands after those it calls."""
+    """Sort the needed functions so that callees come first."""
     graph: dict[str, dict[str, str]] = {}
     pending = _callees(ops)
     while pending:
@@ -169,23 +169,23 @@ def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list
 
 @dataclass(slots=True, kw_only=True)
 class _Opening:
-    """One expansion: what is stated for it, and the functions opened so far."""
+    """One expansion: the user's custom calls and the expanded functions."""
 
     custom_calls: Mapping[str, CustomCallCost]
     opened: dict[str, tuple[Cost, ...]] = field(default_factory=dict[str, tuple[Cost, ...]])
 
     def items(self, ops: Iterable[Op]) -> tuple[Cost, ...]:
         """Return the costs of operations in order."""
-        found: list[Cost] = []
+        costs: list[Cost] = []
         for op in ops:
             rule = op.traits.work
             if rule is None:
-                found.extend(self._structured(op))
+                costs.extend(self._structured(op))
             elif op.kind != "return":
-                found.append(Leaf(op=op, work=_counted(op, rule), assumption=_by_bytes(op)))
-        if len(found) > _MOST_OPERATIONS:
+                costs.append(Leaf(op=op, work=_counted(op, rule), assumption=_by_bytes(op)))
+        if len(costs) > _MOST_OPERATIONS:
             raise CostError(f"calls open into more than {_MOST_OPERATIONS} operations")
-        return tuple(found)
+        return tuple(costs)
 
     def _structured(self, op: Op) -> tuple[Cost, ...]:
         if op.traits.category in _HOLDING or op.kind == "async_start":
@@ -224,9 +224,9 @@ class _Opening:
 
 
 def _counted(op: Op, rule: Callable[[Op], W]) -> W:
-    """Apply a rule; `CostError` where the operation's types or attributes contradict each other.
+    """Apply a rule; contradictory types or attributes raise `CostError`.
 
-    What comes from StableHLO was verified, what comes from HLO was not.
+    StableHLO was verified when read; HLO was not.
     """
     try:
         return rule(op)
@@ -235,7 +235,7 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
 
 
 def _by_bytes(op: Op) -> str:
-    """Return what is assumed of kernels that no rule knows; nothing of any other operation."""
+    """Return the assumption about a kernel without a rule, or ""."""
     if not isinstance(op.attrs, KernelAttrs) or op.attrs.is_known:
         return ""
     return (

@@ -1,8 +1,8 @@
-"""Work of a fusion, one kernel whose intermediate values never reach memory; traffic to the host.
+"""Count the traffic of fusions and transfers to the host.
 
-What it reads of an operand is found backwards: how many elements of each value do the results
-need? A value that is only sliced is needed by its slices; one that is updated in place is not
-needed at all.
+A fusion is one kernel whose intermediate values never reach memory. Its reads are found backwards:
+how many elements of each value do the results need? A value that is only sliced is needed by its
+slices; one that is updated in place is not needed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _EVERY_ELEMENT = (Category.ELEMENTWISE, Category.BROADCAST, Category.MOVEMENT)
 
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
-    """Do the body's arithmetic; read what the results need, and write the results."""
+    """Count the body's arithmetic, the elements needed and the results."""
     needed, written = block_traffic(op.regions[0])
     read = dict.fromkeys(op.operands, 0)
     for inner, outer in zip(op.regions[0].arguments, op.operands, strict=True):
         read[outer] = min(memory_bytes(outer.type), read[outer] + needed.bytes_of(inner))
-    made = zip(op.results, written, strict=True)
+    outputs = zip(op.results, written, strict=True)
     return Work(
         flops=bodies[0].flops,
         transcendentals=bodies[0].transcendentals,
         bytes_read=sum(read.values()),
-        bytes_written=sum([min(memory_bytes(value.type), count) for value, count in made]),
+        bytes_written=sum([min(memory_bytes(value.type), count) for value, count in outputs]),
     )
 
 
 def written_elements(op: Op) -> int:
-    """Return how many elements an operation writes to the result of which it writes most.
+    """Return the elements that an operation writes to its largest result.
 
-    What is updated in place counts as its update: a fused ``dynamic_update_slice`` or scatter of
-    an argument, with no more than bitcasts between the argument, the update and the result. A
-    buffer that is converted on its way through is written whole, as XLA's kernels do.
+    An in-place update counts the update only: a fused ``dynamic_update_slice`` or scatter of an
+    argument, with at most bitcasts between the argument, the update and the result. A buffer that
+    is converted on the way is written whole, as XLA's kernels do.
     """
     if op.traits.category is Category.UPDATE:
         return max(map(size_of, updates_of(op)))
@@ -58,7 +58,10 @@ def written_elements(op: Op) -> int:
 
 
 def _written_of_results(op: Op) -> int:
-    """Return the elements of the largest result; of kernels that write parts, of those."""
+    """Return the elements of the largest result.
+
+    Kernels that write parts of their results count those parts.
+    """
     if not isinstance(op.attrs, KernelAttrs):
         return max(map(size_of, op.results), default=0)
     sizes = [tensor.element.bits for value in op.results for tensor in tensors(value.type)]
@@ -66,7 +69,7 @@ def _written_of_results(op: Op) -> int:
 
 
 def operations_of(op: Op) -> Iterator[Op]:
-    """Yield the operations of a kernel: those inside of a fusion, or the one that it is."""
+    """Yield the operations of a fusion, or the operation itself."""
     if op.traits.category is not Category.FUSION:
         yield op
         return
@@ -75,22 +78,22 @@ def operations_of(op: Op) -> Iterator[Op]:
 
 
 def only_moves(op: Op) -> bool:
-    """Return whether an operation moves data and computes no more than where to and from."""
+    """Return whether an operation moves data and computes only positions."""
     return all(
-        each.traits.moves_only
-        or (each.traits.is_elementwise and all(size_of(value) == 1 for value in each.results))
-        for each in operations_of(op)
+        inner.traits.moves_only
+        or (inner.traits.is_elementwise and all(size_of(value) == 1 for value in inner.results))
+        for inner in operations_of(op)
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Needed:
-    """How many elements of each value are needed; what is not a tensor counts as one."""
+    """How many elements of each value are needed; non-tensors count as one."""
 
     elements: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def add(self, value: Value, count: int) -> None:
-        # Two uses may need the same elements; together they need no more than there are.
+        # Two uses may need the same elements; together they need at most all.
         self.elements[value] = min(size_of(value), self.elements.get(value, 0) + count)
 
     def add_all(self, values: Iterable[Value]) -> None:
@@ -107,7 +110,10 @@ class _Needed:
 
 
 def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
-    """Return what a kernel needs of its arguments, and the bytes that it writes of each result."""
+    """Return the elements a kernel reads and the bytes it writes.
+
+    The reads are of each argument, the writes of each result.
+    """
     uses = Uses.of_block(block)
     needed = _Needed()
     written: list[int] = []
@@ -132,7 +138,7 @@ def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
 
 
 def _update_in_place(root: Value, uses: Uses, block: Block) -> Op | None:
-    """Return the update of an argument that a result is, if it is one: of a slice, or scattered."""
+    """Return the in-place update of an argument behind a result, or None."""
     update = uses.producer(uses.source(root, _relabels))
     if update is None or update.traits.category is not Category.UPDATE or len(update.results) > 1:
         return None
@@ -145,7 +151,7 @@ def _relabels(op: Op) -> bool:
 
 
 def _add_operands(op: Op, count: int, needed: _Needed) -> None:
-    """Add what ``count`` elements of the results need of the operands."""
+    """Add the operand elements needed for ``count`` result elements."""
     traits = op.traits
     if traits.reads_part:
         needed.add(op.operands[0], count)
@@ -168,14 +174,14 @@ def _add_operands(op: Op, count: int, needed: _Needed) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTraffic:
-    """The bytes that an operation moves to the host's memory and from it."""
+    """The bytes that an operation moves to and from host memory."""
 
     to_host_bytes: int = 0
     from_host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """Both directions together."""
+        """The bytes of both directions."""
         return self.to_host_bytes + self.from_host_bytes
 
     def __bool__(self) -> bool:
@@ -187,17 +193,20 @@ _HOLDING = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
 
 def _is_still(op: Op) -> bool:
-    """Return whether an operation passes values on, holds what moves them, or communicates."""
+    """Return whether an operation itself moves nothing to the host.
+
+    It passes values on, contains other operations, or communicates.
+    """
     traits = op.traits
     is_holding = traits.category in _HOLDING or is_communication_op(op)
     return is_holding or traits.runs_nothing or traits.relabels
 
 
 def host_traffic(op: Op) -> HostTraffic:
-    """Return what an operation moves over the link to the host.
+    """Return the bytes that an operation moves over the host link.
 
-    What is cut from a buffer on the host counts as much as is cut, and what is written over a part
-    of one as much as is written. Nothing counts that stays on its side.
+    A slice of a host buffer counts the slice; an update of one counts the update. Data that stays
+    on its side does not count.
     """
     results = any(map(_is_on_host, op.results))
     if not results and not any(map(_is_on_host, op.operands)):
@@ -210,7 +219,10 @@ def host_traffic(op: Op) -> HostTraffic:
 
 
 def is_on_host(op: Op) -> bool:
-    """Return whether an operation makes something on the host, and moves nothing there."""
+    """Return whether an operation creates its results on the host.
+
+    It moves no data there.
+    """
     if _is_still(op) or not op.results:
         return False
     return all(map(_is_on_host, op.results)) and not host_traffic(op)
@@ -224,7 +236,10 @@ def _is_on_host(value: Value) -> bool:
 
 
 def _has_array_on_device(values: Iterable[Value]) -> bool:
-    """Return whether there is data on the device; numbers such as indices go with the command."""
+    """Return whether any array is on the device.
+
+    Scalars such as indices travel with the command.
+    """
     return any(
         tensor.memory_space != HOST_MEMORY and tensor.rank > 0
         for value in values

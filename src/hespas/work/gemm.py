@@ -1,4 +1,4 @@
-"""The matrix products that an operation runs, in kernels of the compiler or of a library."""
+"""Describe the matrix products that an operation runs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from hespas.work.fusion import operations_of
 from hespas.work.library_config import block_config, gemm_config
 
 TILE_ROWS, FEWEST_TILE_ROWS = 128, 16
-"""Rows of a block of kernels for such products; each group begins with a block of its own.
+"""Rows of a block in kernels for grouped products; each group begins with its own block.
 
-Kernels for groups of few rows have smaller blocks, as vLLM's: 16 rows at least (fused_moe.py,
+Kernels for groups of few rows have smaller blocks, at least 16 rows, as in vLLM (fused_moe.py,
 get_default_config).
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemm:
-    """``batch`` products of ``group_rows`` rows in all, each group with its matrix.
+    """``batch`` products of groups of rows, each with its own matrix.
 
-    A group's product is rows x k by k x n; with ``is_divided`` the rows are what is summed over,
-    and a group's product is k x rows by rows x n. ``multiplied`` is a key of `Work.flops`;
-    an element of an operand has ``operand_bits`` in memory, with its share of scales.
+    A group's product is rows x k by k x n; with ``is_divided`` the sum is over the rows, and a
+    group's product is k x rows by rows x n. ``multiplied`` is a key of `Work.flops`;
+    ``operand_bits`` are the bits of an element in memory, including its share of the scales.
     """
 
     batch: int
@@ -50,21 +50,21 @@ class GroupedGemm:
 
     @property
     def rows(self) -> int:
-        """The rows, those of each group filled up to whole tiles."""
+        """The rows, with each group padded to full tiles."""
         mean = -(-sum(self.group_rows) // max(1, self.groups))
         tile = min(TILE_ROWS, max(FEWEST_TILE_ROWS, 1 << (mean - 1).bit_length()))
         return sum(-(-rows // tile) * tile for rows in self.group_rows)
 
     @property
     def groups(self) -> int:
-        """How many groups have a row."""
-        return sum(1 for each in self.group_rows if each)
+        """The number of groups with at least one row."""
+        return sum(1 for rows in self.group_rows if rows)
 
 
 def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
-    """Return the product of groups that an operation is; empty for any other operation.
+    """Return the grouped product of an operation; empty for any other.
 
-    Where the rows of each group are not known, groups that have some have as many.
+    If the rows of each group are unknown, the groups that have any have equal counts.
     """
     product, attrs = grouped_product(op), op.attrs
     if product is None or not isinstance(attrs, DotAttrs):
@@ -89,9 +89,9 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
 
 
 def spread(rows: int, groups: int) -> tuple[int, ...]:
-    """Return the rows of each group: groups that have some are as equal as can be.
+    """Spread rows over the groups that have any, as evenly as possible.
 
-    How many have some is what `groups_with_rows` says.
+    `groups_with_rows` gives the number of such groups.
 
     >>> spread(10, 4)
     (3, 3, 2, 2)
@@ -108,7 +108,7 @@ _CUBLAS_LT = "__cublas$lt$"
 
 
 class GemmWriter(Enum):
-    """Who writes the kernel: the operation stands alone, in a fusion, or calls a library."""
+    """The origin of a kernel: a lone dot, a fusion or a library."""
 
     DOT = "dot"
     FUSION = "fusion"
@@ -119,7 +119,7 @@ class GemmWriter(Enum):
 
 
 class GemmAxis(Enum):
-    """What a dimension of an operand or result is to the product."""
+    """The role of a dimension in the product."""
 
     BATCH = "batch"
     M = "m"
@@ -135,10 +135,10 @@ class Gemm:
     axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the type
     that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
     for complex numbers and for algorithms that multiply several times. ``epilogue`` is
-    cuBLASLt's name (``BIAS_GELU``), empty for none. ``scale_bits`` are those of scales for each
-    element of ``rhs``. What a fusion does besides the product is in
-    its own body. ``has_addend``: a matrix is added to the product. ``tile`` is the part of the
-    result that one block computes, where a Triton fusion says it.
+    cuBLASLt's name (``BIAS_GELU``), empty for none. ``scale_bits`` are the bits of scales per
+    element of ``rhs``. Other operations of a fusion are in its own body. ``has_addend``: a matrix
+    is added to the product. ``tile`` is the part of the result that one block computes, if a Triton
+    fusion states it.
     """
 
     batch: int
@@ -166,12 +166,11 @@ class Gemm:
 
 
 def gemms(op: Op) -> tuple[Gemm, ...]:
-    """Return every matrix product of an operation, those in a fusion's body too.
+    """Return the matrix products of an operation, including those in fusions.
 
-    A convolution whose window is a point, as TPU compilers write dots, counts as a product.
-    Empty for an operation without products; raises `CostError` for a library's call whose
-    configuration cannot be read. Loops and branches are not opened, and a ``ragged_dot``, whose
-    matrices have sizes that are known only when it runs, is left out.
+    A convolution whose window is a point, as TPU compilers write dots, counts as a product. Raises
+    `CostError` for a library call whose configuration cannot be read. Loops and branches are not
+    opened, and a ``ragged_dot``, whose matrix sizes depend on data, is left out.
     """
     if op.kind == "async_start":
         started = [inner for region in op.regions for inner in region.operations]
@@ -179,19 +178,24 @@ def gemms(op: Op) -> tuple[Gemm, ...]:
     writer, tile = GemmWriter.DOT, ()
     if isinstance(op.attrs, FusionAttrs):
         kind = op.attrs.backend_kind
-        named = (each for start, each in _FUSION_WRITERS.items() if kind.startswith(start))
-        writer = next(named, GemmWriter.FUSION)
+        writers = (product for start, product in _FUSION_WRITERS.items() if kind.startswith(start))
+        writer = next(writers, GemmWriter.FUSION)
         tiles = block_config(op).output_tiles
         tile = tiles[0].sizes if tiles else ()
     products = [_gemm(inner, writer) for inner in operations_of(op)]
-    return tuple([replace(each, tile=tile) if tile else each for each in products if each])
+    return tuple(
+        [replace(product, tile=tile) if tile else product for product in products if product]
+    )
 
 
 _FUSION_WRITERS = {"__triton": GemmWriter.TRITON, "__cudnn": GemmWriter.CUDNN}
 
 
 def _gemm(op: Op, writer: GemmWriter) -> Gemm | None:
-    """Return the product that an operation is; a library called in a fusion keeps its name."""
+    """Return the product of one operation, or None.
+
+    A library call inside a fusion keeps the library as its writer.
+    """
     match op.attrs:
         case DotAttrs() as attrs if op.kind != "ragged_dot":
             return _dot(op, attrs, writer)
@@ -210,25 +214,25 @@ def _gemm(op: Op, writer: GemmWriter) -> Gemm | None:
 
 
 def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
-    lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
+    lhs, rhs, product = operand(op, 0), operand(op, 1), result(op)
     lhs_axes = _axes(lhs, attrs.lhs_batching, attrs.lhs_contracting, GemmAxis.M)
     rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
-    # A library multiplies each matrix of a batch by one, where XLA folds what repeats that.
+    # Library calls may batch one operand only, if XLA folded the repeated matrix.
     batched, batched_axes = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
     # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
-    made_axes = [
+    product_axes = [
         *[GemmAxis.BATCH] * batched_axes.count(GemmAxis.BATCH),
         *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
         *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
     ]
     batch = _size(batched, batched_axes, GemmAxis.BATCH)
     m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
-    if batch * m * n != made.element_count:
+    if batch * m * n != product.element_count:
         raise CostError(
             f"its result should hold {batch} x {m} x {n} elements", location=op.location
         )
     multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
-    return _of_axes(op, (lhs_axes, rhs_axes, made_axes), (batch, m, n), multiplier, writer)
+    return _of_axes(op, (lhs_axes, rhs_axes, product_axes), (batch, m, n), multiplier, writer)
 
 
 def _of_axes(
@@ -238,7 +242,7 @@ def _of_axes(
     multiplier: Multiplier,
     writer: GemmWriter,
 ) -> Gemm:
-    lhs, rhs, made = operand(op, 0), operand(op, 1), result(op)
+    lhs, rhs, product = operand(op, 0), operand(op, 1), result(op)
     batch, m, n = sizes
     return Gemm(
         batch=batch,
@@ -247,10 +251,10 @@ def _of_axes(
         k=_size(rhs, axes[1], GemmAxis.K),
         lhs=lhs,
         rhs=rhs,
-        result=made,
+        result=product,
         lhs_minor=_minor(lhs, axes[0]),
         rhs_minor=_minor(rhs, axes[1]),
-        result_minor=_minor(made, axes[2]),
+        result_minor=_minor(product, axes[2]),
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
         writer=writer,
@@ -259,7 +263,7 @@ def _of_axes(
 
 
 def _scale_bits(op: Op, first: int) -> float:
-    """Return the bits of the scales of a product, operands from ``first`` on, for each weight."""
+    """Return the scale bits per weight; scales are operands from ``first``."""
     scales = sum(size_bytes(value.type) for value in op.operands[first:])
     return 8 * scales / max(1, operand(op, 1).element_count)
 
@@ -267,8 +271,8 @@ def _scale_bits(op: Op, first: int) -> float:
 def _axes(
     kind: TensorType, batching: tuple[int, ...], contracting: tuple[int, ...], free: GemmAxis
 ) -> list[GemmAxis]:
-    named = dict.fromkeys(batching, GemmAxis.BATCH) | dict.fromkeys(contracting, GemmAxis.K)
-    return [named.get(at, free) for at in range(kind.rank)]
+    roles = dict.fromkeys(batching, GemmAxis.BATCH) | dict.fromkeys(contracting, GemmAxis.K)
+    return [roles.get(dimension, free) for dimension in range(kind.rank)]
 
 
 def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
@@ -278,35 +282,40 @@ def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
 
 def _minor(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
     order = kind.layout or tuple(reversed(range(kind.rank)))
-    varying = [at for at in order if kind.shape[at] > 1 and at < len(axes)]
+    varying = [
+        dimension for dimension in order if kind.shape[dimension] > 1 and dimension < len(axes)
+    ]
     return axes[varying[0]] if varying else GemmAxis.K
 
 
 def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> Gemm | None:
-    """Return the product that a convolution is, if each result element meets one kernel element.
+    """Return a convolution's product if its window is a point.
 
-    A spatial dimension over which the kernel has one element counts into m. One in which each
-    output place meets a kernel element of its own is a batch dimension: TPU compilers write
+    Each result element then meets one kernel element.
+
+    A spatial dimension in which the kernel has one element counts into m. One in which each output
+    position meets its own kernel element is a batch dimension: TPU compilers write
     ``window={size=8 stride=7 lhs_dilate=8}`` for a batch of 8.
     """
     if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
         return None
-    image, kernel, made = operand(op, 0), operand(op, 1), result(op)
+    image, kernel, output = operand(op, 0), operand(op, 1), result(op)
     image_axes = {attrs.input_batch: GemmAxis.M, attrs.input_feature: GemmAxis.K}
     kernel_axes = {attrs.kernel_input_feature: GemmAxis.K, attrs.kernel_output_feature: GemmAxis.N}
-    made_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
-    for at, axis in enumerate(window_axes(attrs, image.shape, kernel.shape, made.shape)):
+    output_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
+    for position, axis in enumerate(window_axes(attrs, image.shape, kernel.shape, output.shape)):
         is_batch = axis.kernel_size == axis.output_size
         if real_pairs(axis) != axis.output_size or not (axis.kernel_size == 1 or is_batch):
             return None
-        meaning = GemmAxis.M if axis.kernel_size == 1 else GemmAxis.BATCH
-        image_axes[attrs.input_spatial[at]] = meaning
-        kernel_axes[attrs.kernel_spatial[at]] = meaning
-        made_axes[attrs.output_spatial[at]] = meaning
+        role = GemmAxis.M if axis.kernel_size == 1 else GemmAxis.BATCH
+        image_axes[attrs.input_spatial[position]] = role
+        kernel_axes[attrs.kernel_spatial[position]] = role
+        output_axes[attrs.output_spatial[position]] = role
     lhs_axes, rhs_axes, result_axes = (
-        [axes[at] for at in range(len(axes))] for axes in (image_axes, kernel_axes, made_axes)
+        [axes[position] for position in range(len(axes))]
+        for axes in (image_axes, kernel_axes, output_axes)
     )
-    batch, m = (_size(made, result_axes, axis) for axis in (GemmAxis.BATCH, GemmAxis.M))
+    batch, m = (_size(output, result_axes, axis) for axis in (GemmAxis.BATCH, GemmAxis.M))
     n = _size(kernel, rhs_axes, GemmAxis.N)
     multiplier = multiplier_of(image.element, kernel.element, attrs.precision)
     return _of_axes(op, (lhs_axes, rhs_axes, result_axes), (batch, m, n), multiplier, writer)

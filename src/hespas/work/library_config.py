@@ -1,4 +1,4 @@
-"""How XLA's GPU compiler configures the libraries it calls: the JSON beside an instruction."""
+"""Decode XLA's JSON configurations of library calls and fusions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Precision(msgspec.Struct, frozen=True):
 
 
 class GemmConfig(msgspec.Struct, frozen=True):
-    """cuBLAS's part of a configuration; ``beta`` scales the addend, 0 where there is none."""
+    """cuBLAS's configuration; ``beta`` scales the addend, 0 for none."""
 
     dot_dimension_numbers: _DotNumbers
     precision_config: _Precision = _Precision()
@@ -39,7 +39,7 @@ class GemmConfig(msgspec.Struct, frozen=True):
 
     @property
     def dot(self) -> DotAttrs:
-        """The dimensions and the precision, as a dot has them."""
+        """The dimensions and the precision as a dot's attributes."""
         numbers, precision = self.dot_dimension_numbers, self.precision_config
         return DotAttrs(
             lhs_batching=numbers.lhs_batch_dimensions,
@@ -52,7 +52,7 @@ class GemmConfig(msgspec.Struct, frozen=True):
 
 
 class ConvolutionConfig(msgspec.Struct, frozen=True):
-    """cuDNN's part of a configuration for a convolution."""
+    """cuDNN's configuration of a convolution."""
 
     activation_mode: str = "kNone"
     side_input_scale: float = 0.0
@@ -63,10 +63,10 @@ class _Intermediate(msgspec.Struct, frozen=True):
 
 
 class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """cuDNN's part of a configuration for fused attention; any other field is an error.
+    """cuDNN's configuration of fused attention; unknown fields are errors.
 
     The intermediate tensor holds one score for each batch, head, query and key. The fields from
-    ``algorithm`` on choose how it is computed, not what, or scale numbers.
+    ``algorithm`` on choose the algorithm or scale numbers.
     """
 
     intermediate_tensor_shape: _Intermediate
@@ -90,16 +90,17 @@ class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def head_axis(self) -> int:
-        """Which of the four dimensions of keys and values counts the heads."""
+        """The dimension of keys and values that counts the heads."""
         numbers = self.bmm2_dot_dimension_numbers or self.bmm1_grad_gemm2_dot_dimension_numbers
         batched = () if numbers is None else numbers.rhs_batch_dimensions
         return batched[1] if len(batched) == 2 else 1
 
 
 class FlashConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a call of FlashAttention says: its mask, and the keys of its window, 0 for all.
+    """The mask and window of a FlashAttention call.
 
-    ``kernel`` is the implementation where it is a certain one, as ``flash_attention_2``.
+    ``window`` counts keys, 0 for all. ``kernel`` names the implementation if the call requires one,
+    as in ``flash_attention_2``.
     """
 
     is_causal: bool
@@ -112,7 +113,7 @@ class _Tile(msgspec.Struct, frozen=True):
 
 
 class BlockConfig(msgspec.Struct, frozen=True):
-    """How a Triton fusion divides its results among blocks."""
+    """The tiles of a Triton fusion's results."""
 
     output_tiles: tuple[_Tile, ...] = ()
     num_warps: int = 0
@@ -124,7 +125,7 @@ class _FusionConfig(msgspec.Struct, frozen=True):
 
 
 class AuthorCost(msgspec.Struct, frozen=True):
-    """What the author of a kernel says that it does, as Pallas's ``CostEstimate`` has it."""
+    """The work that a kernel's author states (Pallas's ``CostEstimate``)."""
 
     flops: int = 0
     transcendentals: int = 0
@@ -132,7 +133,7 @@ class AuthorCost(msgspec.Struct, frozen=True):
 
 
 class MosaicConfig(msgspec.Struct, frozen=True):
-    """A kernel of a TPU: its module, as MLIR bytecode in base64, and what its author says of it."""
+    """A TPU kernel: MLIR bytecode in base64 and its author's cost."""
 
     body: str = ""
     cost_estimate: AuthorCost | None = None
@@ -150,7 +151,7 @@ class _Configs(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=4096)
 def _configs(text: str) -> _Configs:
     json = _unquoted(text) if text.startswith('"') else text
-    # Protobuf writes numbers of 64 bits as strings.
+    # Protobuf writes 64-bit numbers as strings.
     return msgspec.json.decode(json, type=_Configs, strict=False) if json else _Configs()
 
 
@@ -175,45 +176,45 @@ def _of(op: Op) -> _Configs:
 
 
 def gemm_config(op: Op) -> GemmConfig:
-    """Return cuBLAS's configuration; `CostError` where there is none."""
+    """Return cuBLAS's configuration; `CostError` if it is missing."""
     return _present(op, _of(op).gemm_backend_config, "gemm_backend_config")
 
 
 def convolution_config(op: Op) -> ConvolutionConfig:
-    """Return cuDNN's configuration of a convolution; the defaults where there is none."""
+    """Return cuDNN's configuration of a convolution, or the defaults."""
     return _of(op).cudnn_conv_backend_config or ConvolutionConfig()
 
 
 def attention_config(op: Op) -> AttentionConfig:
-    """Return cuDNN's configuration of attention; `CostError` where there is none."""
+    """Return cuDNN's configuration of attention; `CostError` if missing."""
     return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
 
 
 def flash_config(op: Op) -> FlashConfig:
-    """Return FlashAttention's configuration; `CostError` where there is none."""
+    """Return FlashAttention's configuration; `CostError` if it is missing."""
     return _present(op, _of(op).flash_attention_config, "flash_attention_config")
 
 
 def author_cost(op: Op) -> AuthorCost | None:
-    """Return what the author of a custom kernel says of it, None where nothing is said."""
+    """Return the work that a custom kernel's author states, or None."""
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs):
         return None
     try:
         config = _configs(attrs.backend_config).custom_call_config
     except msgspec.DecodeError:
-        # The configuration of a custom kernel is its author's choice and need not be JSON.
+        # A custom kernel's configuration is its author's choice and need not be JSON.
         return None
     return None if config is None else config.cost_estimate
 
 
 def mosaic_config(op: Op) -> MosaicConfig:
-    """Return the configuration of a kernel of a TPU; `CostError` where there is none."""
+    """Return the configuration of a TPU kernel; `CostError` if missing."""
     return _present(op, _of(op).custom_call_config, "custom_call_config")
 
 
 def block_config(op: Op) -> BlockConfig:
-    """Return how a fusion divides its results; an empty configuration where it doesn't say."""
+    """Return the tiles of a fusion's results, or an empty configuration."""
     fusion = _of(op).fusion_backend_config
     return BlockConfig() if fusion is None else fusion.block_level_fusion_config
 

@@ -1,11 +1,12 @@
-"""How a GPU's compiler sorts: by the library's radix sort, or by a network of its own kernels.
+"""Model sorts on GPUs: the library's radix sort or XLA's network.
 
-The library's kernels look at a few bits of the keys at a time, and move all data for each. A
-network compares elements at distances of powers of two; what lies within a tile is compared by
-one kernel in shared memory, every longer distance takes a kernel that moves all data.
+The library's kernels look at a few bits of the keys per pass, and each pass moves all data. XLA's
+own kernels form a network that compares elements at distances of powers of two: one kernel compares
+all distances within a tile in shared memory, every longer distance takes a kernel that moves all
+data.
 
 Source: openxla/xla, ``SortRewriter`` (xla/service/gpu/transforms) and ``EmitSort``
-(xla/backends/gpu/codegen), Apache License 2.0; sizes and launches found in what jaxlib 0.10.2
+(xla/backends/gpu/codegen), Apache License 2.0; sizes and launches from programs that jaxlib 0.10.2
 compiles for H100.
 """
 
@@ -23,7 +24,7 @@ CUB_SORTS = ("xla.gpu.ext.cub_sort_keys", "xla.gpu.ext.cub_sort_pairs", "__cub$D
 """The targets of the library's sort."""
 
 RADIX_BITS, SEGMENTED_RADIX_BITS = 8, 6
-"""Bits of the key that the library looks at in a pass: of all data at once, and row by row."""
+"""Key bits per pass of the library: for a single row, and for several rows."""
 
 _FEWEST_ROWS = {
     8: ((12, 1300), (1, 0)),
@@ -31,7 +32,7 @@ _FEWEST_ROWS = {
     32: ((52, 8192), (48, 20000), (32, 65536), (1, 22000)),
     64: ((256, 16800), (1, 131072)),
 }
-"""By the bits of the key: so many rows, or one, are the library's if they are longer than that."""
+"""(rows, length) limits by key bits: the library sorts at least so many rows, or one, if longer."""
 
 _MOST_OPERANDS = 2
 _PAIRED_KEYS = frozenset({"f32", "i32", "ui8", "ui16", "ui32", "ui64"})
@@ -51,19 +52,19 @@ def radix_passes(key_bits: int, *, rows: int) -> int:
 
 
 def rows_of_call(op: Op) -> int:
-    """Return how many rows a call of the library's sort sorts, each by itself."""
-    given = op.operands[0].type
-    if not isinstance(given, TensorType) or not given.shape:
+    """Return how many rows a library sort call sorts separately."""
+    kind = op.operands[0].type
+    if not isinstance(kind, TensorType) or not kind.shape:
         return 1
-    return prod(given.shape[:-1])
+    return prod(kind.shape[:-1])
 
 
 def is_for_library(op: Op) -> bool:
     """Return whether XLA leaves a sort to the library.
 
-    It has one or two operands, is by the first alone, goes along the fastest dimension, and has
-    rows and elements enough. Other values go along with keys of some types alone, if these are
-    compared as they are.
+    The sort has one or two operands, compares the first only, runs along the fastest dimension, and
+    has enough rows and elements. A second operand is allowed for some key types only, if the keys
+    are compared directly.
     """
     kind = op.operands[0].type
     if len(op.operands) > _MOST_OPERANDS or not isinstance(kind, TensorType):
@@ -80,16 +81,18 @@ def is_for_library(op: Op) -> bool:
 
 
 def is_plain(op: Op) -> bool:
-    """Return whether a sort compares its keys as they are.
+    """Return whether a sort compares its keys directly.
 
-    `jax.lax.sort` orders floats as NumPy does, and has more operations for NaNs and zeros; its
-    integers, and what `jax.lax.top_k` sorts, are compared at once.
+    `jax.lax.sort` orders floats as NumPy does, with extra operations for NaNs and zeros; it
+    compares integers directly, as `jax.lax.top_k` does all keys.
     """
     return [inner.kind for inner in op.regions[0].operations[:-1]] == ["compare"]
 
 
 def _is_taken(op: Op) -> bool:
-    key, *others = [each.type.element for each in op.operands if isinstance(each.type, TensorType)]
+    key, *others = [
+        value.type.element for value in op.operands if isinstance(value.type, TensorType)
+    ]
     return not others or (key.name in _PAIRED_KEYS and others[0].bits in _PAIRED_BITS)
 
 
@@ -102,10 +105,12 @@ def _is_long(key_bits: int, elements: int, length: int) -> bool:
 
 
 def sort_launches(op: Op) -> int:
-    """Return how many kernels sort, one after another, each of which moves all data.
+    """Return the number of kernels of a sorting network.
 
-    With 2^n elements in a row, padded, and 2^t in a tile, one kernel sorts tiles; then stages of
-    1 to n - t longer distances follow, with one more kernel each for all distances in a tile.
+    They run one after another, and each moves all data.
+
+    With 2^n elements in a padded row and 2^t in a tile, one kernel sorts tiles; then stages of 1 to
+    n - t longer distances follow, each with one more kernel for all distances in a tile.
     """
     levels, of_tile = _levels(op)
     longer = levels - of_tile
@@ -129,14 +134,14 @@ def _length(op: Op) -> int:
 
 def _element_bytes(op: Op) -> list[int]:
     kinds = [value.type for value in op.operands]
-    return [(each.element.bits + 7) // 8 for each in kinds if isinstance(each, TensorType)]
+    return [(kind.element.bits + 7) // 8 for kind in kinds if isinstance(kind, TensorType)]
 
 
 def shared_accesses(op: Op) -> tuple[float, float]:
-    """Return the accesses to shared memory of a network's threads, and the passes of warps.
+    """Return the shared-memory accesses and warp passes of a network.
 
     A comparison within a tile loads and stores both elements of each operand. A pass serves 32
-    words; two elements of a bank take two, which is so where the distance is less than that.
+    words; two elements of one bank take two passes, which happens at distances below 32 words.
     """
     kind = op.operands[0].type if op.kind == "sort" else None
     if not isinstance(kind, TensorType):
@@ -156,9 +161,11 @@ def shared_accesses(op: Op) -> tuple[float, float]:
 
 
 def launches_of(op: Op) -> tuple[int, int]:
-    """Return how many kernels an operation is, and how often they move all that it moves.
+    """Return an operation's kernel count and its traffic factor.
 
-    An operation that sorts nothing is one. The library's passes are in its work.
+    The factor is how often the kernels move all data of the operation's work.
+
+    Operations other than sorts are one kernel. The work of a library sort includes its passes.
     """
     if op.kind == "sort":
         count = sort_launches(op)
@@ -167,16 +174,16 @@ def launches_of(op: Op) -> tuple[int, int]:
         kind = op.operands[0].type
         bits = kind.element.bits if isinstance(kind, TensorType) else 0
         rows = rows_of_call(op)
-        before = 2 if rows == 1 else 0  # a histogram of all digits, and the sums of its counts
+        before = 2 if rows == 1 else 0  # a histogram of all digits, and its prefix sums
         return radix_passes(bits, rows=rows) + before, 1
     return 1, 1
 
 
 def radix_sort(op: Op) -> Work:
-    """Compare n log2 n times, as any sort; pass over memory once for every few bits of the key.
+    """Count n log2 n comparisons and the memory traffic of all passes.
 
-    All data at once: each pass reads and writes all, and a histogram of all digits reads the keys
-    once more. Row by row: each pass reads the keys once more, for a histogram of its own.
+    A single row: each pass reads and writes all data, and a histogram of all digits reads the keys
+    once more. Several rows: each pass reads the keys once more, for its own histogram.
     Source: Adinets and Merrill, "Onesweep", 2022; CUB's ``DeviceSegmentedRadixSort``.
     """
     keys = operand(op, 0)

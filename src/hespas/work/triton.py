@@ -1,4 +1,4 @@
-"""A custom call of Triton: what its kernel does, from the module in its configuration."""
+"""Count a Triton custom call from the module in its configuration."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _FUNCTIONS = {f"math.{name}" for name in _FUNCTION_NAMES.split()} | {
 }
 _NOTHING = {f"tt.{name}" for name in _FREE_NAMES.split()}
 _PLAIN = ("arith.", "scf.", "cf.", "ub.", "math.")
-"""Dialects whose other operations work on integers, choose or convert."""
+"""Dialects whose other operations compute integers, select or convert."""
 
 
 def triton_work(op: Op) -> tuple[Work, str]:
-    """Return the work of a call of Triton, and what was assumed.
+    """Return the work of a Triton call and its assumptions.
 
-    FLOPs are those of all programs of the grid. Memory is read and written as often as the kernel
-    does, but no more than what its operands and results hold: what several programs read comes
-    from the cache. Integers, which compute addresses, are not counted. Raises `CostError` for a
-    kernel that cannot be read or that does what has no model.
+    FLOPs are summed over all programs of the grid. Bytes are those of the kernel's loads and
+    stores, but at most the size of its operands and results, because the cache serves repeated
+    reads. Integer operations, which compute addresses, are not counted. Raises `CostError` for a
+    kernel that cannot be read or has an operation without a model.
     """
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs):
@@ -61,8 +61,8 @@ def triton_work(op: Op) -> tuple[Work, str]:
         kernel, programs = _kernel(attrs.backend_config)
     except ProgramError as error:
         raise _unknown(op, error.message) from error
-    each = [_work(inner, kernel, op) for inner in kernel.operations]
-    total = summed(each) * programs
+    works = [_work(inner, kernel, op) for inner in kernel.operations]
+    total = summed(works) * programs
     read = min(total.bytes_read, bytes_of(op.operands))
     written = min(total.bytes_written, bytes_of(op.results))
     work = Work(
@@ -135,26 +135,26 @@ def _function(inner: TritonOp) -> Work:
 
 
 def _product(inner: TritonOp) -> Work:
-    lhs, _, made = inner.operands[:3]
+    lhs, _, product = inner.operands[:3]
     name = _arithmetic_type(lhs.element)
     if name == "f32" and inner.precision != "2 : i32":
         name = "tf32"
-    return Work(flops=flop_counts(name, 2 * prod(made.shape) * lhs.shape[-1]))
+    return Work(flops=flop_counts(name, 2 * prod(product.shape) * lhs.shape[-1]))
 
 
 def _elementwise(inner: TritonOp) -> Work:
-    (made, *_) = inner.operands
+    (first, *_) = inner.operands
     flops = sum(map(_elements, inner.results)) * (2 if inner.name == "math.fma" else 1)
-    return Work(flops=flop_counts(_arithmetic_type(made.element), flops))
+    return Work(flops=flop_counts(_arithmetic_type(first.element), flops))
 
 
 def _reduction(inner: TritonOp) -> Work:
-    """Count the body for each element that is reduced away."""
+    """Count the body once per element that is reduced away."""
     steps = _elements(inner.operands[0]) - _elements(inner.results[0])
     if inner.name == "tt.scan":
         steps = _elements(inner.operands[0])
-    bodies = [each for each in inner.body if each.name in _ARITHMETIC]
-    return summed(_elementwise(each) * steps for each in bodies)
+    bodies = [body_op for body_op in inner.body if body_op.name in _ARITHMETIC]
+    return summed(_elementwise(body_op) * steps for body_op in bodies)
 
 
 def _elements(kind: TritonType) -> int:
@@ -166,13 +166,13 @@ def _size(kinds: Iterable[TritonType]) -> int:
 
 
 def _bits(element: str) -> int:
-    known = ELEMENT_TYPES.get(element)
-    return known.bits if known is not None else 64
+    kind = ELEMENT_TYPES.get(element)
+    return kind.bits if kind is not None else 64
 
 
 def _arithmetic_type(element: str) -> str:
-    known = ELEMENT_TYPES.get(element)
-    return element if known is not None and known.kind is NumberKind.FLOAT else "f32"
+    kind = ELEMENT_TYPES.get(element)
+    return element if kind is not None and kind.kind is NumberKind.FLOAT else "f32"
 
 
 _RULES: dict[str, Callable[[TritonOp], Work]] = {

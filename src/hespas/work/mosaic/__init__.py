@@ -1,6 +1,6 @@
-"""What a Mosaic kernel does over its whole grid: products, vector operations, blocks moved.
+"""Count a Mosaic kernel over its whole grid: products, vectors, blocks.
 
 `kernel` finds the kernel in a custom call, adds it up, and counts the blocks that move between
-memory and chip; `walk` runs its body over all steps at once, on the numbers (`scalars`) that decide
-which steps do what; `tally` says what unit an operation on vectors uses.
+memory and chip; `walk` runs its body over all steps at once, with the numbers (`scalars`) that
+decide which steps do what; `tally` assigns each vector operation to a unit.
 """

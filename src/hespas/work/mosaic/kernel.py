@@ -1,7 +1,8 @@
-"""A ``tpu_custom_call``: what its kernel does, from the module in its configuration.
+"""Count the kernel of a ``tpu_custom_call``.
 
-A block is fetched when a step needs another one than the step before, and written back when a step
-is done with it: what stays the same from step to step stays on the chip.
+A block is fetched when a step needs another block than the step before, and written back after its
+last consecutive step: a block that stays the same from step to step stays on the chip.
+
 Source: the JAX documentation, "Pallas: grids and BlockSpecs" and "TPU pipelining".
 """
 
@@ -37,7 +38,7 @@ from hespas.xla.mlir.kernels import read_mosaic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What moves for one array: how many blocks, and their bytes, cut off at the array's end."""
+    """The blocks moved for one array; bytes end at the array's edge."""
 
     blocks: int
     size_bytes: float
@@ -46,7 +47,7 @@ class Moved:
 def moved(walk: Walk, window: Window, array: TensorType) -> Moved:
     """Return the blocks of an array that move over the whole grid.
 
-    Raises `CostError` for blocks of other dimensions than the array has.
+    Raises `CostError` if the blocks and the array have different ranks.
     """
     if window.indices is None:
         return Moved(blocks=1, size_bytes=array.size_bytes)
@@ -75,28 +76,30 @@ def _inside(index: Scalar, bound: int, length: int, *, by_element: bool) -> Numb
 
 
 def _changes(indices: Sequence[Scalar], grid: tuple[int, ...]) -> Numbers:
-    """Return where a step's block is not that of the step before, on the axes of the grid.
+    """Return the steps whose block differs from the previous step's.
 
-    Steps follow each other with the last dimension first.
+    The axes of the result are those of the grid.
+
+    The last dimension of the grid varies fastest.
     """
-    rank = max((each.numbers.ndim for each in indices), default=len(grid))
+    rank = max((index.numbers.ndim for index in indices), default=len(grid))
     shape = (*grid, *(1,) * (rank - len(grid)))
     changed = np.zeros(int(np.prod(grid)), dtype=bool)
     changed[0] = True
-    for each in indices:
-        if each.numbers.size == 1:
+    for index in indices:
+        if index.numbers.size == 1:
             continue
-        order = np.broadcast_to(each.numbers, shape).reshape(-1)
+        order = np.broadcast_to(index.numbers, shape).reshape(-1)
         changed[1:] |= order[1:] != order[:-1]
     return changed.reshape(shape)
 
 
 class KernelLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What all steps of a kernel do together.
+    """The work of all steps of a kernel.
 
-    ``products`` and ``vectors`` stand with how often they run, in the order of the kernel.
-    ``bytes_read`` and ``bytes_written`` cross the memory bus. ``is_parallel`` says that a part with
-    two cores can share the steps. ``notes`` is what was assumed.
+    ``products`` and ``vectors`` have their repetition counts, in the kernel's order. ``bytes_read``
+    and ``bytes_written`` cross the memory bus. ``is_parallel`` says that two cores of a chip can
+    share the steps. ``notes`` are the assumptions.
     """
 
     name: str
@@ -110,15 +113,15 @@ class KernelLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Work:
-        """Its FLOPs by type, its transcendental functions and its traffic."""
-        parts = [_product_work(each, count) for each, count in self.products]
-        parts += [_vector_work(each, count) for each, count in self.vectors if each.is_arithmetic]
+        """The FLOPs by type, transcendental functions and traffic."""
+        parts = [_product_work(item, count) for item, count in self.products]
+        parts += [_vector_work(item, count) for item, count in self.vectors if item.is_arithmetic]
         parts.append(Work(bytes_read=self.bytes_read, bytes_written=self.bytes_written))
         return summed(parts)
 
 
 def multiplied(product: KernelProduct) -> Multiplier:
-    """Return what a product multiplies, and the FLOPs of a multiply-accumulate."""
+    """Return the product type and FLOPs of a multiply-accumulate."""
     precision = ("HIGHEST",) if product.is_full_precision else ()
     return multiplier_of(element_type(product.left), element_type(product.right), precision, "")
 
@@ -138,9 +141,9 @@ def _vector_work(use: VectorUse, count: float) -> Work:
 
 
 def kernel_load(op: Op) -> KernelLoad:
-    """Return what the kernel of a ``tpu_custom_call`` does.
+    """Return the work of a ``tpu_custom_call``'s kernel.
 
-    Raises `CostError` for a kernel that cannot be read or that does what has no model.
+    Raises `CostError` for a kernel that cannot be read or has an operation without a model.
     """
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs):
@@ -150,8 +153,10 @@ def kernel_load(op: Op) -> KernelLoad:
     kinds = attrs.tables or (DeviceTables(tables=()),)
     try:
         config, groups = mosaic_config(op), _groups(op)
-        loads = [_load(config, each.tables, operands, results, groups) for each in kinds]
-        return _slowest(loads, [each.devices for each in kinds])
+        loads = [
+            _load(config, device_kind.tables, operands, results, groups) for device_kind in kinds
+        ]
+        return _slowest(loads, [device_kind.devices for device_kind in kinds])
     except (ProgramError, UnsupportedError) as error:
         raise CostError(
             f"the work of custom call {MOSAIC!r} is not known: {error.message}",
@@ -164,9 +169,9 @@ def kernel_load(op: Op) -> KernelLoad:
 
 
 def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
-    """Return what the device does that has most to do: the others wait for it.
+    """Return the load of the busiest device; the others wait for it.
 
-    ``devices`` is how many have each of ``loads``.
+    ``devices`` is the number of devices with each of ``loads``.
     """
     flops = [load.work.total_flops for load in loads]
     most = flops.index(max(flops))
@@ -181,7 +186,7 @@ def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
 
 
 class _Groups(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of a grouped product whose rows are known; ``room`` is for rows of all groups."""
+    """The known rows of a grouped product; ``room`` rows fit in all."""
 
     rows: tuple[int, ...]
     room: int
@@ -205,8 +210,8 @@ def _load(
     kernel = read_mosaic(_body(config))
     grid, notes = _grid(kernel, groups)
     dynamic = kernel.grid.count(None)
-    given = operands[dynamic:]
-    arrays = (*given[kernel.prefetched :], *results)[: len(kernel.windows) or None]
+    inputs_of_body = operands[dynamic:]
+    arrays = (*inputs_of_body[kernel.prefetched :], *results)[: len(kernel.windows) or None]
     arguments = _array_arguments(kernel)
     if len(arguments) < len(arrays):
         raise CostError(f"kernel {kernel.name} takes {len(arguments)} of {len(arrays)} arrays")
@@ -220,11 +225,11 @@ def _load(
     )
     tally = walk.total()
     if walk.guesses_loops and config.cost_estimate is not None:
-        # Its author knows better than an assumption.
+        # The author's cost is better than an assumption.
         raise UnsupportedError(f"how often loops of kernel {kernel.name} run depends on data")
-    inputs = len(given) - kernel.prefetched
+    inputs = len(inputs_of_body) - kernel.prefetched
     read, written = _traffic(walk, tally, arrays, inputs)
-    read += sum(kind.size_bytes for kind in given[: kernel.prefetched])
+    read += sum(kind.size_bytes for kind in inputs_of_body[: kernel.prefetched])
     return KernelLoad(
         name=kernel.name,
         steps=prod(grid),
@@ -245,10 +250,11 @@ def _body(config: MosaicConfig) -> bytes:
 
 
 def _grid(kernel: MosaicKernel, groups: _Groups | None) -> tuple[tuple[int, ...], list[str]]:
-    """Return the grid; a length that depends on data is as long as the tables it indexes.
+    """Return the grid and the assumptions about it.
 
-    Of a product of ``groups`` it is the tiles of rows that they touch. Its tables have room for one
-    more for each group but the first.
+    A length that depends on data is that of the tables that it indexes. For a product of ``groups``
+    it is the number of row tiles that they touch; its tables have space for one more tile for each
+    group but the first.
     """
     notes: list[str] = []
     grid: list[int] = []
@@ -288,28 +294,30 @@ def _longest(kernel: MosaicKernel, axis: int) -> int:
 def _indexed_by(kernel: MosaicKernel, load: KernelOp, same: set[int]) -> list[int]:
     table, *indices = load.operands
     shape = kernel.types[table].shape
-    return [length for at, length in zip(indices, shape, strict=True) if at in same]
+    return [length for index, length in zip(indices, shape, strict=True) if index in same]
 
 
 def _tables(
     kernel: MosaicKernel, tables: Sequence[Table], dynamic: int
 ) -> Mapping[int, NDArray[np.int64]]:
-    found: dict[int, NDArray[np.int64]] = {}
+    numbers_of_argument: dict[int, NDArray[np.int64]] = {}
     arguments = kernel.table_arguments
     for table in tables:
-        at = table.operand - dynamic
-        if 0 <= at < len(arguments):
-            found[arguments[at]] = np.array(table.numbers, dtype=np.int64)
-    return found
+        position = table.operand - dynamic
+        if 0 <= position < len(arguments):
+            numbers_of_argument[arguments[position]] = np.array(table.numbers, dtype=np.int64)
+    return numbers_of_argument
 
 
 def _about_tables(kernel: MosaicKernel, tables: Sequence[Table], dynamic: int) -> list[str]:
-    known = {table.operand - dynamic for table in tables}
-    unknown = [at for at in range(kernel.prefetched) if at not in known]
-    if not unknown:
+    known_positions = {table.operand - dynamic for table in tables}
+    unknown_positions = [
+        position for position in range(kernel.prefetched) if position not in known_positions
+    ]
+    if not unknown_positions:
         return []
-    held = f"what {len(unknown)} of its tables of scalars hold is not known"
-    return [f"kernel {kernel.name}: {held}; blocks that they choose are taken to differ"]
+    subject = f"what {len(unknown_positions)} of its tables of scalars hold is not known"
+    return [f"kernel {kernel.name}: {subject}; blocks that they choose are taken to differ"]
 
 
 _COPIED_BY_HAND = frozenset({"any", "hbm", "semaphore_mem"})
@@ -323,19 +331,19 @@ def _array_arguments(kernel: MosaicKernel) -> tuple[int, ...]:
 def _traffic(
     walk: Walk, tally: Tally, arrays: Sequence[TensorType], inputs: int
 ) -> tuple[float, float]:
-    """Return the bytes that are read and written, by the pipeline and by copies.
+    """Return the bytes read and written by the pipeline and by copies.
 
-    A kernel without a grid gets each array as a whole, but those that it copies itself.
+    A kernel without a grid gets each array whole, except those that it copies itself.
     """
     kernel = walk.kernel
     read, written = sum(tally.read.values()), sum(tally.written.values())
     windows = kernel.windows or (Window(),) * len(arrays)
-    for at, (array, window) in enumerate(zip(arrays, windows, strict=False)):
-        space = kernel.types[_array_arguments(kernel)[at]].space
+    for position, (array, window) in enumerate(zip(arrays, windows, strict=False)):
+        space = kernel.types[_array_arguments(kernel)[position]].space
         if not array.is_in_device_memory or space in _COPIED_BY_HAND:
             continue
         size = moved(walk, window, array).size_bytes
-        if at < inputs:
+        if position < inputs:
             read += size
         else:
             written += size

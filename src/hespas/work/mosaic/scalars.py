@@ -1,7 +1,7 @@
-"""Numbers inside of a kernel, for all steps of its grid at once.
+"""Compute a kernel's scalars for all steps of its grid at once.
 
-A number that depends on data is opaque: what stands for it is a mark, equal where it is the same
-function of the same arguments, and taken to differ everywhere else.
+A number that depends on data is opaque: a mark represents it, equal for the same function of the
+same arguments, and taken to differ everywhere else.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number at each step: an array with an axis for each dimension.
+    """A number at each step: an array with one axis per dimension.
 
-    An axis along which it stays the same has length 1.
+    An axis along which it is constant has length 1.
     """
 
     numbers: Numbers
@@ -29,15 +29,15 @@ class Scalar:
 
 
 def number(value: int, rank: int) -> Scalar:
-    """Return a number that is the same at every step."""
+    """Return a number that is equal at every step."""
     return Scalar(np.full((1,) * rank, value, dtype=np.int64))
 
 
 def opaque(mark: int, rank: int, arguments: Sequence[Scalar] = ()) -> Scalar:
-    """Return what stands for a function of ``arguments`` that depends on data."""
+    """Return a mark for a function of ``arguments`` that depends on data."""
     mixed = np.full((1,) * rank, mark, dtype=np.uint64)
-    for each in arguments:
-        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + each.numbers.astype(np.uint64)
+    for argument in arguments:
+        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + argument.numbers.astype(np.uint64)
         mixed ^= mixed >> np.uint64(29)
     return Scalar(mixed.astype(np.int64), is_known=False)
 
@@ -50,7 +50,10 @@ def counting(length: int, axis: int, rank: int) -> Numbers:
 
 
 def _quotient(left: Numbers, right: Numbers) -> Numbers:
-    """Divide as processors do, towards zero; by zero, which only steps that never run do, is 0."""
+    """Divide towards zero, as processors do; division by zero gives 0.
+
+    Only steps that never run divide by zero.
+    """
     divisor = np.where(right == 0, 1, right)
     magnitude = np.abs(left) // np.abs(divisor)
     return np.where(right == 0, 0, magnitude * np.sign(left) * np.sign(divisor))
@@ -114,12 +117,14 @@ UNCHANGED = frozenset(
         "tpu.assume_multiple",
     }
 )
-"""Operations on a number that leave it as it is."""
+"""Operations that leave a number unchanged."""
 _INTEGER = re.compile(r"(-?\d+)\b(?!\.)")
 
 
 def constant(text: str, rank: int) -> Scalar:
-    """Return the number that ``arith.constant`` makes; floats are opaque, for none decides a step.
+    """Return the number of an ``arith.constant``; floats are opaque.
+
+    No float decides a step.
 
     >>> int(constant("-2 : i32", 1).numbers[0]), int(constant("true", 1).numbers[0])
     (-2, 1)
@@ -135,8 +140,8 @@ def constant(text: str, rank: int) -> Scalar:
 
 
 def computed(name: str, attributes: Mapping[str, str], operands: Sequence[Scalar]) -> Scalar | None:
-    """Return what an operation on known numbers makes; None for one that isn't known here."""
-    numbers = [each.numbers for each in operands]
+    """Return an operation's result on known numbers; None without a rule."""
+    numbers = [operand.numbers for operand in operands]
     if name in UNCHANGED:
         return Scalar(numbers[0])
     if name == "arith.extsi":
@@ -162,9 +167,9 @@ _NEUTRAL_LEFT = {"arith.addi": 0, "arith.muli": 1, "arith.ori": 0}
 
 
 def unchanged(name: str, operands: Sequence[Scalar]) -> Scalar | None:
-    """Return the operand that an operation leaves as it is, None where it does something.
+    """Return the operand that an operation passes through, or None.
 
-    Loops of Pallas have bounds such as 0 + n / 1 * 1, and a second loop from there to n.
+    Pallas loops have bounds such as 0 + n / 1 * 1, followed by a second loop from there to n.
     """
     if name in UNCHANGED:
         return operands[0]
@@ -181,5 +186,5 @@ def _is(scalar: Scalar, value: int | None) -> bool:
 
 
 def same(left: Scalar, right: Scalar) -> bool:
-    """Return whether two numbers are equal at every step, known or not."""
+    """Return whether two numbers are equal at every step, known or opaque."""
     return left.is_known == right.is_known and bool(np.array_equal(left.numbers, right.numbers))

@@ -1,4 +1,4 @@
-"""What steps of a kernel do, added up, and the unit that each vector operation uses."""
+"""Tally a kernel's operations and the units that they use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hespas.program.kernels import KernelOp, KernelType
 
 
 class Unit(Enum):
-    """The parts of a vector unit, which work at the same time."""
+    """The parts of a vector unit; they work concurrently."""
 
     ARITHMETIC = "arithmetic"
     FUNCTIONS = "functions"
@@ -26,7 +26,7 @@ class Unit(Enum):
 
 
 class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit that works on a vector; ``is_arithmetic`` where that counts as FLOPs or functions."""
+    """A unit's work on a vector; ``is_arithmetic`` if FLOPs or functions."""
 
     unit: Unit
     kind: KernelType
@@ -34,17 +34,17 @@ class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def elements(self) -> int:
-        """Elements of the vector."""
+        """The elements of the vector."""
         return prod(self.kind.shape)
 
 
 Types = Sequence[KernelType]
 Choice = Callable[[Types, Types], KernelType | None]
-"""The vector that a unit works on, of operands and results; None where it has nothing to do."""
+"""Chooses the vector that a unit works on from operands and results; None if it is idle."""
 
 
 def _wider(operands: Types, results: Types) -> KernelType:
-    # What converts or compares takes as long as its wider side.
+    # A conversion or comparison takes as long as its wider side.
     return max((kind for kind in (*results, *operands) if kind.is_vector), key=element_bits)
 
 
@@ -65,7 +65,7 @@ def _stored(operands: Types, _: Types) -> KernelType | None:
 
 
 def _reduced_lanes(operands: Types, results: Types) -> KernelType | None:
-    # The lanes of the one register that is left are reduced where the last dimension goes.
+    # If the last dimension is reduced, so are the lanes of the one register that is left.
     source, result = operands[0], results[0]
     if result.shape and source.shape[-1] == result.shape[-1]:
         return None
@@ -73,7 +73,7 @@ def _reduced_lanes(operands: Types, results: Types) -> KernelType | None:
 
 
 def _column(operands: Types, results: Types) -> KernelType | None:
-    # A column is copied along the lanes; a number or a row is loaded so from the start.
+    # A column is copied along the lanes; a scalar or a row is loaded in that form.
     source, result = operands[0], results[0]
     is_column = source.is_vector and source.shape and source.shape[-1] != result.shape[-1]
     return source if is_column else None
@@ -89,7 +89,7 @@ _REDUCTION: Rule = ((Unit.ARITHMETIC, _source, True), (Unit.LANES, _reduced_lane
 _BROADCAST: Rule = ((Unit.LANES, _column, False),)
 _LOAD: Rule = ((Unit.LOADS, _made, False),)
 _STORE: Rule = ((Unit.STORES, _stored, False),)
-# Registers get other names, or data stand where they should already.
+# Registers are renamed, or data is already in position.
 _NOTHING: Rule = ()
 _OPERATIONS: tuple[tuple[Rule, str, str], ...] = (
     (
@@ -154,7 +154,7 @@ _RULES = {
 
 
 def uses(name: str, operands: Types, results: Types) -> list[VectorUse] | None:
-    """Return the units that an operation on vectors uses; None for one that is not known.
+    """Return the units that a vector operation uses; None if unknown.
 
     >>> row = KernelType(element="f32", shape=(8, 128), is_vector=True)
     >>> [use.unit.value for use in uses("arith.divf", [row, row], [row])]
@@ -174,20 +174,22 @@ _BITS = {"index": 32, "i1": 32}
 
 
 def element_bits(kind: KernelType) -> int:
-    """Return the bits that an element takes in a register; a mask takes as many as a number.
+    """Return the bits of an element in a register.
+
+    A mask takes as many as a number.
 
     >>> element_bits(KernelType(element="bf16")), element_bits(KernelType(element="i1"))
     (16, 32)
     """
-    known = _BITS.get(kind.element)
-    if known is not None:
-        return known
+    bits = _BITS.get(kind.element)
+    if bits is not None:
+        return bits
     digits = re.search(r"\d+", kind.element)
     return int(digits[0]) if digits else 32
 
 
 class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix product that a step runs: ``batch`` times (m x k) (k x n).
+    """A matrix product of a step: ``batch`` times (m x k) (k x n).
 
     ``is_full_precision`` marks products of f32 that must not be rounded to bf16.
     """
@@ -202,7 +204,7 @@ class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def multiply_accumulates(self) -> int:
-        """Products of two elements."""
+        """The products of two elements."""
         return self.batch * self.m * self.n * self.k
 
 
@@ -212,9 +214,9 @@ def _counts() -> defaultdict[int, float]:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """How often each product and vector operation runs, and the bytes that copies by hand move.
+    """Counts of products and vector operations, and bytes of explicit copies.
 
-    ``read`` and ``written`` are by the kernel's argument that stands for the array in memory.
+    The keys of ``read`` and ``written`` are the kernel's arguments for the arrays in memory.
     """
 
     products: defaultdict[KernelProduct, float] = field(default_factory=lambda: defaultdict(float))
@@ -223,7 +225,7 @@ class Tally:
     written: defaultdict[int, float] = field(default_factory=_counts)
 
     def add(self, other: Tally, times: float = 1.0) -> None:
-        """Add what another tally holds, so many times."""
+        """Add another tally ``times`` times."""
         for product, count in other.products.items():
             self.products[product] += count * times
         for use, count in other.vectors.items():
@@ -234,10 +236,10 @@ class Tally:
 
     @property
     def size(self) -> tuple[float, float, float]:
-        """Orders tallies: products, then elements of vectors, then bytes."""
+        """The sort key of a tally: products, vector elements, bytes."""
         return (
-            sum(each.multiply_accumulates * count for each, count in self.products.items()),
-            sum(each.elements * count for each, count in self.vectors.items()),
+            sum(item.multiply_accumulates * count for item, count in self.products.items()),
+            sum(item.elements * count for item, count in self.vectors.items()),
             sum(self.read.values()) + sum(self.written.values()),
         )
 
@@ -247,14 +249,17 @@ _MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
 
 
 def product_of(op: KernelOp, left: KernelType, right: KernelType) -> KernelProduct:
-    """Return the matrix product that ``tpu.matmul`` or ``vector.contract`` runs.
+    """Return the product of a ``tpu.matmul`` or ``vector.contract``.
 
     Raises `CostError` for one whose dimensions cannot be read.
     """
     contracted, batched = _dimensions(op)
     if len(contracted) != 2 or len(batched) != 2:
         raise CostError(f"the dimensions of {op.name} cannot be read", location=op.place)
-    sizes = [prod(left.shape[at] for at in dimensions[0]) for dimensions in (contracted, batched)]
+    sizes = [
+        prod(left.shape[dimension] for dimension in dimensions[0])
+        for dimensions in (contracted, batched)
+    ]
     k, batch = sizes
     return KernelProduct(
         batch=batch,

@@ -1,4 +1,4 @@
-"""Run a kernel's body on all steps of its grid at once, and add up what they do."""
+"""Run a kernel's body on all grid steps at once and tally it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIVISIONS = frozenset({"arith.divf", "arith.divsi", "arith.divui"})
 _BRANCHES = frozenset({"scf.if"})
 _INLINED = frozenset({"scf.execute_region", "tpu.region", "tpu.trace"})
 _ENDS = frozenset({"func.return", "scf.yield", "scf.condition", "tpu.yield"})
-# What only names memory, waits, or marks a place in a profile.
+# Operations that only name memory, wait, or mark a position in a profile.
 _NOTHING = frozenset(
     {
         "cf.assert",
@@ -74,16 +74,16 @@ _NOTHING = frozenset(
 )
 _IN_MEMORY = frozenset({"any", "hbm"})
 _MOST_UNROLLED = 100_000
-"""Operations of a loop that are run one by one, where its rounds hand on numbers."""
+"""The most operations of a loop to run one by one, if its iterations carry numbers."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
     """One run of a kernel.
 
-    ``tables`` are the scalars that the program holds as constants, by the kernel's argument;
-    ``array_bytes`` the sizes of the arrays in memory, so too. ``notes`` collects what was assumed.
-    ``copied`` has the types of what broadcasts copy: one reciprocal serves all copies of a divisor.
+    ``tables`` are the scalars that the program holds as constants, and ``array_bytes`` the sizes of
+    the arrays in memory, both by the kernel's argument. ``notes`` collects assumptions. ``copied``
+    has the types that broadcasts copy from: one reciprocal serves all copies of a divisor.
     ``guesses_loops`` says that the length of a loop was assumed.
     """
 
@@ -114,25 +114,25 @@ class Walk:
 
     @property
     def rank(self) -> int:
-        """Axes of all numbers: the grid's dimensions, then one for each loop in a loop."""
+        """The axes of all numbers: grid dimensions, then nested loops."""
         return len(self.lengths)
 
     def bind_grid(self, block: KernelBlock) -> None:
-        """Give a block its first arguments: the place in the grid, and the tables."""
+        """Bind a block's first arguments: grid position and tables."""
         for axis, argument in enumerate(block.arguments[: len(self.grid)]):
             self.values[argument] = Scalar(counting(self.grid[axis], axis, self.rank))
-        given = block.arguments[len(self.grid) :]
+        tables = block.arguments[len(self.grid) :]
         entry = self.kernel.body.arguments[len(self.grid) :]
-        self.roots.update(zip(given, entry, strict=False))
+        self.roots.update(zip(tables, entry, strict=False))
 
     def total(self) -> Tally:
-        """Return what all steps do; `CostError` for an operation that is not known."""
+        """Return the tally of all steps; `CostError` for an unknown operation."""
         tally = Tally()
         self._block(self.kernel.body, np.ones((1,) * self.rank), tally)
         return tally
 
     def returned(self, block: KernelBlock) -> tuple[Scalar, ...]:
-        """Return what a function of the place in the grid returns, which does nothing else."""
+        """Evaluate a side-effect-free function of the grid position."""
         self.bind_grid(block)
         return self._block(block, np.ones((1,) * self.rank), Tally())
 
@@ -184,11 +184,11 @@ class Walk:
             self.copied[op.results[0]] = operands[0]
         elif op.name not in _DIVISIONS:
             operands = [self._type(value) for value in op.operands]
-        found = uses(op.name, operands, [self._type(value) for value in op.results])
-        if found is None:
+        units = uses(op.name, operands, [self._type(value) for value in op.results])
+        if units is None:
             self._unknown(op)
         times = self._times(weights)
-        for use in found:
+        for use in units:
             tally.vectors[use] += times
         for result in op.results:
             if not self._type(result).is_vector:
@@ -202,18 +202,18 @@ class Walk:
         )
 
     def _value(self, value: int) -> Scalar:
-        known = self.values.get(value)
-        return opaque(value, self.rank) if known is None else known
+        scalar = self.values.get(value)
+        return opaque(value, self.rank) if scalar is None else scalar
 
     def _opaque(self, op: KernelOp, arguments: Sequence[Scalar] = ()) -> Scalar:
-        """Mark a function of its arguments: equal operations on equal arguments are equal."""
+        """Mark a function of its arguments, equal for equal arguments."""
         return opaque(crc32(op.name.encode()), self.rank, arguments)
 
     def _define(self, op: KernelOp, values: Sequence[Scalar]) -> None:
         self.values.update(zip(op.results, values, strict=False))
 
     def _scalar(self, op: KernelOp) -> None:
-        """Compute a number, or follow a reference to memory to the argument it is of."""
+        """Compute a number, or trace a memory reference to its argument."""
         if op.operands and op.operands[0] in self.roots:
             for result in op.results:
                 self.roots[result] = self.roots[op.operands[0]]
@@ -224,34 +224,38 @@ class Walk:
             self.values[op.results[0]] = self._loaded(op)
             return
         operands = [self._value(value) for value in op.operands]
-        is_known = bool(operands) and all(each.is_known for each in operands)
-        made = computed(op.name, op.attributes, operands) if is_known else None
-        if made is None and not is_known:
-            made = unchanged(op.name, operands)
-        if made is None and not _is_known(op.name):
+        is_known = bool(operands) and all(operand.is_known for operand in operands)
+        outcome = computed(op.name, op.attributes, operands) if is_known else None
+        if outcome is None and not is_known:
+            outcome = unchanged(op.name, operands)
+        if outcome is None and not _is_known(op.name):
             self._unknown(op)
         for result in op.results:
-            self.values[result] = self._opaque(op, operands) if made is None else made
+            self.values[result] = self._opaque(op, operands) if outcome is None else outcome
 
     def _loaded(self, op: KernelOp) -> Scalar:
-        """Read a table: known where the program holds it, else a mark of place and index."""
-        table, *at = op.operands
+        """Read a known table, else return a mark of table and index."""
+        table, *index_values = op.operands
         root = self.roots.get(table, table)
-        indices = [self._value(value) for value in at]
-        known = self.tables.get(root)
+        indices = [self._value(value) for value in index_values]
+        table_numbers = self.tables.get(root)
         shape = self._type(table).shape
-        if known is None or not all(each.is_known for each in indices) or known.size != prod(shape):
+        if (
+            table_numbers is None
+            or not all(index.is_known for index in indices)
+            or table_numbers.size != prod(shape)
+        ):
             return opaque(root, self.rank, indices)
         if not indices:
-            return number(int(known.reshape(-1)[0]), self.rank)
+            return number(int(table_numbers.reshape(-1)[0]), self.rank)
         inside = tuple(
-            np.clip(each.numbers, 0, length - 1)
-            for each, length in zip(indices, shape, strict=True)
+            np.clip(index.numbers, 0, length - 1)
+            for index, length in zip(indices, shape, strict=True)
         )
-        return Scalar(known.reshape(shape)[inside])
+        return Scalar(table_numbers.reshape(shape)[inside])
 
     def _copy(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
-        """Count a copy between memory and chip; each is waited for once, wherever it starts."""
+        """Count a copy between memory and chip once, at its wait."""
         if op.name == "tpu.enqueue_indirect_dma":
             self._unknown(op)
         if op.name != ("tpu.wait_dma2" if self.waits else "tpu.enqueue_dma"):
@@ -278,12 +282,14 @@ class Walk:
 
     def _branch(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         condition = self._value(op.operands[0])
-        taken, *others = op.regions
+        then_region, *else_regions = op.regions
         if condition.is_known:
             holds = condition.numbers != 0
-            made = self._block(taken, weights * holds, tally)
-            other = self._block(others[0], weights * ~holds, tally) if others else ()
-            for result, yes, no in zip(op.results, made, other, strict=False):
+            then_values = self._block(then_region, weights * holds, tally)
+            else_values = (
+                self._block(else_regions[0], weights * ~holds, tally) if else_regions else ()
+            )
+            for result, yes, no in zip(op.results, then_values, else_values, strict=False):
                 self.values[result] = Scalar(
                     np.where(holds, yes.numbers, no.numbers), yes.is_known and no.is_known
                 )
@@ -317,17 +323,17 @@ class Walk:
         operations = longest * sum(1 for _ in kernel_ops(body))
         if carried and rounds.min() == longest and operations <= _MOST_UNROLLED:
             values: Sequence[Scalar] = initial
-            for at in range(longest):
-                self.values[body.arguments[0]] = Scalar(lower.numbers + at * stride)
+            for iteration in range(longest):
+                self.values[body.arguments[0]] = Scalar(lower.numbers + iteration * stride)
                 self.values.update(zip(body.arguments[1:], values, strict=True))
                 values = self._block(body, weights, tally)
             self._define(op, values)
             return
         axis = self._enter(longest)
-        at = counting(max(longest, 1), axis, self.rank)
-        self.values[body.arguments[0]] = Scalar(lower.numbers + at * stride)
+        iteration = counting(max(longest, 1), axis, self.rank)
+        self.values[body.arguments[0]] = Scalar(lower.numbers + iteration * stride)
         self._forget(body.arguments[1:])
-        self._block(body, weights * (at < rounds), tally)
+        self._block(body, weights * (iteration < rounds), tally)
         self._leave(axis)
         self._define(op, [self._opaque(op)] * len(op.results))
 
@@ -347,7 +353,10 @@ class Walk:
         self.depth -= 1
 
     def _unbounded(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
-        """Count a loop whose length depends on data: its copies read an array in memory once."""
+        """Count a loop of data-dependent length.
+
+        Its copies are assumed to read an array in memory once.
+        """
         axis = self._enter(1)
         body = Tally()
         for region in op.regions:
