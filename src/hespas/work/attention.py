@@ -106,12 +106,12 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
         return ()
     if attrs.target == FLASH_MLA:
-        return (_over_latents(op),)
+        return (_flash_mla(op),)
     if attrs.target in _FLASH:
         return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
-    query, key, value = (_four(op, position) for position in range(3))
+    query, key, value = (_four_dimensional(op, position) for position in range(3))
     if len(dimensions) != 4:
         raise CostError("its scores do not have four dimensions", location=op.location)
     if config.mask_type not in _MASKS:
@@ -123,7 +123,7 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     batch, heads, query_length, key_length = dimensions
     if config.is_paged_attention:
         # The tables say how many pages there are; the configuration's length is one page.
-        pages = _four(op, len(op.operands) - 1).shape[2]
+        pages = _four_dimensional(op, len(op.operands) - 1).shape[2]
         key_length = pages * key.shape[3 - config.head_axis]
     return (
         Attention(
@@ -150,7 +150,7 @@ def attentions(op: Op) -> tuple[Attention, ...]:
 def _flash(op: Op, *, is_backward: bool) -> Attention:
     """Describe a FlashAttention call; arrays are (batch, length, heads, size)."""
     config = flash_config(op)
-    query, key, value = (_four(op, position) for position in range(3))
+    query, key, value = (_four_dimensional(op, position) for position in range(3))
     batch, query_length, heads, head_size = query.shape
     return Attention(
         batch=batch,
@@ -169,12 +169,12 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
     )
 
 
-def _over_latents(op: Op) -> Attention:
+def _flash_mla(op: Op) -> Attention:
     """Describe a FlashMLA call.
 
     Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size).
     """
-    query, cached = (_four(op, position) for position in range(2))
+    query, cached = (_four_dimensional(op, position) for position in range(2))
     (attended,) = tensors(op.results[0].type)
     batch, new, heads, size = query.shape
     return Attention(
@@ -191,7 +191,7 @@ def _over_latents(op: Op) -> Attention:
     )
 
 
-def _four(op: Op, at: int) -> TensorType:
+def _four_dimensional(op: Op, at: int) -> TensorType:
     kind = operand(op, at) if at < len(op.operands) else None
     if kind is None or kind.rank != 4:
         raise CostError(f"operand {at} should have four dimensions", location=op.location)

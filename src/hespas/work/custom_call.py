@@ -59,7 +59,7 @@ def custom_call(op: Op, stated: Mapping[str, CustomCallCost]) -> tuple[Work, str
     target = op.attrs.target
     match stated.get(target):
         case None:
-            return _known(op, target)
+            return _table_work(op, target)
         case StatedWork(work=work):
             return work, f"custom call {target}: work as the user states it"
         case OperandTraffic():
@@ -71,7 +71,7 @@ TRITON = "__gpu$xla.gpu.triton"
 """The target of kernels in Triton's language: Pallas's for GPUs, and those of jax-triton."""
 
 
-def _known(op: Op, target: str) -> tuple[Work, str]:
+def _table_work(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
     if rule is not None and rule is attention:
         return attention(op), _packing(op)
@@ -136,7 +136,7 @@ _ANNOTATIONS = (
 _BYTE_BITS = 8
 
 
-def _results(op: Op) -> tuple[Value, ...]:
+def _results_without_workspace(op: Op) -> tuple[Value, ...]:
     """Return the results without a trailing workspace, a row of bytes."""
     *others, workspace = op.results
     kind = workspace.type
@@ -153,7 +153,7 @@ def _results(op: Op) -> tuple[Value, ...]:
 def _traffic(op: Op) -> Work:
     return Work(
         bytes_read=bytes_of(op.operands),
-        bytes_written=sum(memory_bytes(value.type) for value in _results(op)),
+        bytes_written=sum(memory_bytes(value.type) for value in _results_without_workspace(op)),
     )
 
 

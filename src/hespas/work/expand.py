@@ -133,7 +133,7 @@ def expand(
     count is unknown; `ProgramError` for a function that is missing or calls itself.
     """
     listed = (ops,) if isinstance(ops, Op) else tuple(ops)
-    opening = _Opening(custom_calls=custom_calls)
+    opening = _Expansion(custom_calls=custom_calls)
     for name in _callees_first(listed, functions):
         opening.opened[name] = opening.items(functions[name].body.operations)
     return opening.items(listed)
@@ -168,7 +168,7 @@ def _callees_first(ops: Iterable[Op], functions: Mapping[str, Function]) -> list
 
 
 @dataclass(slots=True, kw_only=True)
-class _Opening:
+class _Expansion:
     """One expansion: the user's custom calls and the expanded functions."""
 
     custom_calls: Mapping[str, CustomCallCost]
@@ -180,16 +180,16 @@ class _Opening:
         for op in ops:
             rule = op.traits.work
             if rule is None:
-                costs.extend(self._structured(op))
+                costs.extend(self._without_own_rule(op))
             elif op.kind != "return":
-                costs.append(Leaf(op=op, work=_counted(op, rule), assumption=_by_bytes(op)))
+                costs.append(Leaf(op=op, work=_counted(op, rule), assumption=_bytes_assumption(op)))
         if len(costs) > _MOST_OPERATIONS:
             raise CostError(f"calls open into more than {_MOST_OPERATIONS} operations")
         return tuple(costs)
 
-    def _structured(self, op: Op) -> tuple[Cost, ...]:
+    def _without_own_rule(self, op: Op) -> tuple[Cost, ...]:
         if op.traits.category in _HOLDING or op.kind == "async_start":
-            return self._opened(op)
+            return self._expanded(op)
         if op.kind == "custom_call":
             work, assumption = _counted(op, partial(custom_call, stated=self.custom_calls))
             return (Leaf(op=op, work=work, assumption=assumption),)
@@ -199,7 +199,7 @@ class _Opening:
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
         return (Leaf(op=op, work=_counted(op, lambda each: rule(each, bodies))),)
 
-    def _opened(self, op: Op) -> tuple[Cost, ...]:
+    def _expanded(self, op: Op) -> tuple[Cost, ...]:
         match op.attrs:
             case CallAttrs(callee=callee):
                 return self.opened[callee]
@@ -234,7 +234,7 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
         raise CostError(f"its types do not fit together: {error}", location=op.location) from error
 
 
-def _by_bytes(op: Op) -> str:
+def _bytes_assumption(op: Op) -> str:
     """Return the assumption about a kernel without a rule, or ""."""
     if not isinstance(op.attrs, KernelAttrs) or op.attrs.is_known:
         return ""

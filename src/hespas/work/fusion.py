@@ -46,7 +46,7 @@ def written_elements(op: Op) -> int:
     if op.traits.category is Category.UPDATE:
         return max(map(size_of, updates_of(op)))
     if op.traits.category is not Category.FUSION:
-        return _written_of_results(op)
+        return _largest_result_elements(op)
     block = op.regions[0]
     uses = Uses.of_block(block)
     updates = [_update_in_place(root, uses, block) for root in block.operations[-1].operands]
@@ -57,7 +57,7 @@ def written_elements(op: Op) -> int:
     )
 
 
-def _written_of_results(op: Op) -> int:
+def _largest_result_elements(op: Op) -> int:
     """Return the elements of the largest result.
 
     Kernels that write parts of their results count those parts.
@@ -192,7 +192,7 @@ NO_HOST_TRAFFIC = HostTraffic()
 _HOLDING = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
 
-def _is_still(op: Op) -> bool:
+def _moves_nothing(op: Op) -> bool:
     """Return whether an operation itself moves nothing to the host.
 
     It passes values on, contains other operations, or communicates.
@@ -211,11 +211,11 @@ def host_traffic(op: Op) -> HostTraffic:
     results = any(map(_is_on_host, op.results))
     if not results and not any(map(_is_on_host, op.operands)):
         return NO_HOST_TRAFFIC
-    if _is_still(op):
+    if _moves_nothing(op):
         return NO_HOST_TRAFFIC
-    to_host = _writes(op) if results and _has_array_on_device(op.operands) else 0
+    to_host = _bytes_to_host(op) if results and _has_array_on_device(op.operands) else 0
     stays = results and all(map(_is_on_host, op.results))
-    return HostTraffic(to_host_bytes=to_host, from_host_bytes=0 if stays else _reads(op))
+    return HostTraffic(to_host_bytes=to_host, from_host_bytes=0 if stays else _bytes_from_host(op))
 
 
 def is_on_host(op: Op) -> bool:
@@ -223,7 +223,7 @@ def is_on_host(op: Op) -> bool:
 
     It moves no data there.
     """
-    if _is_still(op) or not op.results:
+    if _moves_nothing(op) or not op.results:
         return False
     return all(map(_is_on_host, op.results)) and not host_traffic(op)
 
@@ -247,7 +247,7 @@ def _has_array_on_device(values: Iterable[Value]) -> bool:
     )
 
 
-def _writes(op: Op) -> int:
+def _bytes_to_host(op: Op) -> int:
     if op.traits.category is Category.FUSION:
         _, written = block_traffic(op.regions[0])
         pairs = zip(op.results, written, strict=True)
@@ -258,7 +258,7 @@ def _writes(op: Op) -> int:
     return _on_host_bytes(op.results)
 
 
-def _reads(op: Op) -> int:
+def _bytes_from_host(op: Op) -> int:
     if op.traits.category is Category.FUSION:
         needed, _ = block_traffic(op.regions[0])
         pairs = zip(op.regions[0].arguments, op.operands, strict=True)

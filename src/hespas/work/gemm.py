@@ -131,14 +131,14 @@ class GemmAxis(Enum):
 class Gemm:
     """``batch`` products of an m x k by a k x n matrix.
 
-    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory; ``*_minor`` says which
-    axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the type
-    that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
-    for complex numbers and for algorithms that multiply several times. ``epilogue`` is
-    cuBLASLt's name (``BIAS_GELU``), empty for none. ``scale_bits`` are the bits of scales per
-    element of ``rhs``. Other operations of a fusion are in its own body. ``has_addend``: a matrix
-    is added to the product. ``tile`` is the part of the result that one block computes, if a Triton
-    fusion states it.
+    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory; ``*_minor_axis`` says
+    which axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the
+    type that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
+    for complex numbers and for algorithms that multiply several times. ``epilogue`` is cuBLASLt's
+    name (``BIAS_GELU``), empty for none. ``scale_bits`` are the bits of scales per element of
+    ``rhs``. Other operations of a fusion are in its own body. ``has_addend``: a matrix is added to
+    the product. ``tile`` is the part of the result that one block computes, if a Triton fusion
+    states it.
     """
 
     batch: int
@@ -232,10 +232,10 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
             f"its result should hold {batch} x {m} x {n} elements", location=op.location
         )
     multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
-    return _of_axes(op, (lhs_axes, rhs_axes, product_axes), (batch, m, n), multiplier, writer)
+    return _gemm_of_axes(op, (lhs_axes, rhs_axes, product_axes), (batch, m, n), multiplier, writer)
 
 
-def _of_axes(
+def _gemm_of_axes(
     op: Op,
     axes: tuple[list[GemmAxis], list[GemmAxis], list[GemmAxis]],
     sizes: tuple[int, int, int],
@@ -252,9 +252,9 @@ def _of_axes(
         lhs=lhs,
         rhs=rhs,
         result=product,
-        lhs_minor=_minor(lhs, axes[0]),
-        rhs_minor=_minor(rhs, axes[1]),
-        result_minor=_minor(product, axes[2]),
+        lhs_minor=_minor_axis(lhs, axes[0]),
+        rhs_minor=_minor_axis(rhs, axes[1]),
+        result_minor=_minor_axis(product, axes[2]),
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
         writer=writer,
@@ -280,7 +280,7 @@ def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
     return prod([size for size, axis in sizes if axis is chosen])
 
 
-def _minor(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
+def _minor_axis(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
     order = kind.layout or tuple(reversed(range(kind.rank)))
     varying = [
         dimension for dimension in order if kind.shape[dimension] > 1 and dimension < len(axes)
@@ -318,4 +318,4 @@ def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> G
     batch, m = (_size(output, result_axes, axis) for axis in (GemmAxis.BATCH, GemmAxis.M))
     n = _size(kernel, rhs_axes, GemmAxis.N)
     multiplier = multiplier_of(image.element, kernel.element, attrs.precision)
-    return _of_axes(op, (lhs_axes, rhs_axes, result_axes), (batch, m, n), multiplier, writer)
+    return _gemm_of_axes(op, (lhs_axes, rhs_axes, result_axes), (batch, m, n), multiplier, writer)

@@ -164,7 +164,7 @@ def _unquoted(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text[1:-1])
 
 
-def _of(op: Op) -> _Configs:
+def _configs_of(op: Op) -> _Configs:
     if not isinstance(op.attrs, CustomCallAttrs | FusionAttrs):
         raise CostError("it has no configuration", location=op.location)
     try:
@@ -177,22 +177,22 @@ def _of(op: Op) -> _Configs:
 
 def gemm_config(op: Op) -> GemmConfig:
     """Return cuBLAS's configuration; `CostError` if it is missing."""
-    return _present(op, _of(op).gemm_backend_config, "gemm_backend_config")
+    return _present(op, _configs_of(op).gemm_backend_config, "gemm_backend_config")
 
 
 def convolution_config(op: Op) -> ConvolutionConfig:
     """Return cuDNN's configuration of a convolution, or the defaults."""
-    return _of(op).cudnn_conv_backend_config or ConvolutionConfig()
+    return _configs_of(op).cudnn_conv_backend_config or ConvolutionConfig()
 
 
 def attention_config(op: Op) -> AttentionConfig:
     """Return cuDNN's configuration of attention; `CostError` if missing."""
-    return _present(op, _of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
+    return _present(op, _configs_of(op).cudnn_fmha_backend_config, "cudnn_fmha_backend_config")
 
 
 def flash_config(op: Op) -> FlashConfig:
     """Return FlashAttention's configuration; `CostError` if it is missing."""
-    return _present(op, _of(op).flash_attention_config, "flash_attention_config")
+    return _present(op, _configs_of(op).flash_attention_config, "flash_attention_config")
 
 
 def author_cost(op: Op) -> AuthorCost | None:
@@ -210,12 +210,12 @@ def author_cost(op: Op) -> AuthorCost | None:
 
 def mosaic_config(op: Op) -> MosaicConfig:
     """Return the configuration of a TPU kernel; `CostError` if missing."""
-    return _present(op, _of(op).custom_call_config, "custom_call_config")
+    return _present(op, _configs_of(op).custom_call_config, "custom_call_config")
 
 
 def block_config(op: Op) -> BlockConfig:
     """Return the tiles of a fusion's results, or an empty configuration."""
-    fusion = _of(op).fusion_backend_config
+    fusion = _configs_of(op).fusion_backend_config
     return BlockConfig() if fusion is None else fusion.block_level_fusion_config
 
 

@@ -74,10 +74,10 @@ def is_for_library(op: Op) -> bool:
     order = kind.layout or tuple(reversed(range(kind.rank)))
     if order[0] != op.attrs.dimension or not op.regions:
         return False
-    is_long = _is_long(kind.element.bits, kind.element_count, kind.shape[order[0]])
+    is_long = _is_long_enough(kind.element.bits, kind.element_count, kind.shape[order[0]])
     others = set(op.regions[0].arguments[2:])
     read = {value for inner in op.regions[0].operations for value in values_read(inner)}
-    return is_long and not others & read and (not is_plain(op) or _is_taken(op))
+    return is_long and not others & read and (not is_plain(op) or _has_library_types(op))
 
 
 def is_plain(op: Op) -> bool:
@@ -89,14 +89,14 @@ def is_plain(op: Op) -> bool:
     return [inner.kind for inner in op.regions[0].operations[:-1]] == ["compare"]
 
 
-def _is_taken(op: Op) -> bool:
+def _has_library_types(op: Op) -> bool:
     key, *others = [
         value.type.element for value in op.operands if isinstance(value.type, TensorType)
     ]
     return not others or (key.name in _PAIRED_KEYS and others[0].bits in _PAIRED_BITS)
 
 
-def _is_long(key_bits: int, elements: int, length: int) -> bool:
+def _is_long_enough(key_bits: int, elements: int, length: int) -> bool:
     rows = elements // max(1, length)
     return any(
         length > most and (rows >= fewest if fewest > 1 else rows == 1)

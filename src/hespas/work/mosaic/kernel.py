@@ -61,14 +61,14 @@ def moved(walk: Walk, window: Window, array: TensorType) -> Moved:
     elements = changes.astype(np.float64)
     sizes = zip(indices, window.bounds, array.shape, strict=True)
     for index, bound, length in sizes:
-        elements = elements * _inside(index, bound, length, by_element=window.by_element)
+        elements = elements * _elements_inside(index, bound, length, by_element=window.by_element)
     return Moved(
         blocks=int(changes.sum()),
         size_bytes=float(elements.sum()) * array.element.bits / 8,
     )
 
 
-def _inside(index: Scalar, bound: int, length: int, *, by_element: bool) -> Numbers | int:
+def _elements_inside(index: Scalar, bound: int, length: int, *, by_element: bool) -> Numbers | int:
     if not index.is_known:
         return min(bound, length)
     first = index.numbers * (1 if by_element else bound)
@@ -238,7 +238,7 @@ def _load(
         bytes_read=round(read),
         bytes_written=round(written),
         is_parallel=any(kernel.parallel),
-        notes=(*notes, *_about_tables(kernel, tables, dynamic), *walk.notes),
+        notes=(*notes, *_table_assumptions(kernel, tables, dynamic), *walk.notes),
     )
 
 
@@ -259,7 +259,7 @@ def _grid(kernel: MosaicKernel, groups: _Groups | None) -> tuple[tuple[int, ...]
     notes: list[str] = []
     grid: list[int] = []
     for axis, length in enumerate(kernel.grid):
-        longest = _longest(kernel, axis) if length is None else length
+        longest = _shortest_table(kernel, axis) if length is None else length
         if length is None and groups is not None:
             tiles = longest - len(groups.rows) + 1
             grid.append(max(1, steps_of_tiles(groups.rows, -(-groups.room // max(1, tiles)))))
@@ -273,7 +273,7 @@ def _grid(kernel: MosaicKernel, groups: _Groups | None) -> tuple[tuple[int, ...]
     return tuple(grid), notes
 
 
-def _longest(kernel: MosaicKernel, axis: int) -> int:
+def _shortest_table(kernel: MosaicKernel, axis: int) -> int:
     lengths: list[int] = []
     blocks = [window.indices for window in kernel.windows if window.indices is not None]
     for block in (kernel.body, *blocks):
@@ -309,7 +309,7 @@ def _tables(
     return numbers_of_argument
 
 
-def _about_tables(kernel: MosaicKernel, tables: Sequence[Table], dynamic: int) -> list[str]:
+def _table_assumptions(kernel: MosaicKernel, tables: Sequence[Table], dynamic: int) -> list[str]:
     known_positions = {table.operand - dynamic for table in tables}
     unknown_positions = [
         position for position in range(kernel.prefetched) if position not in known_positions

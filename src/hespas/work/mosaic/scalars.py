@@ -176,12 +176,12 @@ def unchanged(name: str, operands: Sequence[Scalar]) -> Scalar | None:
     if len(operands) != 2:
         return None
     left, right = operands
-    if _is(right, _NEUTRAL_RIGHT.get(name)):
+    if _equals(right, _NEUTRAL_RIGHT.get(name)):
         return left
-    return right if _is(left, _NEUTRAL_LEFT.get(name)) else None
+    return right if _equals(left, _NEUTRAL_LEFT.get(name)) else None
 
 
-def _is(scalar: Scalar, value: int | None) -> bool:
+def _equals(scalar: Scalar, value: int | None) -> bool:
     return value is not None and scalar.is_known and bool((scalar.numbers == value).all())
 
 

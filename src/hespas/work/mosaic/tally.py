@@ -48,7 +48,7 @@ def _wider(operands: Types, results: Types) -> KernelType:
     return max((kind for kind in (*results, *operands) if kind.is_vector), key=element_bits)
 
 
-def _made(_: Types, results: Types) -> KernelType:
+def _result(_: Types, results: Types) -> KernelType:
     return results[0]
 
 
@@ -81,13 +81,13 @@ def _column(operands: Types, results: Types) -> KernelType | None:
 
 Rule = tuple[tuple[Unit, Choice, bool], ...]
 _ARITHMETIC: Rule = ((Unit.ARITHMETIC, _wider, True),)
-_FUNCTION: Rule = ((Unit.FUNCTIONS, _made, True),)
+_FUNCTION: Rule = ((Unit.FUNCTIONS, _result, True),)
 # Multiply by the reciprocal, which counts as one FLOP.
-_DIVISION: Rule = ((Unit.FUNCTIONS, _divisor, False), (Unit.ARITHMETIC, _made, True))
+_DIVISION: Rule = ((Unit.FUNCTIONS, _divisor, False), (Unit.ARITHMETIC, _result, True))
 _LANES: Rule = ((Unit.LANES, _wider, False),)
 _REDUCTION: Rule = ((Unit.ARITHMETIC, _source, True), (Unit.LANES, _reduced_lanes, False))
 _BROADCAST: Rule = ((Unit.LANES, _column, False),)
-_LOAD: Rule = ((Unit.LOADS, _made, False),)
+_LOAD: Rule = ((Unit.LOADS, _result, False),)
 _STORE: Rule = ((Unit.STORES, _stored, False),)
 # Registers are renamed, or data is already in position.
 _NOTHING: Rule = ()
@@ -283,10 +283,10 @@ def _dimensions(op: KernelOp) -> tuple[Dimensions, Dimensions]:
     if op.name == "tpu.matmul":
         right = 1 if op.attributes.get("transpose_rhs", "false") == "true" else 0
         return [(1,), (right,)], [(), ()]
-    return _of_maps(op.attributes)
+    return _dimensions_of_maps(op.attributes)
 
 
-def _of_maps(attributes: Mapping[str, str]) -> tuple[Dimensions, Dimensions]:
+def _dimensions_of_maps(attributes: Mapping[str, str]) -> tuple[Dimensions, Dimensions]:
     maps = _MAP.findall(attributes.get("indexing_maps", ""))
     names = [[part.strip() for part in results.split(",")] for _, results in maps]
     if len(names) != 3:

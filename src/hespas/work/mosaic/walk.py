@@ -160,7 +160,7 @@ class Walk:
         elif name == "scf.for":
             self._loop(op, weights, tally)
         elif name == "scf.while":
-            self._unbounded(op, weights, tally)
+            self._loop_of_unknown_length(op, weights, tally)
         elif name in _INLINED:
             self._define(op, self._block(op.regions[0], weights, tally))
         elif name in _PRODUCTS:
@@ -313,7 +313,7 @@ class Walk:
             self._define(op, initial)
             return
         if not (lower.is_known and upper.is_known and step.is_known):
-            self._unbounded(op, weights, tally)
+            self._loop_of_unknown_length(op, weights, tally)
             return
         stride = np.maximum(step.numbers, 1)
         rounds = np.maximum(-(-(upper.numbers - lower.numbers) // stride), 0)
@@ -352,7 +352,7 @@ class Walk:
         self.lengths[axis] = 1
         self.depth -= 1
 
-    def _unbounded(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
+    def _loop_of_unknown_length(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         """Count a loop of data-dependent length.
 
         Its copies are assumed to read an array in memory once.
