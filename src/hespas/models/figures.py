@@ -216,10 +216,12 @@ def state_bytes(model: LanguageModel) -> int:
 def _working_bytes(model: LanguageModel) -> int:
     """Return what a device holds at least beside the states, while it trains on one sequence.
 
-    That is what goes into each layer, logits with their gradients, and two gathered layers.
+    That is what goes into each layer, logits with their gradients, and two gathered layers;
+    experts are not gathered, but stay where they are.
     """
     sizes, tokens = model.sizes_of_layers, TRAINED_TOKENS
-    gathered = 2 * 2 * parameters(model) // sizes.layers
+    gathered_weights = parameters(model) - parameters_by_part(model)["experts"]
+    gathered = 2 * 2 * gathered_weights // sizes.layers
     kept = 2 * sizes.layers * tokens * sizes.embedding
     return kept + 10 * tokens * sizes.vocabulary + gathered
 

@@ -46,6 +46,12 @@ def test_the_smallest_cluster_holds_the_states_and_half_of_it_does_not() -> None
     assert devices / 2 * (capacity * USABLE - 4096 * 128256 * 10) < states
 
 
+def test_experts_are_divided_and_never_gathered() -> None:
+    """Two layers of experts of Kimi K2 would fill a device of 80 GB."""
+    kimi = figures("moonshotai/Kimi-K2-Instruct")
+    assert kimi.smallest_cluster["training"]["H100_80GB"] == "256xH100_80GB"
+
+
 def test_a_part_that_holds_no_sequence_has_no_cluster() -> None:
     made = figures("meta-llama/Llama-3.1-405B")
     assert made.smallest_cluster["training"]["TPUv6e"] == ""
