@@ -1,13 +1,15 @@
-"""From what compilers write to a `Program`.
+"""Read compilers' output as a `Program`.
 
-In goes StableHLO (text, bytecode, portable artifacts) or HLO (text, protos); out comes the program
-of one device. `load` is the public face: `load_program` reads a file, `load_per_device` reads bytes
-and reports which of the user's `overrides` had an effect, `load_source` reads a program that must
-be partitioned already, `load_compiled` takes a compiler's result.
+The input is StableHLO (text, bytecode, portable artifacts), HLO (text, protos) or a recorded step
+of PyTorch; the output is the program of one device. `load` is the public interface: `load_program`
+reads a file, `load_per_device` reads bytes and reports which of the user's `overrides` had an
+effect, `load_source` reads a program that must be partitioned already, `load_compiled` takes a
+compiler's result.
 
-`stablehlo` and `hlo` read their formats and return `overrides.Loaded` or `overrides.Unpartitioned`;
-a sharded program is then partitioned and read again as the text of one device. Both use `loops`
-(how often a loop runs) and `meshes` (replica groups by mesh axes). `whole` reads what a sharded
-source says of all devices together and keeps its mesh in what it is divided to. `tables` gives
-kernels of TPUs the constants that they read.
+`stablehlo`, `hlo` and `recorded` read their formats and return `overrides.Loaded` or
+`overrides.Unpartitioned`; a sharded program is then partitioned, and the text for one device is
+read. `attributes` turns attribute text into typed attributes, `loops` finds trip counts,
+`host_memory` marks values in host memory. `whole` reads the mesh and the undivided inputs of a
+sharded source and keeps its mesh in the partitioned program. `experts` applies the load of experts,
+`tables` gives TPU kernels the constants that they read.
 """

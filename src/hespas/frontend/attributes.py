@@ -1,7 +1,7 @@
-"""From attribute text to typed attributes: a table of fields, and readers of what is no field.
+"""Turn attribute text into typed attributes, by a table of fields.
 
-HLO's attributes are printed as StableHLO's first (`hespas.frontend.hlo.attributes`), so that one
-table says what the stages read of both.
+HLO's attributes are first printed as StableHLO's (`hespas.frontend.hlo.attributes`), so one table
+serves both formats.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _rank(record: OpRecord) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of typed attributes: the attribute it is read from, how, and what stands for none.
+    """A field of typed attributes: source attribute, reader and default.
 
-    ``default`` makes the value of a missing attribute from the operation; without it, a missing
+    ``default`` computes the value of a missing attribute from the operation; without it, a missing
     attribute is an error.
     """
 
@@ -150,7 +150,7 @@ def _number(text: str) -> int | float | bool | None:
             return kind(literal)
         except ValueError:
             continue
-    # 0xFF800000 and its like: bits of infinities and NaNs, which nothing here computes with.
+    # 0xFF800000 and similar: bits of infinities and NaNs, which no stage computes with.
     return None
 
 
@@ -204,8 +204,10 @@ _CONVOLUTION_NUMBERS = re.compile(r"<\[([^]]*)\]x\[([^]]*)\]->\[([^]]*)\]>")
 
 def _dimension_numbers(text: str, first: str, second: str) -> tuple[int, int, tuple[int, ...]]:
     letters = [letter.strip() for letter in text.split(",")]
-    spatial = sorted((int(letter), at) for at, letter in enumerate(letters) if letter.isdigit())
-    return letters.index(first), letters.index(second), tuple(at for _, at in spatial)
+    spatial = sorted(
+        (int(letter), position) for position, letter in enumerate(letters) if letter.isdigit()
+    )
+    return letters.index(first), letters.index(second), tuple(position for _, position in spatial)
 
 
 def _convolution(record: OpRecord) -> ConvolutionAttrs:
@@ -257,7 +259,7 @@ def _custom_call(record: OpRecord, meshes: Mapping[str, Mesh]) -> Attrs:
             backend_config=texts.get("mhlo.backend_config", texts.get("backend_config", "")),
             called_functions=read_symbols(texts.get("called_computations", "")),
         )
-    # JAX writes the groups of the collective into its configuration.
+    # JAX writes the collective's groups into the configuration.
     text = _required(record, "backend_config")
     if not text.startswith("{"):
         raise ProgramError("the backend_config of ragged_all_to_all cannot be read")
@@ -281,7 +283,7 @@ def _channel(record: OpRecord) -> int | None:
 def _collective(
     record: OpRecord, meshes: Mapping[str, Mesh], with_channel: GroupMode, dimension: str = ""
 ) -> CollectiveAttrs:
-    # What numbers of groups mean: the StableHLO specification, "Process groups".
+    # The meaning of group numbers: the StableHLO specification, "Process groups".
     channel = _channel(record)
     text = _required(record, "replica_groups")
     groups: ReplicaGroups
@@ -289,7 +291,7 @@ def _collective(
     if not text.startswith("dense"):
         groups, mode = read_axis_groups(text, meshes), GroupMode.FLATTENED_IDS
     else:
-        rows = [tuple([at for at in row if at >= 0]) for row in read_rows(text)]
+        rows = [tuple([device for device in row if device >= 0]) for row in read_rows(text)]
         groups = ListedGroups(groups=tuple([row for row in rows if row]))
         if "use_global_device_ids" in record.attributes:
             mode = GroupMode.FLATTENED_IDS
@@ -363,27 +365,29 @@ READERS: Mapping[str, Reader] = {
     "transpose": _dimensions("permutation"),
     "unary_einsum": _EINSUM,
 }
-"""The reader of every operation kind that has attributes a stage needs, but collectives."""
+"""The reader of every kind with attributes that a stage needs, except collectives."""
 
 
 def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
-    """Return the readers of a module with some meshes, collectives included."""
-    both = partial(_collective, meshes=meshes, with_channel=GroupMode.CROSS_REPLICA_AND_PARTITION)
-    partition = partial(_collective, meshes=meshes, with_channel=GroupMode.CROSS_PARTITION)
+    """Return all readers for a module with ``meshes``, including collectives."""
+    cross_both = partial(
+        _collective, meshes=meshes, with_channel=GroupMode.CROSS_REPLICA_AND_PARTITION
+    )
+    cross_partition = partial(_collective, meshes=meshes, with_channel=GroupMode.CROSS_PARTITION)
     return {
         **READERS,
-        "all_gather": partial(both, dimension="all_gather_dim"),
-        "all_reduce": both,
-        "all_to_all": partial(partition, dimension="split_dimension"),
-        "collective_broadcast": partition,
-        "cross-replica-sum": both,
+        "all_gather": partial(cross_both, dimension="all_gather_dim"),
+        "all_reduce": cross_both,
+        "all_to_all": partial(cross_partition, dimension="split_dimension"),
+        "collective_broadcast": cross_partition,
+        "cross-replica-sum": cross_both,
         "custom_call": partial(_custom_call, meshes=meshes),
-        "reduce_scatter": partial(both, dimension="scatter_dimension"),
+        "reduce_scatter": partial(cross_both, dimension="scatter_dimension"),
     }
 
 
 @lru_cache(maxsize=16384)
 def attrs_of(kind: str, attributes: tuple[tuple[str, str], ...]) -> Attrs:
-    """Return the typed attributes of an operation, no collective, that are all in its texts."""
+    """Return the typed attributes of a non-collective from its attribute text."""
     reader = READERS.get(kind)
     return NO_ATTRS if reader is None else reader(OpRecord(attributes=dict(attributes)))

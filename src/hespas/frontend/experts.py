@@ -1,8 +1,8 @@
-"""Give products of groups and exchanges of tokens the rows that each expert gets.
+"""Set the rows of grouped products and token exchanges by expert load.
 
-A program for any routing has room for more rows than there are: how many each device gets, and
-each group of rows has, is the router's choice, and `hespas.program.experts.ExpertLoad` says it. The
-step waits for the device that gets the most.
+A program for any routing allocates more rows than it uses: the router decides how many rows each
+device and each group gets, and `hespas.program.experts.ExpertLoad` states it. The step waits for
+the busiest device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hespas.program.types import TensorType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What each of ``experts`` takes at most: ``factor`` times an even share of the tokens."""
+    """The most tokens of each expert: ``factor`` times an even share."""
 
     experts: int
     factor: float
@@ -39,26 +39,26 @@ class Capacity:
 def with_expert_load(
     program: Program, load: ExpertLoad | None, *, capacity: Capacity | None = None
 ) -> Program:
-    """Return the program with the rows of its experts, and a note on where they come from.
+    """Return the program with the rows of its experts, with notes.
 
-    Where no load is given, rows that are exchanged are taken to be spread evenly, and groups of
-    other products to fill their operands. ``capacity`` is what experts of fixed size take, which is
-    known of a model: it decides what is dropped, and no time. Raises `ConfigError` for a load of
-    another number of experts, or that has no effect on the program.
+    Without a load, exchanged rows are spread evenly and the groups of other products fill their
+    operands. ``capacity`` is the size of experts of fixed size, known for a model: it decides how
+    many tokens are dropped, but no time. Raises `ConfigError` for a load with another number of
+    experts, or one without effect on the program.
     """
-    found = _Found.of(program)
-    if load is None and not found.exchanges:
+    users = _Found.of(program)
+    if load is None and not users.exchanges:
         return program
-    given = load or UNIFORM
+    applied = load or UNIFORM
     notes: list[str] = []
-    if found.exchanges or found.products:
-        filler = _Filler.of(found, given, program)
+    if users.exchanges or users.products:
+        filler = _Filler.of(users, applied, program)
         program = with_bodies(program, lambda body: each_op(body, filler.filled))
         notes += filler.notes(is_given=load is not None)
     elif capacity is None:
         refuse_unused(ExpertOptions(expert_load=load), {EXPERTS: True}, location=program.source)
     if load is not None and capacity is not None:
-        notes.append(_dropped(given, capacity, program.source))
+        notes.append(_dropped(applied, capacity, program.source))
     return msgspec.structs.replace(program, assumptions=(*notes, *program.assumptions))
 
 
@@ -88,7 +88,7 @@ def _check_count(load: ExpertLoad, experts: int, location: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchange:
-    """Rows that devices send each other: ``rows`` from each; ``room`` is for what it may get."""
+    """An exchange of ``rows`` from each device; each can receive ``room``."""
 
     devices: int
     rows: int
@@ -97,7 +97,7 @@ class _Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What of a program depends on how tokens are spread over experts, each once."""
+    """The exchanges and grouped products that depend on expert load."""
 
     exchanges: tuple[_Exchange, ...]
     products: tuple[GroupedProduct, ...]
@@ -115,14 +115,16 @@ class _Found:
         return cls(exchanges=tuple(exchanges), products=tuple(products))
 
     def feeding(self, product: GroupedProduct) -> _Exchange | None:
-        """Return the exchange that fills the rows of a product; None where nothing does."""
-        return next((each for each in self.exchanges if each.room == product.rows), None)
+        """Return the exchange that fills the rows of a product, or None."""
+        return next(
+            (exchange for exchange in self.exchanges if exchange.room == product.rows), None
+        )
 
 
 def _exchange(op: Op, program: Program) -> _Exchange | None:
     if op.kind != "ragged_all_to_all" or not isinstance(op.attrs, CollectiveAttrs):
         return None
-    lengths = [each.shape[0] for each in _tensors(op)[:2]]
+    lengths = [tensor.shape[0] for tensor in _tensors(op)[:2]]
     groups = op.attrs.groups.listed()
     devices = max(map(len, groups), default=0) or program.declared_devices or 1
     return _Exchange(devices=devices, rows=min(lengths), room=max(lengths))
@@ -134,7 +136,7 @@ def _tensors(op: Op) -> list[TensorType]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filler:
-    """Writes rows into a program: ``experts`` in all, ``load`` says how many tokens each gets."""
+    """Sets the rows of ``experts`` experts by ``load``."""
 
     found: _Found
     load: ExpertLoad
@@ -143,12 +145,12 @@ class _Filler:
 
     @classmethod
     def of(cls, found: _Found, load: ExpertLoad, program: Program) -> _Filler:
-        counts = {each.groups * _devices(found, each, load) for each in found.products}
-        whole = {each.devices for each in found.exchanges}
-        experts = load.experts or max(counts or whole)
+        counts = {item.groups * _devices(found, item, load) for item in found.products}
+        exchanging = {item.devices for item in found.exchanges}
+        experts = load.experts or max(counts or exchanging)
         if counts:
             _check_count(load, max(counts), program.source)
-        divided = next((each for each in whole if experts % each), None)
+        divided = next((item for item in exchanging if experts % item), None)
         if divided is not None:
             raise ConfigError(
                 f"{experts} experts are not divided by the {divided} devices that exchange rows",
@@ -158,7 +160,7 @@ class _Filler:
         return cls(found=found, load=load, experts=experts, program=program)
 
     def filled(self, op: Op) -> Op:
-        """Return a product or an exchange with its rows; any other operation as it is."""
+        """Return a product or exchange with its rows; other operations unchanged."""
         exchange, product = _exchange(op, self.program), grouped_product(op)
         if exchange is not None and isinstance(op.attrs, CollectiveAttrs):
             times = self._times(exchange)
@@ -183,12 +185,12 @@ class _Filler:
         return tuple([round(tokens * share * room) for share in shares])
 
     def notes(self, *, is_given: bool) -> Iterator[str]:
-        """Yield what is assumed, and what has no room."""
-        said = "as the user says" if is_given else "which no program says"
+        """Yield the assumptions and the share of dropped tokens."""
+        origin = "as the user says" if is_given else "which no program says"
         if not self.load.source and self.found.products:
-            yield f"each of the {self.experts} experts gets as many tokens, {said}"
+            yield f"each of the {self.experts} experts gets as many tokens, {origin}"
         elif not self.load.source:
-            yield f"each of {self.experts} devices gets as many rows of the others, {said}"
+            yield f"each of {self.experts} devices gets as many rows of the others, {origin}"
         for exchange in self.found.exchanges:
             devices = exchange.devices
             shares = self.load.busiest(experts=self.experts, devices=devices)

@@ -1,10 +1,10 @@
-"""What an exported program keeps in the host's memory, written into the types of its values.
+"""Mark the values that an exported program keeps in host memory.
 
-JAX says where values are to lie by custom calls (``annotate_device_placement``) and by the memory
-kind of arguments; a compiler finds out which buffers that concerns. Here a value is on the host if
-a placement puts it there, if it is cut, reshaped or joined from what is there, or if a loop carries
-it there; until a placement puts it on the device. As XLA does, a buffer of a constant that is there
-to be written over part by part is allocated and not moved.
+JAX states the placement of values by custom calls (``annotate_device_placement``) and by the memory
+kind of arguments; a compiler derives which buffers that concerns. A value is on the host if a
+placement puts it there, if it is sliced, reshaped or joined from a value there, or if a loop
+carries it there, until a placement moves it to the device. As in XLA, the buffer of a constant on
+the host that is overwritten part by part is allocated and not moved.
 
 Source: openxla/xla, ``xla/hlo/transforms/host_offloader.cc``.
 """
@@ -46,7 +46,7 @@ _TARGETS = {"MoveToDevice": False, "MoveToHost": True}
 _ANNOTATION = "annotate_device_placement"
 _KIND = re.compile(r'_xla_buffer_placement ?= ?"([^"]*)"')
 
-# The first operand is on the host: so is the result.
+# If the first operand is on the host, so is the result.
 _FORWARD = frozenset(
     {
         "bitcast",
@@ -67,7 +67,9 @@ _FILLED = frozenset({"broadcast_in_dim", "constant", "iota"})
 
 
 def is_on_host(kind: str, *, location: str) -> bool:
-    """Return whether a memory kind is the host's; `UnsupportedError` for one that is not known.
+    """Return whether a memory kind is the host's.
+
+    Raises `UnsupportedError` for an unknown kind.
 
     >>> is_on_host("pinned_host", location="step.mlir"), is_on_host("device", location="step.mlir")
     (True, False)
@@ -82,7 +84,7 @@ def is_on_host(kind: str, *, location: str) -> bool:
 
 
 def placed_on_host(op: Op) -> bool | None:
-    """Return whether an operation puts its operand on the host; None if it is no placement."""
+    """Return whether a placement targets the host; None for other operations."""
     if not isinstance(op.attrs, CustomCallAttrs):
         return None
     target = op.attrs.target
@@ -98,13 +100,12 @@ def placed_on_host(op: Op) -> bool | None:
 def with_host_memory(
     program: Program, *, arguments: Collection[int] = (), results: Collection[int] = ()
 ) -> Program:
-    """Return the program with the values typed that lie in the host's memory.
+    """Return the program with host-memory types for values on the host.
 
-    ``arguments`` are those of the main function that are there when it starts, ``results`` those
-    that are to be there when it ends. A program that a compiler scheduled says so by itself, and
-    is returned as it is. Calls are opened, since what a
-    function is called with may be here or there. Raises `UnsupportedError` for a memory kind that
-    is not known.
+    ``arguments`` of the main function are on the host when it starts, ``results`` when it ends. A
+    program that a compiler scheduled states memory spaces itself and is returned unchanged. Calls
+    are inlined, because a function may be called with values in either memory. Raises
+    `UnsupportedError` for an unknown memory kind.
     """
     if program.is_scheduled:
         return program
@@ -112,14 +113,14 @@ def with_host_memory(
     if not is_given and not any(placed_on_host(op) for op in all_ops(program)):
         return program
     main = with_calls_opened(program)
-    found = _Found(host={main.body.arguments[number] for number in arguments})
-    while found.grows(main.body):
+    search = _Found(host={main.body.arguments[number] for number in arguments})
+    while search.grows(main.body):
         pass
-    left = [number for number in results if main.results[number] not in found.host]
-    if left:
-        main = _with_results_placed(main, left)
-        found.grows(main.body)
-    retyped = Function(name=main.name, body=_Retyper(host=found.host).block(main.body))
+    misplaced = [number for number in results if main.results[number] not in search.host]
+    if misplaced:
+        main = _with_results_placed(main, misplaced)
+        search.grows(main.body)
+    retyped = Function(name=main.name, body=_Retyper(host=search.host).block(main.body))
     return replace(program, functions=dict(_reached(program, retyped)))
 
 
@@ -161,12 +162,12 @@ def _reached(program: Program, main: Function) -> Iterator[tuple[str, Function]]
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """The values that are known to be on the host."""
+    """The values known to be on the host."""
 
     host: set[Value] = field(default_factory=set[Value])
 
     def grows(self, block: Block) -> bool:
-        """Go through a block once; return whether more values are known than before."""
+        """Search a block once; return whether the set of values grew."""
         before = len(self.host)
         for op in block.operations:
             self._op(op)
@@ -206,7 +207,7 @@ def _passes_on(op: Op) -> bool:
 
 
 def _sources(op: Op) -> Sequence[Value]:
-    """Return the operands whose data the result holds: not the indices."""
+    """Return the operands whose data the result holds, without indices."""
     if op.kind == "concatenate":
         return op.operands
     return op.operands[: 2 if op.kind == "dynamic_update_slice" else 1]
@@ -214,7 +215,7 @@ def _sources(op: Op) -> Sequence[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Retyper:
-    """Copies operations with other types, and puts buffers on the host where they are needed."""
+    """Copies operations with host types and adds the host buffers they need."""
 
     host: set[Value]
     renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])
@@ -226,10 +227,10 @@ class _Retyper:
         for op in block.operations:
             self.uses.add(op)
             operands = list(self._renamed(op.operands))
-            for at in self._buffers(op):
-                made = self._on_host(op, op.operands[at], operands[at])
-                operations.append(made)
-                operands[at] = made.results[0]
+            for position in self._buffers(op):
+                buffer = self._on_host(op, op.operands[position], operands[position])
+                operations.append(buffer)
+                operands[position] = buffer.results[0]
             regions = tuple([self.block(region) for region in op.regions])
             results = self._values(op.results)
             operations.append(
@@ -253,18 +254,21 @@ class _Retyper:
             pairs = zip(op.operands[:1], op.results, strict=True)
         else:
             return
-        for at, (operand, result) in enumerate(pairs):
+        for position, (operand, result) in enumerate(pairs):
             if result in self.host and operand not in self.host:
-                yield at
+                yield position
 
     def _on_host(self, op: Op, operand: Value, renamed: Value) -> Op:
-        """Return what makes the buffer: an allocation where it is filled, else a copy."""
+        """Return the operation that creates a host buffer.
+
+        It is an allocation for a filled buffer, else a copy.
+        """
         kind = operand.type
         if not isinstance(kind, TensorType):
             raise UnsupportedError(f"{kind} on the host", location=op.location)
         result = Value(type=replace(kind, memory_space=HOST_MEMORY))
-        made = self.uses.producer(operand)
-        is_filled = made is not None and made.kind in _FILLED
+        producer = self.uses.producer(operand)
+        is_filled = producer is not None and producer.kind in _FILLED
         allocates = CustomCallAttrs(target="AllocateBuffer", backend_config="", called_functions=())
         return Op(
             dialect="stablehlo" if is_filled else "mhlo",

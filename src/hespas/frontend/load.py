@@ -1,4 +1,4 @@
-"""Read a program from a file or from memory, whatever form it has."""
+"""Read a program from a file or from memory, in any supported format."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from hespas.xla.hlo.module import HloModule
     from hespas.xla.partition.partition import Partitioned
 
-# StableHLO that is already of one device, the usual case, needs neither protobuf nor the
-# partitioner: they are imported where they are used.
+# StableHLO for one device, the usual case, needs neither protobuf nor the partitioner: functions
+# import them when they need them.
 
 
 PARTITIONED = " (partitioned)"
-"""Ends the name of a program in messages on the text that the partitioner made of it."""
+"""The suffix of a program's name in messages about its partitioned text."""
 _LEFT_OUT = b"constant({...})"
 
 
 def read_source(path: Path) -> bytes:
-    """Return what a file holds; `ProgramError` if it is missing or unreadable."""
+    """Return a file's content; `ProgramError` if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -74,65 +74,67 @@ def load_per_device(
 ) -> Loaded:
     """Return the program of one device, and which ``options`` had an effect on it.
 
-    The content decides what the source is: StableHLO text, MLIR bytecode or a portable artifact,
-    HLO text, a serialized HloProto or HloModuleProto, or a step of PyTorch as it was recorded.
-    ``name`` stands in messages. A sharded
-    program that is not partitioned yet is partitioned; its assumptions say so, ``options`` name
-    lines of the partitioned text, and ``cache_dir`` keeps it, if it is given. Raises
+    The content decides the format: StableHLO text, MLIR bytecode or a portable artifact, HLO text,
+    a serialized HloProto or HloModuleProto, or a recorded step of PyTorch. ``name`` appears in
+    messages. A sharded program that is not partitioned yet is partitioned; its assumptions say so,
+    ``options`` name lines of the partitioned text, and ``cache_dir`` caches it. Raises
     `ProgramError` for a source that is no program or that the partitioner refuses,
-    `UnsupportedError` for what has no model, `ConfigError` for options that name a loop or branch
-    that is not there, and `ToolError` if the partitioner fails.
+    `UnsupportedError` for an operation without a model, `ConfigError` for options that name a
+    missing loop or branch, and `ToolError` if the partitioner fails.
     """
     if is_recorded(source):
         from hespas.frontend.recorded.load import read_recorded  # noqa: PLC0415 - few are
 
         return read_recorded(source, name=name)
     parsed = _parse(source, name)
-    whole = whole_of(parsed)
+    undivided_facts = whole_of(parsed)
     loaded = _read(parsed, source, name, options)
     if isinstance(loaded, Loaded):
-        return replace(loaded, program=msgspec.structs.replace(loaded.program, whole=whole))
+        return replace(
+            loaded, program=msgspec.structs.replace(loaded.program, whole=undivided_facts)
+        )
     partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name}{PARTITIONED}"
     local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
     if isinstance(local, Unpartitioned):
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
-    program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=whole)
+    program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=undivided_facts)
     return replace(local, program=program, undivided=loaded.undivided)
 
 
 def load_undivided(source: bytes, *, name: str) -> Program | None:
-    """Return the program of all devices from sharded StableHLO; None where it is of one."""
+    """Return the undivided program of sharded StableHLO, or None."""
     loaded = _read(_parse(source, name), source, name, NO_OPTIONS)
     return loaded.undivided
 
 
 def is_false_first(source: bytes, *, name: str) -> bool:
-    """Return whether branches of StableHLO on a predicate have false first.
+    """Return whether StableHLO's branches on a predicate put false first.
 
-    XLA compiles a ``case`` on a predicate made a number, as `jax.lax.cond` is exported, and an
-    ``if`` to the same ``conditional``, whose first branch is that of true. A ``case`` has that of
-    false first, an ``if`` that of true. Raises `ConfigError` for a program with both.
+    `jax.lax.cond` is exported as a ``case`` on a predicate converted to a number. XLA compiles such
+    a ``case`` and an ``if`` to the same ``conditional``, whose first branch is for true. A ``case``
+    has the branch for false first, an ``if`` the one for true. Raises `ConfigError` for a program
+    with both.
     """
-    found = operation_names(parse_mlir(source, name=name), {_CASE, _IF})
-    if found == {_CASE, _IF}:
+    branch_kinds = operation_names(parse_mlir(source, name=name), {_CASE, _IF})
+    if branch_kinds == {_CASE, _IF}:
         raise ConfigError(
             f"{option('branch_weights')} can't be told apart in the compiled program: it has both "
             f"{_CASE}, with false first, and {_IF}, with true first",
             location=name,
             hint="run hespas compile, and weigh the branches of its output by their names",
         )
-    return _CASE in found
+    return _CASE in branch_kinds
 
 
 _CASE, _IF = "stablehlo.case", "stablehlo.if"
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Return a program that is already that of one device, as compilers write it.
+    """Return a program that is already partitioned, as compilers write it.
 
-    Raises `UnpartitionedError` for a sharded one, and otherwise what `load_per_device` raises.
+    Raises `UnpartitionedError` for a sharded program, and otherwise what `load_per_device` raises.
     """
     loaded = _read(_parse(source, name), source, name, options)
     if isinstance(loaded, Unpartitioned):
@@ -141,7 +143,9 @@ def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) 
 
 
 def load_compiled(compiled: CompiledProgram, *, name: str) -> Program:
-    """Return a compiler's output as a program, with its kernels and notes on the compilation.
+    """Return a compiler's output as a program with its kernels.
+
+    It holds the compilation's assumptions.
 
     ``name`` is the program's source. Raises what `load_source` raises.
     """
@@ -174,7 +178,7 @@ def _read(
         from hespas.frontend.hlo.load import read_hlo  # noqa: PLC0415
 
         loaded = read_hlo(parsed, name=name, options=options)
-        # In place of numbers that text leaves out, XLA's parser puts others.
+        # XLA's parser replaces numbers that the text leaves out by others.
         is_whole = _LEFT_OUT not in source
     if isinstance(loaded, Unpartitioned) or not is_whole or MOSAIC.encode() not in source:
         return loaded

@@ -1,4 +1,4 @@
-"""How often a ``while`` runs: read from its condition, its start and its step."""
+"""Find the trip count of a ``while`` from its condition and step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_CHAIN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loop:
-    """A ``while``: what it starts from, its condition and its body."""
+    """A ``while``: initial values, condition and body."""
 
     start: tuple[Value, ...]
     condition: Block
@@ -27,9 +27,9 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A value where it is used: ``inside`` are the fusions around it, outermost first.
+    """A value and the fusions around it, outermost first.
 
-    Equal fusions share a block, so that an argument of one is known only with the fusion.
+    Equal fusions share a block, so an argument is identified only together with its fusion.
     """
 
     value: Value
@@ -39,10 +39,10 @@ class _Place:
 def trip_count(
     start: tuple[Value, ...], condition: Block, body: Block, producer: Mapping[Value, Op]
 ) -> int | None:
-    """Return how often the body runs, or None where that cannot be read off.
+    """Return how often the body runs; None if it cannot be derived.
 
-    Understands a counter that starts at a constant, grows or shrinks by a constant, and is
-    compared with a constant, wherever those constants are defined, in fusions too.
+    The counter must start at a constant, change by a constant, and be compared with a constant;
+    these constants may be defined anywhere, fusions included.
     """
     loop = _Loop(start=start, condition=condition, body=body, producer_of=producer)
     compared = _origin(loop, _Place(condition.operations[-1].operands[0]))
@@ -70,7 +70,10 @@ def _counter(loop: _Loop, place: _Place) -> int | None:
 
 
 def _count(direction: str, first: int, limit: int, step: int) -> int | None:
-    """Count how often first, first + step, ... passes the comparison; None if for ever."""
+    """Count the iterations that pass the comparison; None for an infinite loop.
+
+    The counter takes the values first, first + step, ...
+    """
     if direction in ("GT", "GE"):
         first, limit, step = -first, -limit, -step
     distance = limit - first
@@ -94,16 +97,18 @@ def _steps_below(distance: int, step: int) -> int | None:
 
 
 def _argument_index(block: Block, value: Value) -> int | None:
-    return next((at for at, argument in enumerate(block.arguments) if argument is value), None)
+    return next(
+        (position for position, argument in enumerate(block.arguments) if argument is value), None
+    )
 
 
 def _step(loop: _Loop, index: int) -> int | None:
-    made = _origin(loop, _Place(loop.body.operations[-1].operands[index]))
-    producer = loop.producer_of.get(made.value)
+    returned = _origin(loop, _Place(loop.body.operations[-1].operands[index]))
+    producer = loop.producer_of.get(returned.value)
     if producer is None or producer.kind not in ("add", "subtract"):
         return None
     counter = loop.body.arguments[index]
-    left, right = (_Place(operand, made.inside) for operand in producer.operands)
+    left, right = (_Place(operand, returned.inside) for operand in producer.operands)
     if _origin(loop, left).value is counter:
         step = _constant(loop, right)
     elif _origin(loop, right).value is counter and producer.kind == "add":
@@ -116,21 +121,21 @@ def _step(loop: _Loop, index: int) -> int | None:
 
 
 def _origin(loop: _Loop, place: _Place) -> _Place:
-    """Follow a value back through what doesn't change it, into and out of fusions."""
+    """Trace a value through operations that keep it, across fusions."""
     while True:
         producer = loop.producer_of.get(place.value)
         if producer is None:
             if not place.inside:
                 return place
-            *around, fusion = place.inside
+            *outer, fusion = place.inside
             index = _argument_index(fusion.regions[0], place.value)
             if index is None:
                 return place
-            place = _Place(fusion.operands[index], tuple(around))
+            place = _Place(fusion.operands[index], tuple(outer))
         elif producer.kind == "fusion":
             returned = producer.regions[0].operations[-1].operands
-            made = returned[producer.results.index(place.value)]
-            place = _Place(made, (*place.inside, producer))
+            inner = returned[producer.results.index(place.value)]
+            place = _Place(inner, (*place.inside, producer))
         elif producer.kind in _TRANSPARENT and producer.operands:
             operand = producer.operands[producer.results.index(place.value)]
             place = _Place(operand, place.inside)
@@ -139,7 +144,7 @@ def _origin(loop: _Loop, place: _Place) -> _Place:
 
 
 def _constant(loop: _Loop, place: _Place) -> int | None:
-    """Follow a value to an integer constant, through what doesn't change it."""
+    """Trace a value to an integer constant, or return None."""
     for _ in range(_LONGEST_CHAIN):
         place = _origin(loop, place)
         producer = loop.producer_of.get(place.value)

@@ -1,4 +1,4 @@
-"""Trip counts and branch weights that the user sets, because the program leaves them open."""
+"""Apply the user's trip counts and branch weights to a program."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from hespas.program.program import Program
 _WEIGHT_TOLERANCE = 1e-6
 _WHOLE = re.compile(r"[0-9]+")
 _PLACE = re.compile(r"|[0-9]+|[A-Za-z_][A-Za-z0-9_.\-]*")
-"""A line, or an instruction of HLO, or nothing for all."""
+"""A line, an HLO instruction, or nothing for all."""
 
 
 def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``N`` or ``LINE=N``; the key is the line, in HLO the name, or "" for every loop.
+    """Parse ``N`` or ``LINE=N``.
+
+    The key is the line, for HLO the instruction, or "" for every loop.
 
     >>> parse_trip_counts(["32", "17=4", "while.3=5"])
     {'': 32, '17': 4, 'while.3': 5}
@@ -34,7 +36,7 @@ def parse_trip_counts(texts: Iterable[str]) -> dict[str, int]:
 
 
 def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """Read ``W,W`` or ``LINE=W,W``; weights add to 1.
+    """Parse ``W,W`` or ``LINE=W,W``; weights add to 1.
 
     >>> parse_branch_weights(["0.9,0.1"])
     {'': (0.9, 0.1)}
@@ -54,13 +56,13 @@ def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What the user sets about a program that it leaves open.
+    """The user's trip counts and branch weights.
 
-    ``trip_counts`` maps a loop's line (``"12"``; in HLO its instruction, ``"while.3"``) or
-    ``""`` (every loop whose count cannot be read) to how often it runs. ``branch_weights`` maps
-    a branch operation's line or instruction, or ``""``, to how often each branch is taken,
-    adding to 1. ``false_first``: the weights of a branch on a predicate are of false, then true,
-    as in the ``case`` that XLA made it of; a ``conditional`` of HLO has true first.
+    ``trip_counts`` maps a loop's line (``"12"``; in HLO its instruction, ``"while.3"``) or ``""``
+    (every loop of unknown count) to its iterations. ``branch_weights`` maps a branch operation's
+    line or instruction, or ``""``, to the share of each branch; the shares add to 1. With
+    ``false_first`` the weights of a branch on a predicate are (false, true), as in the ``case``
+    that XLA compiled; a ``conditional`` of HLO has true first.
     """
 
     trip_counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -85,11 +87,11 @@ NO_OPTIONS = LoadOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedOverrides:
-    """Which of the user's overrides decided something: keys of the mappings in `LoadOptions`.
+    """The user's overrides that had an effect, by key of `LoadOptions`.
 
-    ``""`` is in ``trip_counts`` if that count applied to at least one loop, which is one whose own
-    count cannot be read; ``""`` is in ``branch_weights`` if those weights applied to at least one
-    branch. A key of `LoadOptions` that is missing here had no effect.
+    ``""`` is in ``trip_counts`` if that count applied to at least one loop of unknown count; ``""``
+    is in ``branch_weights`` if those weights applied to at least one branch. A key of `LoadOptions`
+    that is missing here had no effect.
     """
 
     trip_counts: frozenset[str] = frozenset()
@@ -98,9 +100,9 @@ class UsedOverrides:
 
 @dataclass(slots=True, kw_only=True)
 class OverrideRecorder:
-    """Applies `LoadOptions` while a program is read, and records what they applied to.
+    """Applies `LoadOptions` during a load and records their use.
 
-    ``unit`` is how the user names a loop or branch: by its line, or by its instruction.
+    The user names a loop or branch by its ``unit``, a line or an instruction.
     """
 
     options: LoadOptions
@@ -112,9 +114,10 @@ class OverrideRecorder:
     _used_weights: set[str] = field(default_factory=set[str])
 
     def loop(self, name: str, location: str, count: int | None) -> WhileAttrs:
-        """Return a loop's trip count: the user's, or ``count``, which was read from the program.
+        """Return a loop's trip count: the user's, else ``count``.
 
-        A count for this loop replaces the one read; the count for all loops does not.
+        ``count`` was read from the program. The user's count for this loop replaces it; the count
+        for all loops does not.
         """
         counts = self.options.trip_counts
         self._loops.add(name)
@@ -128,7 +131,7 @@ class OverrideRecorder:
     def branch(
         self, name: str, location: str, alternatives: int, *, is_predicate: bool = False
     ) -> CaseAttrs:
-        """Return how often each branch is taken, where the user sets it.
+        """Return the user's weights of a branch operation, if set.
 
         A branch on a predicate has true first. Raises `ProgramError` if the number of weights is
         not ``alternatives``.
@@ -154,15 +157,15 @@ class OverrideRecorder:
         return CaseAttrs(weights=weights[::-1] if is_turned else weights)
 
     def used(self, source: str) -> UsedOverrides:
-        """Return the overrides that had an effect, once the program is read.
+        """Return the overrides that had an effect, after the load.
 
         Raises `ConfigError` if the user names a loop or branch that the program does not have.
         """
-        named = (
+        groups = (
             ("loop", self.options.trip_counts, self._loops),
             ("branch", self.options.branch_weights, self._branches),
         )
-        for what, options, names in named:
+        for what, options, names in groups:
             for name in options.keys() - names - {""}:
                 available = ", ".join(sorted(names - {""}, key=_by_number)) or "none"
                 raise ConfigError(
@@ -181,11 +184,11 @@ def _by_number(name: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The program of one device, and which of the user's overrides had an effect on it.
+    """The program of one device and the user's overrides that had an effect.
 
-    An override is a trip count or a branch weight of `hespas.frontend.overrides.LoadOptions`. Those
-    that are not in ``used`` changed nothing, so that a caller can refuse them without reading the
-    program again. ``undivided`` is the program of all devices, where the source held that.
+    An override is a trip count or a branch weight of `hespas.frontend.overrides.LoadOptions`.
+    Overrides missing from ``used`` changed nothing, so a caller can refuse them without reading the
+    program again. ``undivided`` is the undivided program, if the source held it.
     """
 
     program: Program
@@ -195,9 +198,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpartitioned:
-    """A sharded source that does not hold the program of one device yet, and why.
+    """The reason why a source does not hold one device's program yet.
 
-    ``undivided`` is the program of all devices, where it was read.
+    ``undivided`` is the undivided program, if it was read.
     """
 
     message: str

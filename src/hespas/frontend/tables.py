@@ -1,9 +1,10 @@
-"""Give kernels of TPUs the tables of scalars that the program holds as constants.
+"""Find the constant tables of scalars that TPU kernels read.
 
 A kernel's index maps and conditions read such tables: which blocks of a mask are empty, which
-expert a tile belongs to. They reach the call through loops, functions and copies. Where a sequence
-is divided over devices, each reads its part at its own number (``partition_id``): what follows from
-such a number is as well known as a constant, one row of numbers for each kind of device.
+expert a tile belongs to. They reach the call through loops, functions and copies. If a sequence is
+divided over devices, each device reads its part at its own number (``partition_id``): a value
+derived from that number is as well known as a constant, with one row of numbers for each kind of
+device.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from hespas.xla.mlir.text import read_dense_numbers, read_integers
 
 Row = tuple[int, ...]
 MOST_BYTES = 1 << 22
-"""A table of a mask grows with the square of the sequence: this is one of 700,000 tokens."""
+"""The largest table. A mask's grows with the square of the sequence: this is 700,000 tokens."""
 _MOST_OPERATIONS = 1 << 12
 
 
 class DeviceNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The elements of an array of integers, in row-major order, on each device.
+    """The elements of an integer array on each device, in row-major order.
 
-    ``rows`` are the different ones, in the order of the first device that has each; ``row_of`` is
-    the position of each device's, empty where all devices have the same.
+    ``rows`` are the distinct rows, in the order of the first device that has each; ``row_of`` is
+    the position of each device's row, empty if all devices have the same row.
     """
 
     rows: tuple[Row, ...]
@@ -48,7 +49,7 @@ class DeviceNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_all(numbers: Row) -> DeviceNumbers:
-    """Return numbers that are the same on every device."""
+    """Return numbers that are equal on every device."""
     return DeviceNumbers(rows=(numbers,))
 
 
@@ -58,56 +59,56 @@ def on_each(rows: Sequence[Row]) -> DeviceNumbers:
     >>> on_each([(5,), (7,), (5,)])
     DeviceNumbers(rows=((5,), (7,)), row_of=(0, 1, 0))
     """
-    positions = {row: at for at, row in enumerate(dict.fromkeys(rows))}
+    positions = {row: position for position, row in enumerate(dict.fromkeys(rows))}
     row_of = tuple([positions[row] for row in rows]) if len(positions) > 1 else ()
     return DeviceNumbers(rows=tuple(positions), row_of=row_of)
 
 
 def kinds_of_device(numbers: Sequence[DeviceNumbers]) -> dict[tuple[int, ...], int]:
-    """Return the kinds of device: the row of each of ``numbers``, and how many devices have them.
+    """Count the devices of each kind: each combination of rows.
 
-    The count is 0 where all devices are alike.
+    A key has the row of each of ``numbers``. The count is 0 if all devices are alike.
 
     >>> kinds_of_device([on_all((3,)), on_each([(5,), (7,), (5,)])])
     {(0, 0): 2, (0, 1): 1}
     """
-    devices = max([len(each.row_of) for each in numbers], default=0)
+    devices = max([len(array.row_of) for array in numbers], default=0)
     if not devices:
         return {(0,) * len(numbers): 0}
     counts: dict[tuple[int, ...], int] = {}
-    for kind in zip(*[each.row_of or (0,) * devices for each in numbers], strict=True):
+    for kind in zip(*[array.row_of or (0,) * devices for array in numbers], strict=True):
         counts[kind] = counts.get(kind, 0) + 1
     return counts
 
 
 def computed(op: Op, operands: Sequence[DeviceNumbers]) -> DeviceNumbers | None:
-    """Return what an operation makes of known integers; None where there is no rule for it."""
+    """Return an operation's result on known integers; None without a rule."""
     rule = _RULES.get(op.kind)
     shapes = _shapes(op)
     if rule is None or shapes is None or shapes[-1].size_bytes > MOST_BYTES:
         return None
-    made: dict[tuple[int, ...], Row] = {}
+    results: dict[tuple[int, ...], Row] = {}
     for kind in kinds_of_device(operands):
-        rows = [each.rows[at] for each, at in zip(operands, kind, strict=True)]
+        rows = [array.rows[row_number] for array, row_number in zip(operands, kind, strict=True)]
         row = rule(shapes, rows)
         if row is None or not _fits(row, shapes[-1].element):
             return None
-        made[kind] = row
-    devices = max([len(each.row_of) for each in operands], default=0)
+        results[kind] = row
+    devices = max([len(array.row_of) for array in operands], default=0)
     if not devices:
-        return on_all(next(iter(made.values())))
-    kinds = zip(*[each.row_of or (0,) * devices for each in operands], strict=True)
-    return on_each([made[kind] for kind in kinds])
+        return on_all(next(iter(results.values())))
+    kinds = zip(*[array.row_of or (0,) * devices for array in operands], strict=True)
+    return on_each([results[kind] for kind in kinds])
 
 
 def _shapes(op: Op) -> tuple[TensorType, ...] | None:
     types = [value.type for value in (*op.operands, *op.results)]
-    tensors = tuple([each for each in types if isinstance(each, TensorType)])
+    tensors = tuple([kind for kind in types if isinstance(kind, TensorType)])
     return tensors if len(tensors) == len(types) and len(op.results) == 1 else None
 
 
 def _fits(row: Row, element: ElementType) -> bool:
-    """Return whether a type can hold the numbers, so that none was wrapped around."""
+    """Return whether a type can hold the numbers without wrapping around."""
     if element.kind is not NumberKind.INTEGER:
         return False
     is_unsigned = element.name.startswith("u")
@@ -116,13 +117,13 @@ def _fits(row: Row, element: ElementType) -> bool:
 
 
 def _dynamic_slice(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row:
-    """Cut a block out; a start that would leave the array is moved back (StableHLO)."""
-    whole, sizes = shapes[0].shape, shapes[-1].shape
+    """Cut out a block, with starts clamped to the array (StableHLO)."""
+    lengths, sizes = shapes[0].shape, shapes[-1].shape
     starts = [
         min(max(start, 0), length - size)
-        for (start,), length, size in zip(rows[1:], whole, sizes, strict=True)
+        for (start,), length, size in zip(rows[1:], lengths, sizes, strict=True)
     ]
-    strides = [prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    strides = [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
     first = sum(start * stride for start, stride in zip(starts, strides, strict=True))
     run = sizes[-1]
     outer = product(
@@ -132,7 +133,9 @@ def _dynamic_slice(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row:
         ]
     )
     numbers = rows[0]
-    return tuple([n for at in map(sum, outer) for n in numbers[first + at : first + at + run]])
+    return tuple(
+        [n for offset in map(sum, outer) for n in numbers[first + offset : first + offset + run]]
+    )
 
 
 def _broadcast(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
@@ -141,13 +144,13 @@ def _broadcast(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
 
 
 def _clamp(_: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
-    """Keep numbers between two bounds; compilers make it of a slice by a device's number."""
+    """Clamp numbers; compilers write slices at a device's number this way."""
     least, numbers, most = rows
     if len(numbers) > _MOST_OPERATIONS or not {len(least), len(most)} <= {1, len(numbers)}:
         return None
     bounds = [bound * len(numbers) if len(bound) == 1 else bound for bound in (least, most)]
     between = zip(bounds[0], numbers, bounds[1], strict=True)
-    return tuple([min(max(low, at), high) for low, at, high in between])
+    return tuple([min(max(low, number), high) for low, number, high in between])
 
 
 def _elementwise(function: Callable[[int, int], int]) -> Rule:
@@ -185,14 +188,14 @@ def is_table(kind: object) -> bool:
 
 
 def _is_read(kind: TensorType) -> bool:
-    """Return whether constants of a type are followed: tables, and indices into them."""
+    """Return whether constants of a type are tracked: tables and their indices."""
     element = kind.element
     is_whole_bytes = element.kind is NumberKind.INTEGER and element.bits >= _BYTE_BITS
     return is_whole_bytes and kind.size_bytes <= MOST_BYTES
 
 
 def with_tables(program: Program) -> Program:
-    """Return the program with the tables that are known at each call of a kernel."""
+    """Return the program with the known tables of each kernel call."""
     finder = _Finder(program)
     finder.block(program.main.body)
     return with_bodies(program, lambda body: each_op(body, finder.filled))
@@ -211,10 +214,12 @@ def _devices(program: Program) -> Mapping[str, DeviceNumbers]:
     replicas, partitions = program.replicas or 1, program.partitions or 1
     if replicas * partitions == 1:
         return {}
-    places = [(replica, at) for replica in range(replicas) for at in range(partitions)]
+    coordinates = [
+        (replica, partition) for replica in range(replicas) for partition in range(partitions)
+    ]
     return {
-        "replica_id": on_each([(replica,) for replica, _ in places]),
-        "partition_id": on_each([(at,) for _, at in places]),
+        "replica_id": on_each([(replica,) for replica, _ in coordinates]),
+        "partition_id": on_each([(partition,) for _, partition in coordinates]),
     }
 
 
@@ -230,7 +235,12 @@ def _tables(texts: Mapping[str, str]) -> tuple[DeviceTables, ...]:
     return tuple(
         [
             DeviceTables(
-                tables=tuple([_row(at, each, kind, len(counts)) for at, each in rows.items()]),
+                tables=tuple(
+                    [
+                        _row(position, numbers, kind, len(counts))
+                        for position, numbers in rows.items()
+                    ]
+                ),
                 devices=devices,
             )
             for kind, devices in enumerate(counts)
@@ -244,9 +254,9 @@ def _row(operand: int, numbers: tuple[int, ...], kind: int, kinds: int) -> Table
 
 
 class _Finder:
-    """Follows integers from where they stand to where they are used.
+    """Tracks integers from their constants to their uses.
 
-    A value that can be several on one device is None.
+    A value with several possible numbers on one device is None.
     """
 
     def __init__(self, program: Program) -> None:
@@ -255,32 +265,40 @@ class _Finder:
         self._devices = _devices(program)
 
     def block(self, block: Block) -> None:
-        """Follow the integers in a block."""
+        """Track the integers in a block."""
         for op in block.operations:
             self._op(op)
 
     def filled(self, op: Op) -> Op:
-        """Return a call of a kernel with its tables; any other operation as it is."""
+        """Return a kernel call with its tables; other operations unchanged."""
         if not _is_kernel(op) or not isinstance(op.attrs, CustomCallAttrs):
             return op
         texts = dict(op.attributes)
-        # The text of a region may begin behind its constants: there the attributes have them.
+        # The text of a region may begin after its constants; the attributes then hold the tables.
         if not any(name.startswith(_TABLE) for name in texts):
             texts |= self._texts(op)
         attrs = msgspec.structs.replace(op.attrs, tables=_tables(texts))
         return msgspec.structs.replace(op, attrs=attrs, attributes=tuple(sorted(texts.items())))
 
     def _texts(self, op: Op) -> dict[str, str]:
-        known = [(at, self._known.get(value)) for at, value in enumerate(op.operands)]
-        tables = {at: each for at, each in known if each and is_table(op.operands[at].type)}
+        numbers_of_operands = [
+            (number, self._known.get(value)) for number, value in enumerate(op.operands)
+        ]
+        tables = {
+            number: numbers
+            for number, numbers in numbers_of_operands
+            if numbers and is_table(op.operands[number].type)
+        }
         if not tables:
             return {}
         kinds = kinds_of_device(list(tables.values()))
         texts: dict[str, str] = {}
-        for position, (at, each) in enumerate(tables.items()):
-            rows = [each.rows[kind[position]] for kind in kinds]
+        for position, (number, numbers) in enumerate(tables.items()):
+            rows = [numbers.rows[kind[position]] for kind in kinds]
             shape = f"{len(rows)}x{len(rows[0])}"
-            texts[f"{_TABLE}{at}"] = f"dense<{[list(row) for row in rows]}> : tensor<{shape}xi64>"
+            texts[f"{_TABLE}{number}"] = (
+                f"dense<{[list(row) for row in rows]}> : tensor<{shape}xi64>"
+            )
         if len(kinds) > 1:
             counts = ", ".join(map(str, kinds.values()))
             texts[_DEVICES] = f"array<i64: {counts}>"
@@ -314,15 +332,15 @@ class _Finder:
 
     def _computed(self, op: Op) -> None:
         operands = [self._known.get(value) for value in op.operands]
-        known = [each for each in operands if each is not None]
-        made = self._devices.get(op.kind)
-        if known and len(known) == len(operands):
-            made = computed(op, known)
+        known_operands = [numbers for numbers in operands if numbers is not None]
+        outcome = self._devices.get(op.kind)
+        if known_operands and len(known_operands) == len(operands):
+            outcome = computed(op, known_operands)
         for result in op.results:
-            self._known[result] = made
+            self._known[result] = outcome
 
     def _inside(self, op: Op) -> None:
-        """Follow what goes into a fusion, or a copy beside other work, and comes out of it."""
+        """Track values into and out of a fusion or an asynchronous copy."""
         for region in op.regions:
             for argument in region.arguments:
                 self._known.pop(argument, None)
@@ -333,7 +351,7 @@ class _Finder:
             self._same(op.operands, op.results)
 
     def _same(self, given: Sequence[Value], made: Sequence[Value]) -> bool:
-        """Hand on what is known of values; whether that is new."""
+        """Propagate known numbers to equal values; return whether any are new."""
         is_new = False
         for value, result in zip(given, made, strict=False):
             numbers = self._known.get(value)
@@ -353,7 +371,7 @@ class _Finder:
         self._same(body.operations[-1].operands, op.results)
 
     def _loop(self, op: Op) -> None:
-        """Follow what a body hands on unchanged through all rounds."""
+        """Track values that every iteration of a loop keeps."""
         for region in op.regions:
             self._same(op.operands, region.arguments)
         body = op.regions[-1]

@@ -1,9 +1,10 @@
-"""Keep what is gone once a sharded source is divided: its mesh, and its inputs' types.
+"""Preserve the mesh and the undivided inputs of a sharded source.
 
 Partitioned programs name no axes. An entry ``hespas.mesh = "fsdp=8,tp=4"`` among the module's
-frontend attributes keeps them: other readers of StableHLO and HLO pass those on as they are, XLA
-from the one to the other. So does ``hespas.device_order = "[2,4]T(1,0)"``, of a program whose
-partitions run on other devices than those of their numbers: JAX says this beside a program only.
+frontend attributes preserves them: other readers of StableHLO and HLO pass those attributes on
+unchanged, and XLA copies them from one format to the other. The same holds for
+``hespas.device_order = "[2,4]T(1,0)"``, for a program whose partitions don't run on the devices of
+their numbers: JAX reports this only beside a program.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Named axes, major first; ``device_ids`` is None where devices are numbered in order."""
+    """Named axes, major first; ``device_ids`` is None for ascending numbers."""
 
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] | None = None
@@ -82,7 +83,7 @@ def read_mesh(text: str) -> Mesh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisPart:
-    """``size`` of an axis, ``before`` devices apart from its major end."""
+    """A sub-axis of ``size``; the more major parts have product ``before``."""
 
     name: str
     before: int
@@ -90,7 +91,9 @@ class AxisPart:
 
 
 def read_axis_groups(text: str, meshes: Mapping[str, Mesh]) -> ReplicaGroups:
-    """Read ``#stablehlo.replica_group_mesh_axes<...>``: one group per position on the other axes.
+    """Read ``#stablehlo.replica_group_mesh_axes<...>``.
+
+    Each position on the other axes is one group.
 
     Raises `ProgramError` when the mesh or an axis is not defined.
     """
@@ -119,7 +122,7 @@ def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
 
 
 def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
-    """Return one group for each position on the axes that are not ``used``."""
+    """Return one group for each position on the unused axes."""
     parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
     grouped = [parts.index(part) for part in used]
     others = [index for index in range(len(parts)) if index not in grouped]
@@ -131,11 +134,13 @@ def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
     ids = mesh.device_ids
     if ids is None:
         return folded
-    return ListedGroups(groups=tuple(tuple(ids[at] for at in row) for row in folded.listed()))
+    return ListedGroups(
+        groups=tuple(tuple(ids[number] for number in row) for row in folded.listed())
+    )
 
 
 def _split(name: str, size: int, used: list[AxisPart]) -> list[AxisPart]:
-    """Split an axis where a used part of it begins and ends."""
+    """Split an axis at the borders of its used parts."""
     cuts = {1, size}
     for part in used:
         if part.name == name:
@@ -159,9 +164,11 @@ _MODULE = re.compile(r"^(module(?: @(?:[\w.$-]+|\"[^\"]*\"))?)( attributes \{)?"
 
 
 def with_mesh(program: bytes, axes: MeshAxes) -> bytes:
-    """Return a program that names the axes of its mesh: text of StableHLO, or HLO in any form.
+    """Return a program with its mesh axes as an attribute.
 
-    Bytecode, meshes without axes and axes whose names are not words are left as they are.
+    It is StableHLO text, or HLO in any form.
+
+    Bytecode, meshes without axes and axes whose names are not words are returned unchanged.
 
     >>> print(with_mesh(b"module @step {}", (("fsdp", 8), ("tp", 4))).decode())
     module @step attributes {mhlo.frontend_attributes = {hespas.mesh = "fsdp=8,tp=4"}} {}
@@ -172,9 +179,9 @@ def with_mesh(program: bytes, axes: MeshAxes) -> bytes:
 
 
 def with_device_order(program: bytes, order: DeviceOrder | None) -> bytes:
-    """Return a program, as of `with_mesh`, that says which device runs each of its partitions.
+    """Return a program with its device order as an attribute.
 
-    One that says so already, and one in the order of its devices' numbers, is left as it is.
+    A program that has one already, or an ascending order, is returned unchanged.
 
     >>> order = DeviceOrder(dimensions=(2, 4), permutation=(1, 0))
     >>> print(with_device_order(b"module {}", order).decode())
@@ -197,32 +204,32 @@ def _with_entry(program: bytes, key: str, text: str) -> bytes:
 
 
 def _in_module(program: str, entry: str) -> str:
-    found = _MODULE.search(program)
-    if found is None:
+    header = _MODULE.search(program)
+    if header is None:
         return program
-    start, end = found.span()
+    start, end = header.span()
     line = program[start : program.find("\n", start) + 1 or None]
-    if found[2] and f"{FRONTEND} = {{" in line:
+    if header[2] and f"{FRONTEND} = {{" in line:
         changed = line.replace(f"{FRONTEND} = {{", f"{FRONTEND} = {{{entry}, ", 1)
         return program[:start] + changed + program[start + len(line) :]
     attribute = f"{FRONTEND} = {{{entry}}}"
-    if found[2]:
+    if header[2]:
         return f"{program[:end]}{attribute}, {program[end:]}"
     return f"{program[:end]} attributes {{{attribute}}}{program[end:]}"
 
 
 def mesh_in_attributes(text: str) -> MeshAxes:
-    """Return the mesh that a module's frontend attributes keep, as text; empty for none.
+    """Return the mesh in a module's frontend attributes; empty for none.
 
     >>> mesh_in_attributes('{hespas.mesh = "fsdp=8,tp=4"}')
     (('fsdp', 8), ('tp', 4))
     """
-    found = _ENTRY.search(text)
-    return () if found is None else read_axes(found[1])
+    match = _ENTRY.search(text)
+    return () if match is None else read_axes(match[1])
 
 
 def read_axes(text: str) -> MeshAxes:
-    """Return the axes of a kept mesh; empty for what is none.
+    """Return the axes of a preserved mesh; empty for other text.
 
     >>> read_axes("fsdp=8,tp=4"), read_axes("fsdp")
     ((('fsdp', 8), ('tp', 4)), ())
@@ -232,27 +239,27 @@ def read_axes(text: str) -> MeshAxes:
 
 
 def order_in_attributes(text: str) -> DeviceOrder | None:
-    """Return the order of devices that a module's frontend attributes keep, None for none.
+    """Return the device order in a module's frontend attributes, or None.
 
     >>> print(order_in_attributes('{hespas.device_order = "[2,4]T(1,0)"}'))
     [2,4]T(1,0)
     """
-    found = _ORDER_ENTRY.search(text)
-    return None if found is None else read_order(found[1])
+    match = _ORDER_ENTRY.search(text)
+    return None if match is None else read_order(match[1])
 
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _MESHES = "xla.sdy.meshes"
 _MADE_UP = re.compile(r"axis_\d+")
-"""How XLA names the axes of meshes that it makes of lists of devices."""
+"""XLA's names for the axes of meshes that it makes of device lists."""
 _MESH = re.compile(r"#?sdy\.mesh<.*?>")
 _MARK = b"hespas whole 1\n"
 _MAKERS = ("frontend", "program", "xla/hlo", "xla/mlir")
-"""The folders whose code decides what a source says."""
+"""The folders whose code decides what is read from a source."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a `Whole`; types are texts."""
+    """A `Whole` in the cache; types are texts."""
 
     mesh: tuple[tuple[str, int], ...]
     inputs: tuple[str, ...]
@@ -260,31 +267,31 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def whole_cache(directory: Path) -> ContentCache:
-    """Return the cache of what sources say, in a directory."""
+    """Return the cache of `Whole` values in a directory."""
     return ContentCache(directory=directory, suffix=".whole", mark=_MARK, what="sources' meshes")
 
 
 def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
-    """Return what a source says, as `whole_of_source` does; one that is ``kept`` isn't parsed."""
+    """Return a source's `Whole`, from the cache if it is there."""
     if kept is None:
         return whole_of_source(source, name=name)
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
     content = kept.read(key.hexdigest())
     if content is not None:
-        known = msgspec.msgpack.decode(content, type=_Kept)
-        inputs = tuple([read_type(text) for text in known.inputs])
-        return Whole(mesh=known.mesh, inputs=inputs, device_order=known.device_order)
-    whole = whole_of_source(source, name=name)
-    texts = tuple([str(each) for each in whole.inputs])
-    made = _Kept(mesh=whole.mesh, inputs=texts, device_order=whole.device_order)
-    kept.write(key.hexdigest(), msgspec.msgpack.encode(made))
-    return whole
+        cached = msgspec.msgpack.decode(content, type=_Kept)
+        inputs = tuple([read_type(text) for text in cached.inputs])
+        return Whole(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
+    facts = whole_of_source(source, name=name)
+    texts = tuple([str(kind) for kind in facts.inputs])
+    entry = _Kept(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
+    kept.write(key.hexdigest(), msgspec.msgpack.encode(entry))
+    return facts
 
 
 def whole_of_source(source: bytes, *, name: str) -> Whole:
-    """Return what a source says of the program of all devices; ``name`` stands in messages.
+    """Return a source's facts about the undivided program.
 
-    Raises `ProgramError` for a source that is no program.
+    ``name`` appears in messages. Raises `ProgramError` for a source that is no program.
     """
     if not is_hlo(source):
         return whole_of(parse_mlir(source, name=name))
@@ -294,16 +301,19 @@ def whole_of_source(source: bytes, *, name: str) -> Whole:
 
 
 def whole_of(module: MlirModule | HloModule) -> Whole:
-    """Return what a parsed module says of the program of all devices.
+    """Return a parsed module's facts about the undivided program.
 
-    The mesh is the one that hespas kept in it when it was divided, if there is one.
-    Of several meshes it is the one of most devices, and of these the one of most axes; meshes whose
-    devices are not numbered in order are left out. The arguments are those of all devices where
-    they have shardings that no partitioner has applied.
+    The mesh is the one that hespas stored in it when it was partitioned, if any. Of several meshes
+    it is the one with the most devices, then with the most axes; meshes whose devices are not
+    numbered in order are left out. The inputs are set if the arguments have shardings that no
+    partitioner has applied.
     """
     if not isinstance(module, MlirModule):
-        said = module.message.frontend_attributes.map
-        kept, order = read_axes(said.get(KEY, "")), read_order(said.get(ORDER_KEY, ""))
+        attribute_map = module.message.frontend_attributes.map
+        kept, order = (
+            read_axes(attribute_map.get(KEY, "")),
+            read_order(attribute_map.get(ORDER_KEY, "")),
+        )
         return Whole(mesh=kept or _chosen(_hlo_meshes(module.message)), device_order=order)
     attributes, symbols = module_attributes(module), module_symbols(module)
     kept = mesh_in_attributes(attributes.get(FRONTEND, ""))
@@ -325,20 +335,23 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
 
 
 def _argument_types(function: Any) -> Iterator[Type]:
-    known: dict[str, Type] = {}
+    types: dict[str, Type] = {}
     for argument in function.regions[0].blocks[0].arguments:
         text = str(argument.type)
-        if text not in known:
-            known[text] = read_type(text)
-        yield known[text]
+        if text not in types:
+            types[text] = read_type(text)
+        yield types[text]
 
 
 def _listed(text: str) -> list[Mesh]:
-    """Return the meshes in the attribute in which JAX keeps them where Shardy's have no form."""
+    """Return the meshes in JAX's own module attribute.
+
+    JAX uses it if Shardy's meshes have no form.
+    """
     if _MESHES not in text:
         return []
     return [
-        read_mesh(found) for found in _MESH.findall(text.replace("\\22", '"').replace('\\"', '"'))
+        read_mesh(mesh) for mesh in _MESH.findall(text.replace("\\22", '"').replace('\\"', '"'))
     ]
 
 

@@ -1,14 +1,14 @@
-"""Starts and dones: what runs beside the compute stream, and until when.
+"""Read asynchronous starts and dones.
 
-Every start becomes an ``async_start`` whose region holds what it starts. Where the compiler marks
-start and done as one (``is_sync``), the operation stands alone: the stream waits for it.
+Every start becomes an ``async_start`` whose region holds the started operation. If the compiler
+marks start and done as one (``is_sync``), the operation stands alone: the stream waits for it.
 
-A TPU's compiler also fuses collectives with the computation that hides them, as three fusions:
-the first ends in the custom call ``AsyncCollectiveStart``; others repeat the collective beside what
-they compute, and pass its buffers on; the last one ends in ``AsyncCollectiveDone``. Here the first
-becomes an ``async_start``, the last an ``async_done``, and those in between keep what they compute.
-An ``all-reduce`` fused with the slice that a device keeps of it becomes a ``reduce_scatter``. Any
-other fusion around a collective is opened.
+A TPU's compiler also fuses collectives with the computation that hides them, as three fusions: the
+first ends in the custom call ``AsyncCollectiveStart``; the following ones repeat the collective
+beside their computation, and pass its buffers on; the last ends in ``AsyncCollectiveDone``. The
+first becomes an ``async_start``, the last an ``async_done``, and the others keep their computation.
+An ``all-reduce`` fused with the slice that a device keeps becomes a ``reduce_scatter``. Any other
+fusion around a collective is opened.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ def start_block(
     started: Block,
     operands: tuple[Value, ...] | None = None,
 ) -> None:
-    """Append an ``async_start`` of a block, whose result is a bundle of the block's.
+    """Append an ``async_start`` of a block that returns a bundle.
 
     Operands are the instruction's by default.
     """
     members = tuple([value.type for value in started.operations[-1].operands])
     spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
     thread: str = instruction.async_execution_thread
-    named = thread not in ("", _MAIN_THREAD)
+    is_named = thread not in ("", _MAIN_THREAD)
     reader.emit(
         instruction,
         scope,
         name=("mhlo", "async_start"),
-        attributes=(("execution_thread", f'"{thread}"'),) if named else (),
+        attributes=(("execution_thread", f'"{thread}"'),) if is_named else (),
         regions=(started,),
         operands=operands,
         results=Value(type=AsyncType(spelling=spelling, members=members)),
@@ -120,7 +120,7 @@ def _update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read what waits for a start; if the start was synchronous, there is nothing to wait for."""
+    """Read the wait for a start; a synchronous start needs none."""
     (start_id,) = instruction.operand_ids
     if start_id in scope.synchronous:
         scope.trees[instruction.id] = scope.tree(start_id)
@@ -150,11 +150,11 @@ _COLLECTIVES = frozenset(
 
 def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     body = reader.computation(next(iter(instruction.called_computation_ids), 0))
-    collectives = [each for each in body.instructions if each.opcode in _COLLECTIVES]
+    collectives = [inner for inner in body.instructions if inner.opcode in _COLLECTIVES]
     if not collectives:
         fusion(reader, instruction, scope)
         return
-    root = next(each for each in body.instructions if each.id == body.root_id)
+    root = next(inner for inner in body.instructions if inner.id == body.root_id)
     target = root.custom_call_target
     if target == _FUSED_START and len(collectives) == 1:
         _start_fused(reader, instruction, scope, collectives[0])
@@ -167,7 +167,10 @@ def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _start_fused(reader: ModuleReader, instruction: Any, scope: Scope, collective: Any) -> None:
-    """Start the collective; the buffers and counters in its result stand for the bundle."""
+    """Start a fused collective.
+
+    Its bundle replaces the buffers and counters in the fusion's result.
+    """
     body = reader.computation(instruction.called_computation_ids[0])
     parameters = reader.parameters(body)
     inner = Scope()
@@ -195,35 +198,37 @@ def _done_fused(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 def _scattered(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> bool:
-    """Read an all-reduce of which each device keeps its own slice; return whether it is one.
+    """Read an all-reduce whose result each device slices; return success.
 
-    Combined all-reduces become one operation for each dimension that is scattered.
+    Combined all-reduces become one operation for each scattered dimension.
     """
-    whole = collectives[0]
-    if len(collectives) > 1 or whole.opcode != "all-reduce":
+    collective = collectives[0]
+    if len(collectives) > 1 or collective.opcode != "all-reduce":
         return False
     operands = scope.operands(instruction)
     results = tuple(leaves(fresh_tree(reader.types.read(instruction.shape))))
-    reduced = tuple(leaves(fresh_tree(reader.types.read(whole.shape))))
+    reduced = tuple(leaves(fresh_tree(reader.types.read(collective.shape))))
     if not len(operands) == len(results) == len(reduced):
         return False
-    size = group_size(replica_groups(whole))
+    size = group_size(replica_groups(collective))
     pairs = zip(reduced, results, strict=True)
-    dimensions = [_divided(all_of.type, part.type, size) for all_of, part in pairs]
+    dimensions = [_divided(full.type, part.type, size) for full, part in pairs]
     if None in dimensions:
         return False
     for dimension in dict.fromkeys(dimensions):
-        positions = [at for at, each in enumerate(dimensions) if each == dimension]
-        attrs, attributes = collective_of(whole, "reduce-scatter", dimension)
+        positions = [
+            position for position, scattered in enumerate(dimensions) if scattered == dimension
+        ]
+        attrs, attributes = collective_of(collective, "reduce-scatter", dimension)
         reader.emit(
             instruction,
             scope,
             name=("stablehlo", "reduce_scatter"),
             attrs=attrs,
             attributes=attributes,
-            regions=tuple([reader.body(number) for number in whole.called_computation_ids]),
-            operands=tuple([operands[at] for at in positions]),
-            results=tuple([results[at] for at in positions]),
+            regions=tuple([reader.body(number) for number in collective.called_computation_ids]),
+            operands=tuple([operands[position] for position in positions]),
+            results=tuple([results[position] for position in positions]),
         )
     scope.trees[instruction.id] = results if instruction.shape.tuple_shapes else results[0]
     return True
@@ -235,15 +240,15 @@ def _divided(whole: Type, part: Type, parts: int) -> int | None:
     if whole.rank != part.rank:
         return None
     pairs = enumerate(zip(whole.shape, part.shape, strict=True))
-    differing = [(at, long, short) for at, (long, short) in pairs if long != short]
+    differing = [(axis, long, short) for axis, (long, short) in pairs if long != short]
     if len(differing) != 1:
         return None
-    ((at, long, short),) = differing
-    return at if long == parts * short else None
+    ((axis, long, short),) = differing
+    return axis if long == parts * short else None
 
 
 def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Replace a fusion by its operations, the collective among them."""
+    """Replace a fusion by its operations, including the collective."""
     operands = [scope.tree(number) for number in instruction.operand_ids]
     called = instruction.called_computation_ids[0]
     scope.trees[instruction.id] = reader.inlined(called, operands, scope.inner())
@@ -255,7 +260,10 @@ def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 def _beside(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> None:
-    """Keep what a fusion computes while a collective runs; it passes the bundle on."""
+    """Read a fusion that computes while a collective runs.
+
+    It passes the bundle on.
+    """
     operands = [scope.tree(number) for number in instruction.operand_ids]
     bundles = _bundles(operands)
     if len(bundles) != 1:
@@ -266,7 +274,7 @@ def _beside(
     for tree in operands:
         is_bundle = isinstance(tree, Value) and tree in outer_of
         parameters.append(tree if is_bundle else _fresh_tree_like(tree, outer_of))
-    inner = Scope(trees=dict.fromkeys([each.id for each in collectives], bundles[0]))
+    inner = Scope(trees=dict.fromkeys([collective.id for collective in collectives], bundles[0]))
     root = reader.inlined(body.id, parameters, inner)
     results: dict[Value, Value] = {}
     for value in leaves(root):
@@ -287,7 +295,7 @@ def _beside(
 
 
 def _fresh_tree_like(tree: Tree, outer_of: dict[Value, Value]) -> Tree:
-    """Copy a tree with fresh values; ``outer_of`` records which value each stands for."""
+    """Copy a tree with fresh values; ``outer_of`` maps them back."""
     if not isinstance(tree, Value):
         return tuple([_fresh_tree_like(member, outer_of) for member in tree])
     copy = fresh_tree(tree.type)

@@ -1,7 +1,7 @@
-"""What HLO instructions carry beyond their types: attributes as MLIR prints StableHLO's.
+"""Print HLO's attributes as MLIR prints StableHLO's.
 
-A table says which fields of an instruction an opcode's attributes are printed from; what the stages
-read of them, `hespas.frontend.attributes` reads from the texts, as it does for StableHLO.
+A table says from which fields of an instruction an opcode's attributes are printed;
+`hespas.frontend.attributes` reads the typed attributes from the texts, as for StableHLO.
 
 Source of the names: openxla/xla, ``xla/hlo/ir/hlo_opcode.h``; of the spellings of groups:
 ``xla/hlo/ir/replica_group.h``.
@@ -27,7 +27,7 @@ from hespas.xla.hlo.schema import enum_names
 Attributes = tuple[tuple[str, str], ...]
 """Names and MLIR texts, sorted by name."""
 Text = Callable[[Any], str]
-"""Prints an attribute of an ``xla.HloInstructionProto``; empty where it has none."""
+"""Prints an attribute of an ``xla.HloInstructionProto``, "" if it has none."""
 Reading = tuple[Attrs, Attributes]
 Reader = Callable[[Any], Reading]
 
@@ -43,7 +43,7 @@ def array_text(numbers: tuple[int, ...]) -> str:
 
 
 def integer_text(number: int) -> str:
-    """Print a number of 64 bits."""
+    """Print a 64-bit number."""
     return f"{number} : i64"
 
 
@@ -59,7 +59,7 @@ def rows_text(rows: Sequence[tuple[int, ...]], width: int = 2) -> str:
 
 @lru_cache(maxsize=256)
 def string_text(text: str) -> str:
-    r"""Print a string, as ASCII on one line.
+    r"""Print a string as ASCII on one line.
 
     >>> print(string_text('{"n":"32"}'))
     "{\22n\22:\2232\22}"
@@ -81,7 +81,7 @@ def listed(named: dict[str, str]) -> Attributes:
     return tuple(sorted(named.items()))
 
 
-# Printers of fields, which are named as in `operator.attrgetter`.
+# Printers of fields; paths are those of `operator.attrgetter`.
 
 
 def _array(path: str) -> Text:
@@ -89,7 +89,7 @@ def _array(path: str) -> Text:
 
 
 def _of_each(path: str, field: str, default: int = 0) -> Text:
-    """Print a field of each member of a list; ``default`` stands for 0."""
+    """Print a field of each member of a list; ``default`` replaces 0."""
 
     def text(instruction: Any) -> str:
         members = attrgetter(path)(instruction)
@@ -107,7 +107,7 @@ def _flag(path: str) -> Text:
 
 
 def _name(path: str, printed: str) -> Text:
-    """Print an enumeration's value that is text; empty where it is."""
+    """Print an enumeration stored as text; empty text stays empty."""
 
     def text(instruction: Any) -> str:
         value = attrgetter(path)(instruction)
@@ -131,7 +131,7 @@ def _single_dimension(instruction: Any) -> str:
 
 
 def _places(path: str, printed: str, *fields: str) -> Text:
-    """Print the dimension numbers of a gather or scatter; empty lists are left out."""
+    """Print the dimension numbers of a gather or scatter, without empty lists."""
 
     def text(instruction: Any) -> str:
         numbered = attrgetter(path)(instruction)
@@ -162,9 +162,9 @@ def _dot_dimensions(path: str) -> Text:
 
 
 def precisions(instruction: Any) -> tuple[str, ...]:
-    """Return a precision for each operand; empty where all are the default."""
+    """Return each operand's precision; empty if all are the default."""
     names = enum_names("xla.PrecisionConfig.Precision")
-    precision = tuple([names[at] for at in instruction.precision_config.operand_precision])
+    precision = tuple([names[number] for number in instruction.precision_config.operand_precision])
     return precision if set(precision) - {"DEFAULT"} else ()
 
 
@@ -179,34 +179,37 @@ def _algorithm(instruction: Any) -> str:
 
 
 def _convolution_places(instruction: Any) -> str:
-    """Print ``[b, 0, f]x[0, i, o]->[b, 0, f]``.
+    """Print a convolution's dimensions: ``[b, 0, f]x[0, i, o]->[b, 0, f]``.
 
-    Raises `ProgramError` where two of an operand's dimensions lie at one place.
+    Raises `ProgramError` if two dimensions of an operand have the same position.
     """
-    places = instruction.convolution_dimension_numbers
+    numbers = instruction.convolution_dimension_numbers
     sides = [
-        _letters(side, getattr(places, f"{side}_spatial_dimensions"), named)
-        for side, named in (
-            ("input", {"b": places.input_batch_dimension, "f": places.input_feature_dimension}),
+        _letters(side, getattr(numbers, f"{side}_spatial_dimensions"), letter_positions)
+        for side, letter_positions in (
+            ("input", {"b": numbers.input_batch_dimension, "f": numbers.input_feature_dimension}),
             (
                 "kernel",
                 {
-                    "i": places.kernel_input_feature_dimension,
-                    "o": places.kernel_output_feature_dimension,
+                    "i": numbers.kernel_input_feature_dimension,
+                    "o": numbers.kernel_output_feature_dimension,
                 },
             ),
-            ("output", {"b": places.output_batch_dimension, "f": places.output_feature_dimension}),
+            (
+                "output",
+                {"b": numbers.output_batch_dimension, "f": numbers.output_feature_dimension},
+            ),
         )
     ]
     return "#stablehlo.conv<[{}]x[{}]->[{}]>".format(*sides)
 
 
 def _letters(side: str, spatial: Sequence[int], named: dict[str, int]) -> str:
-    lying = (*named.values(), *spatial)
-    if sorted(lying) != list(range(len(lying))):
-        raise ProgramError(f"dimensions of a convolution's {side} lie at {lying}")
-    letters = dict(zip(lying, (*named, *map(str, range(len(spatial)))), strict=True))
-    return ", ".join(letters[at] for at in sorted(letters))
+    positions = (*named.values(), *spatial)
+    if sorted(positions) != list(range(len(positions))):
+        raise ProgramError(f"dimensions of a convolution's {side} lie at {positions}")
+    letters = dict(zip(positions, (*named, *map(str, range(len(spatial)))), strict=True))
+    return ", ".join(letters[position] for position in sorted(letters))
 
 
 def _padding(instruction: Any) -> str:
@@ -250,12 +253,12 @@ _FORWARD = ("CONVOLUTION_KIND_UNSET", "CONVOLUTION_KIND_FPROP")
 
 
 def convolution_reading(instruction: Any) -> Reading:
-    """Read a convolution, of cuDNN too."""
+    """Read a convolution, including cuDNN's."""
     return _reading(instruction, kind="convolution", texts=_CONVOLUTION_TEXTS)
 
 
 def _convolution(instruction: Any) -> Reading:
-    """Read a convolution; `UnsupportedError` for a gradient written in its forward form."""
+    """Read a forward convolution; other kinds raise `UnsupportedError`."""
     kind = enum_names("xla.ConvolutionKind")[instruction.conv_kind]
     if kind not in _FORWARD:
         raise UnsupportedError(f"a convolution of the kind {kind.lower()} is not known")
@@ -266,18 +269,18 @@ def _convolution(instruction: Any) -> Reading:
 
 def _reading(instruction: Any, *, kind: str, texts: dict[str, Text]) -> Reading:
     printed = [(name, text(instruction)) for name, text in texts.items()]
-    attributes = tuple([each for each in printed if each[1]])
+    attributes = tuple([pair for pair in printed if pair[1]])
     return attrs_of(kind, attributes), attributes
 
 
 # Collectives.
 
 _BOTH_WITH_CHANNEL = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
-"""For these a channel means groups of replicas and partitions, for the others of partitions."""
+"""With a channel, their groups are of replicas and partitions; all others' are of partitions."""
 
 
 def replica_groups(instruction: Any) -> ReplicaGroups:
-    """Read the groups of a collective: listed, an iota folded and transposed, or mesh axes."""
+    """Read a collective's groups: a list, a folded iota, or mesh axes."""
     if instruction.HasField("mesh_axes_replica_group_list"):
         return _mesh_axes(instruction.mesh_axes_replica_group_list)
     if instruction.HasField("iota_collective_device_list"):
@@ -304,10 +307,10 @@ def _mesh_axes(described: Any) -> ReplicaGroups:
         index: int = reference.mesh_axis_index
         if not 0 <= index < len(axes):
             raise ProgramError(f"mesh axis {index} is not defined")
-        name, whole = axes[index]
+        name, axis_size = axes[index]
         part = reference.sub_axis_info
         divided = reference.HasField("sub_axis_info")
-        before, size = (part.pre_size, part.size) if divided else (1, whole)
+        before, size = (part.pre_size, part.size) if divided else (1, axis_size)
         used.append(AxisPart(name=name, before=before, size=size))
     return axis_groups(mesh, used)
 
@@ -323,7 +326,7 @@ def _device_ids(mesh: Any) -> tuple[int, ...] | None:
 
 
 def _group_mode(instruction: Any, opcode: str) -> GroupMode:
-    """Return what the numbers in the groups mean.
+    """Return the meaning of the numbers in the groups.
 
     Source: openxla/xla, ``GetCollectiveOpGroupMode``, and the StableHLO specification, section
     "Process groups".
@@ -338,7 +341,7 @@ def _group_mode(instruction: Any, opcode: str) -> GroupMode:
 
 
 def channel_of(instruction: Any) -> int | None:
-    """Return a collective's channel; None where it has none."""
+    """Return a collective's channel, or None."""
     return instruction.channel_id if instruction.channel_id > 0 else None
 
 
@@ -350,14 +353,14 @@ _DIMENSION_NAMES = {
 
 
 def _collective(instruction: Any, opcode: str) -> Reading:
-    named = instruction.dimensions if opcode in _DIMENSION_NAMES else ()
-    return collective_of(instruction, opcode, named[0] if named else None)
+    dimensions = instruction.dimensions if opcode in _DIMENSION_NAMES else ()
+    return collective_of(instruction, opcode, dimensions[0] if dimensions else None)
 
 
 def collective_of(
     instruction: Any, opcode: str, dimension: int | None
 ) -> tuple[CollectiveAttrs, Attributes]:
-    """Read a collective with an instruction's groups; ``opcode`` is without ``-start``."""
+    """Read a collective; ``opcode`` is without ``-start``."""
     groups, mode = replica_groups(instruction), _group_mode(instruction, opcode)
     attrs = CollectiveAttrs(
         groups=groups,
@@ -385,7 +388,7 @@ def group_size(groups: ReplicaGroups) -> int:
 
 
 def _groups_text(groups: ReplicaGroups) -> str:
-    """Print groups; folded ones stay folded, so that a million devices are not listed."""
+    """Print groups; folded groups stay folded, even for a million devices."""
     if isinstance(groups, FoldedGroups):
         dimensions, permutation = list(groups.dimensions), list(groups.permutation)
         return f'"{dimensions}T{permutation} in {groups.group_size}"'
@@ -405,14 +408,14 @@ def _permute(instruction: Any) -> Reading:
 
 
 class Opcode(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation that an opcode stands for; ``read`` is None where it has no attributes."""
+    """The operation of an opcode; ``read`` is None without attributes."""
 
     dialect: str
     kind: str
     read: Reader | None = None
 
 
-# Spelled as in StableHLO, but for hyphens.
+# Spelled as in StableHLO, except for hyphens.
 _ALIKE = (
     "abs add after-all and atan2 batch-norm-grad batch-norm-inference batch-norm-training "
     "bitcast-convert cbrt ceil clamp complex convert cosine count-leading-zeros divide "
@@ -421,7 +424,7 @@ _ALIKE = (
     "power real remainder replica-id reshape round-nearest-afz round-nearest-even rsqrt select "
     "shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan tanh xor"
 )
-# XLA has them, StableHLO has not.
+# StableHLO lacks these.
 _XLA_ONLY = (
     "acos acosh add-dependency asin asinh atanh copy cosh dynamic-reshape erf recv-done send-done "
     "sinh stochastic-convert"
@@ -558,7 +561,7 @@ def _opcode(opcode: str) -> Opcode:
 OPCODES = {
     opcode: _opcode(opcode) for opcode in (*f"{_ALIKE} {_XLA_ONLY}".split(), *_TEXTS, *_READERS)
 }
-"""The opcodes that are one operation, which differs in name and attributes alone."""
+"""The opcodes that are one operation, with its name and the reader of its attributes."""
 
 GAPS = {
     "domain": "it is a note of the partitioner, which is gone in a program for one device",

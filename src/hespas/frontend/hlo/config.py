@@ -1,4 +1,4 @@
-"""The backend configuration of instructions, without what does not concern the kernel."""
+"""Read the backend configuration of instructions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from hespas.base.figures import whole_number
 
-# When and where an instruction runs, and the compiler's estimates: not what it computes or how.
+# Fields about scheduling and the compiler's estimates; they change no kernel.
 _BOOKKEEPING = frozenset(
     {
         "collective_backend_config",
@@ -19,7 +19,7 @@ _BOOKKEEPING = frozenset(
         "wait_on_operation_queues",
     }
 )
-# The limits of a TPU's compiler and its estimates.
+# A TPU compiler's limits and estimates.
 _TPU_BOOKKEEPING = frozenset(
     {
         "aliasing_operands",
@@ -39,9 +39,9 @@ _TPU_BOOKKEEPING = frozenset(
 _TPU_WINDOW = "window_config"
 _CYCLES = "estimated_cycles"
 _CYCLES_BYTES = _CYCLES.encode()
-# Written where the compiler has no estimate, as for some transposes on TPUv7x.
+# The compiler's value for no estimate, as for some transposes on TPUv7x.
 _UNKNOWN_CYCLES = 2**63 - 1
-# Of a window: how a kernel cuts its operands and result into blocks.
+# The fields of a window that give the blocks of a kernel's operands and result.
 _WINDOW_FIELDS = ("kernel_window_bounds", "input_window_bounds", "output_window_bounds")
 
 Config = dict[str, Any]
@@ -50,7 +50,7 @@ NO_CONFIG: Config = {}
 
 @lru_cache(maxsize=16384)
 def decoded(source: bytes) -> Config | None:
-    """Return a configuration that is a JSON object, None for any other text."""
+    """Return a configuration that is a JSON object, None for other text."""
     if not source:
         return NO_CONFIG
     if not source.startswith(b"{"):
@@ -63,7 +63,9 @@ def decoded(source: bytes) -> Config | None:
 
 @lru_cache(maxsize=16384)
 def kernel_config(source: bytes) -> str:
-    """Return a configuration as JSON with sorted keys, bookkeeping left out; empty if none is left.
+    """Return a configuration as sorted JSON without bookkeeping.
+
+    It is empty if no field is left.
 
     >>> kernel_config(b'{"reification_cost":[],"gemm_backend_config":{"beta":0}}')
     '{"gemm_backend_config":{"beta":0}}'
@@ -80,7 +82,7 @@ def kernel_config(source: bytes) -> str:
 
 
 def trip_count(source: bytes) -> int | None:
-    """Return a loop's ``known_trip_count``, None if the compiler does not know it."""
+    """Return a loop's ``known_trip_count``, None if it is missing."""
     count = (decoded(source) or NO_CONFIG).get("known_trip_count")
     if isinstance(count, dict):
         count = cast("Config", count).get("n")
@@ -88,7 +90,7 @@ def trip_count(source: bytes) -> int | None:
 
 
 def is_synchronous(source: bytes) -> bool:
-    """Return whether a start and its done are one collective that the compute stream waits for."""
+    """Return whether a start and its done are one blocking collective."""
     collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
     return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
 
@@ -101,7 +103,9 @@ _STRATEGIES = {
 
 
 def collective_kernel(source: bytes) -> str:
-    """Return which kernel of the compiler's own does a collective; empty where a library does it.
+    """Return the compiler's own kernel for a collective, or "".
+
+    A library runs the collective otherwise.
 
     >>> collective_kernel(b'{"collective_backend_config":{"kernel_strategy":"KERNEL_STRATEGY_"}}')
     ''
@@ -113,7 +117,7 @@ def collective_kernel(source: bytes) -> str:
 
 
 def estimated_cycles(source: bytes) -> int | None:
-    """Return the cycles that a TPU's compiler expects an instruction to take, None if unknown.
+    """Return a TPU compiler's estimate of an instruction's cycles, or None.
 
     >>> estimated_cycles(b'{"window_config":{"estimated_cycles":"1283680"}}')
     1283680
@@ -127,6 +131,6 @@ def estimated_cycles(source: bytes) -> int | None:
 
 
 def fusion_kind(source: bytes) -> str:
-    """Return what writes a fusion's kernel (``__triton``), empty if the config does not say."""
+    """Return the generator of a fusion's kernel (``__triton``), or ""."""
     fusion = (decoded(source) or NO_CONFIG).get("fusion_backend_config")
     return str(cast("Config", fusion).get("kind", "")) if isinstance(fusion, dict) else ""

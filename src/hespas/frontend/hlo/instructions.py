@@ -1,4 +1,4 @@
-"""Readers of single instructions, by opcode: one operation each, tuples, fusions, calls, loops."""
+"""Read single instructions by opcode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PLACEMENT = "_xla_buffer_placement"
 
 
 def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read an instruction that is one operation, the computations it applies as regions."""
+    """Read an instruction that is one operation; its computations become regions."""
     opcode = OPCODES[instruction.opcode]
     attrs, attributes = (NO_ATTRS, ()) if opcode.read is None else opcode.read(instruction)
     called = instruction.called_computation_ids
@@ -52,20 +52,20 @@ def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def tuple_of(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
-    """Combine values; nothing runs."""
+    """Combine values; no operation runs."""
     scope.trees[instruction.id] = tuple(map(scope.tree, instruction.operand_ids))
 
 
 def element(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
-    """Take a member out of a tuple; nothing runs."""
-    whole, index = scope.tree(instruction.operand_ids[0]), instruction.tuple_index
-    if isinstance(whole, Value) or not 0 <= index < len(whole):
+    """Read a member of a tuple; no operation runs."""
+    members, index = scope.tree(instruction.operand_ids[0]), instruction.tuple_index
+    if isinstance(members, Value) or not 0 <= index < len(members):
         raise ProgramError(f"its operand has no member {index}")
-    scope.trees[instruction.id] = whole[index]
+    scope.trees[instruction.id] = members[index]
 
 
 def alias(reader: ModuleReader, instruction: Any, scope: Scope) -> None:  # noqa: ARG001 - as all in the table
-    """Pass the first operand on: ``add-dependency`` only orders."""
+    """Pass on the first operand: ``add-dependency`` only orders."""
     scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
 
 
@@ -78,7 +78,7 @@ def constant(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def bitcast(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read another view of the same bytes."""
+    """Read a bitcast, a view of the same bytes."""
     (operand,) = scope.operands(instruction)
     result_type = reader.types.read(instruction.shape)
     attrs = BitcastAttrs(
@@ -89,7 +89,7 @@ def bitcast(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a fusion; equal bodies are one block."""
+    """Read a fusion; equal bodies share one block."""
     attrs = FusionAttrs(
         kind=instruction.fusion_kind,
         backend_kind=config.fusion_kind(instruction.backend_config),
@@ -130,15 +130,15 @@ def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InP
         return ()
     result_type = reader.types.read(instruction.shape)
     operands = [scope.tree(number) for number in instruction.operand_ids]
-    starts = [len(flat(operands[:at])) for at in range(len(operands))]
+    starts = [len(flat(operands[:position])) for position in range(len(operands))]
     aliases: list[InPlace] = []
     for alias in instruction.output_operand_aliasing:
         if not 0 <= alias.operand_index < len(operands):
             raise ProgramError(f"operand {alias.operand_index} is aliased but not there")
-        at: int = alias.operand_index
-        inner = leaf_number_in(operands[at], tuple(alias.operand_shape_index))
+        position: int = alias.operand_index
+        inner = leaf_number_in(operands[position], tuple(alias.operand_shape_index))
         result = leaf_number(result_type, tuple(alias.output_shape_index))
-        aliases.append(InPlace(result=result, operand=starts[at] + inner))
+        aliases.append(InPlace(result=result, operand=starts[position] + inner))
     return tuple(aliases)
 
 
@@ -167,7 +167,7 @@ def call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a call of a library or of a kernel written by hand."""
+    """Read a call of a library or of an author's kernel."""
     target: str = instruction.custom_call_target
     described = target.startswith(_CONVOLUTION_PREFIX)
     convolution, texts = convolution_reading(instruction) if described else (None, ())
@@ -196,7 +196,7 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read ``topk``, which GPUs run as a library's kernel of the same meaning."""
+    """Read ``topk``, which GPUs run as an equivalent library kernel."""
     attrs = CustomCallAttrs(target=TOP_K, backend_config="", called_functions=())
     texts = {
         "call_target_name": string_text(TOP_K),
@@ -208,7 +208,10 @@ def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a ``while``; its configuration, or its condition and step, say how often it runs."""
+    """Read a ``while`` and its trip count.
+
+    The count comes from its configuration, or from its condition and step.
+    """
     if len(instruction.called_computation_ids) != 2:
         raise ProgramError("a while has a body and a condition")
     body_number, condition_number = instruction.called_computation_ids
@@ -235,7 +238,7 @@ def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a branch; each alternative takes its own operand from around it."""
+    """Read a branch; each alternative uses its operand from the outer block."""
     index_id, *operands = instruction.operand_ids
     called = instruction.called_computation_ids
     if len(operands) != len(called):

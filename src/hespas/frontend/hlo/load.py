@@ -1,4 +1,4 @@
-"""A parsed HLO module to `Program`."""
+"""Read a parsed HLO module as a `Program`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ from hespas.xla.hlo.schema import enum_names
 
 
 def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | Unpartitioned:
-    """Return the program of one device, or why a parsed module does not hold it yet.
+    """Return the program of one device, or the reason for none.
 
-    ``name`` stands in messages. Operations stand in the order of the schedule where there is one.
-    Raises `ProgramError` for a module that is no program, `UnsupportedError` for an opcode or a
-    type that has no model, and `ConfigError` for options that name a loop or branch that is not
-    there.
+    ``name`` appears in messages. Operations follow the schedule if there is one. Raises
+    `ProgramError` for a module that is no program, `UnsupportedError` for an opcode or a type
+    without a model, and `ConfigError` for options that name a missing loop or branch.
     """
     message = module.message
     sharded = _unpartitioned(module, name)
@@ -54,7 +53,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
             message, slices=parts, devices=(replicas or 1) * (partitions or 1)
         )
         replicas, partitions = slices.counts_of_all(replicas, partitions, slices=parts)
-    computations = {each.id: each for each in message.computations}
+    computations = {item.id: item for item in message.computations}
     reader = ModuleReader(
         module=message,
         source=name,
@@ -70,7 +69,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     functions = {"main": main} | reader.functions
     used = reader.overrides.used(name)
     program = Program(
-        functions={name: with_named_collectives(each) for name, each in functions.items()},
+        functions={name: with_named_collectives(item) for name, item in functions.items()},
         replicas=replicas,
         partitions=partitions,
         source=name,
@@ -97,14 +96,14 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     entries = reader.module.input_output_alias.entries
     if not entries:
         return ()
-    instructions_by_id = {each.id: each for each in entry.instructions}
+    instructions_by_id = {item.id: item for item in entry.instructions}
     result_type = reader.types.read(instructions_by_id[entry.root_id].shape)
     parameters: dict[int, Type] = {
-        each.parameter_number: reader.types.read(each.shape)
-        for each in entry.instructions
-        if each.opcode == "parameter"
+        item.parameter_number: reader.types.read(item.shape)
+        for item in entry.instructions
+        if item.opcode == "parameter"
     }
-    counts = [leaf_count(parameters[at]) for at in sorted(parameters)]
+    counts = [leaf_count(parameters[index]) for index in sorted(parameters)]
     before = [0, *accumulate(counts)]
     aliases: list[Alias] = []
     for alias in entries:
@@ -128,10 +127,10 @@ _PARTITIONED_SUFFIX = "_spmd"
 
 
 def _unpartitioned(module: HloModule, name: str) -> Unpartitioned | None:
-    """Return why a module is still the program of all devices, None if it is of one.
+    """Return why a module is not partitioned yet, or None.
 
-    The partitioner removes its markers and the shardings of all instructions but parameters, and
-    names the computations that it wrote ``..._spmd``.
+    The partitioner removes its markers and the shardings of all instructions except parameters, and
+    gives its computations the suffix ``_spmd``.
     """
     reason = _sharded_reason(module)
     if not reason:
@@ -175,15 +174,16 @@ def _divides(sharding: Any) -> bool:
 
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 _FARTHEST = 64
-"""How many values without a name are passed to find operations that have one."""
+"""The most values to search for operations that have a name."""
 
 
 def with_named_collectives(function: Function) -> Function:
-    """Name the collectives that a compiler combined of several, after their neighbours.
+    """Name combined collectives after their neighbours.
 
-    A reduction is named after what makes its operands, any other collective after what reads its
-    results. Their name stacks together are the collective's, as XLA joins the names of what it
-    merges (`hespas.program.scopes.joined_scopes`): it has a module's name where all agree on one.
+    A compiler leaves a collective that it combined of several without a name. A reduction is named
+    after the producers of its operands, any other collective after the readers of its results.
+    Their name stacks are joined as XLA joins the names of operations that it merges
+    (`hespas.program.scopes.joined_scopes`): the collective belongs to a module if all agree.
     """
     body = function.body
     if not any(_unnamed_collective(op) for op in scheduled_ops(body)):
@@ -207,12 +207,12 @@ def with_named_collectives(function: Function) -> Function:
 
 
 def _unnamed_collective(op: Op) -> Op | None:
-    """Return the collective that an operation is or starts, if it has no name."""
+    """Return an operation's unnamed collective, itself or started by it."""
     if is_communication_op(op):
         return op if read_scope(op.scope) is NO_NAME else None
     if op.kind != "async_start":
         return None
-    started = [each for region in op.regions for each in region.operations]
+    started = [inner for region in op.regions for inner in region.operations]
     collective = next(filter(is_communication_op, started), None)
     return None if collective is None else _unnamed_collective(collective)
 
@@ -229,10 +229,10 @@ def _with_scope(op: Op, scope: str) -> Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Neighbours:
-    """What makes, or reads, each value of a function, in its loops and branches too.
+    """The producers or the readers of each value, loops and branches included.
 
-    ``same`` are the values that stand for a value in a loop's body: what its body makes of it in
-    the round before, or what is read of it in the round after.
+    ``same`` maps a value to its equivalents in a loop's body: the value returned by the previous
+    iteration, or the argument of the next one.
     """
 
     backwards: bool
@@ -254,27 +254,30 @@ class _Neighbours:
                 *zip(op.results, returned, strict=False),
             ]
             if not backwards:
-                pairs = [(made, argument) for argument, made in pairs[: len(arguments)]]
+                pairs = [
+                    (returned_value, argument)
+                    for argument, returned_value in pairs[: len(arguments)]
+                ]
                 pairs += zip(op.operands, arguments, strict=False)
-            for value, stands_for_it in pairs:
-                neighbours.same.setdefault(value, []).append(stands_for_it)
+            for value, equivalent in pairs:
+                neighbours.same.setdefault(value, []).append(equivalent)
         return neighbours
 
     def scope(self, op: Op) -> str:
-        """Return the joined name stacks of the nearest operations that have a name."""
+        """Join the name stacks of the nearest named operations."""
         scopes: set[str] = set()
         pending = list(op.operands if self.backwards else op.results)
         seen = set(pending)
         while pending and len(seen) <= _FARTHEST:
             value = pending.pop()
-            following = [*self.same.get(value, ())]
-            for near in self.ops.get(value, ()):
-                if read_scope(near.scope) is not NO_NAME:
-                    scopes.add(near.scope)
+            next_values = [*self.same.get(value, ())]
+            for neighbour in self.ops.get(value, ()):
+                if read_scope(neighbour.scope) is not NO_NAME:
+                    scopes.add(neighbour.scope)
                 else:
-                    following += near.operands if self.backwards else near.results
-            pending += [each for each in following if each not in seen]
-            seen.update(following)
+                    next_values += neighbour.operands if self.backwards else neighbour.results
+            pending += [next_value for next_value in next_values if next_value not in seen]
+            seen.update(next_values)
         if pending:
             return ""
         joined = joined_scopes(sorted(scopes))

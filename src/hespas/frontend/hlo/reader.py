@@ -1,4 +1,4 @@
-"""Walk a module's computations into blocks of operations.
+"""Read a module's computations as blocks of operations.
 
 `ModuleReader` is the state of one load. A handler for each opcode
 (`hespas.frontend.hlo.instructions`) reads one instruction into a `Scope`.
@@ -22,10 +22,11 @@ from hespas.program.program import Block, Function, Op, Value
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """One computation while it is read: results by instruction id, and operations in order.
+    """A computation during its load: results by instruction id, operations.
 
-    ``synchronous`` holds the ids of starts whose collective the compute stream waits for; ``sent``
-    and ``received`` what goes between slices: bundles by rendezvous, and that of each receive.
+    ``synchronous`` holds the ids of starts whose collective the compute stream waits for. For
+    transfers between slices, ``sent`` has the bundle of each rendezvous and ``received`` the
+    rendezvous of each receive.
     """
 
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
@@ -35,34 +36,34 @@ class Scope:
     received: dict[int, str] = field(default_factory=dict[int, str])
 
     def inner(self) -> Scope:
-        """Return a scope for a computation that runs in place: its operations follow here."""
+        """Return a scope for an inlined computation that appends here."""
         return Scope(operations=self.operations)
 
     def tree(self, number: int) -> Tree:
-        """Return an instruction's result; `ProgramError` if it was not read yet."""
+        """Return an instruction's result; `ProgramError` if it isn't read yet."""
         tree = self.trees.get(number)
         if tree is None:
             raise ProgramError(f"instruction {number} is used before it is defined")
         return tree
 
     def operands(self, instruction: Any) -> tuple[Value, ...]:
-        """Return the values that an instruction reads, tuples opened."""
+        """Return the values that an instruction reads, with tuples opened."""
         return self.values(instruction.operand_ids)
 
     def values(self, numbers: Iterable[int]) -> tuple[Value, ...]:
-        """Return the results of instructions, tuples opened."""
+        """Return the results of instructions, with tuples opened."""
         return flat([self.tree(number) for number in numbers])
 
 
 @dataclass(slots=True)
 class Locations:
-    """Reads where instructions come from: the framework's name stack, and ``file:line``."""
+    """Reads an instruction's name stack and ``file:line``."""
 
     index: Any
     _frames: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, instruction: Any) -> tuple[str, str]:
-        """Return the name stack and the location of an instruction; empty where it has none."""
+        """Return the name stack and the location of an instruction, or ""."""
         if not instruction.HasField("metadata"):
             return "", ""
         metadata = instruction.metadata
@@ -78,20 +79,20 @@ class Locations:
         return cached
 
     def _frame(self, number: int) -> str:
-        """Return a stack frame's file and line: frames, locations and names count from 1."""
+        """Return a stack frame's file and line; all indices count from 1."""
         frames, locations = self.index.stack_frames, self.index.file_locations
         if not 0 < number <= len(frames):
             return ""
-        at = frames[number - 1].file_location_id
-        if not 0 < at <= len(locations):
+        location_number = frames[number - 1].file_location_id
+        if not 0 < location_number <= len(locations):
             return ""
-        location, names = locations[at - 1], self.index.file_names
+        location, names = locations[location_number - 1], self.index.file_names
         if not 0 < location.file_name_id <= len(names):
             return ""
         return f"{names[location.file_name_id - 1]}:{location.line}"
 
 
-# Fields that name an instruction or say where it came from.
+# Fields about an instruction's name and origin.
 _LEFT_OUT = (
     "id",
     "name",
@@ -109,9 +110,9 @@ _END = -1
 
 @dataclass(slots=True, kw_only=True)
 class Originals:
-    """Finds, for each computation, the first one that is equal except for names.
+    """Finds the first of the computations that are equal except for names.
 
-    XLA writes one computation for each fusion, hundreds of them alike.
+    XLA writes one computation for each fusion; hundreds are equal.
     """
 
     computations: Mapping[int, Any]
@@ -119,10 +120,10 @@ class Originals:
     _of: dict[int, int] = field(default_factory=dict[int, int])
 
     def original(self, number: int) -> int:
-        """Return the number of the first computation that is equal to this one."""
+        """Return the number of the first equal computation."""
         cached = self._of.get(number)
         if cached is None:
-            # What calls itself is refused where it is read.
+            # The reader refuses a computation that calls itself.
             self._of[number] = number
             key = self._key(self.computations[number])
             cached = self._of[number] = self._first.setdefault(key, number)
@@ -134,21 +135,21 @@ class Originals:
         for described, _ in bare.ListFields():
             if described.name != "instructions":
                 bare.ClearField(described.name)
-        places: dict[int, int] = {}
+        positions: dict[int, int] = {}
         used: list[int] = []
         called: list[Hashable] = []
-        for at, each in enumerate(bare.instructions):
-            places[each.id] = at
-            used += each.operand_ids
+        for position, inner in enumerate(bare.instructions):
+            positions[inner.id] = position
+            used += inner.operand_ids
             used.append(_END)
-            if each.called_computation_ids:
-                called.append((at, *map(self.original, each.called_computation_ids)))
-            clear = each.ClearField
+            if inner.called_computation_ids:
+                called.append((position, *map(self.original, inner.called_computation_ids)))
+            clear = inner.ClearField
             for name in _LEFT_OUT:
                 clear(name)
         used.append(computation.root_id)
         parts = bare.SerializeToString(deterministic=True)
-        return parts, tuple(map(places.get, used)), tuple(called)
+        return parts, tuple(map(positions.get, used)), tuple(called)
 
 
 Handler = Callable[["ModuleReader", Any, Scope], None]
@@ -157,10 +158,10 @@ Handler = Callable[["ModuleReader", Any, Scope], None]
 
 @dataclass(slots=True, kw_only=True)
 class ModuleReader:
-    """State of one load.
+    """The state of one load.
 
-    ``handlers`` read instructions by opcode. ``functions`` collects what is called by name,
-    ``producer`` maps a value to its operation, and ``slices`` is for how many slices of TPUs it is.
+    ``handlers`` read instructions by opcode. ``functions`` collects called computations by name,
+    ``producer`` maps a value to its operation, and ``slices`` is the number of TPU slices.
     """
 
     module: Any
@@ -178,14 +179,17 @@ class ModuleReader:
     _open: set[int] = field(default_factory=set[int])
 
     def computation(self, number: int) -> Any:
-        """Return a computation; `ProgramError` if no computation has this number."""
+        """Return a computation; `ProgramError` if the number is unknown."""
         computation = self.computations.get(number)
         if computation is None:
             raise ProgramError(f"computation {number} is called but not defined")
         return computation
 
     def body(self, number: int, dialect: str = "stablehlo") -> Block:
-        """Return the block of a computation; computations equal except for names share one."""
+        """Return the block of a computation.
+
+        Computations equal except for names share one.
+        """
         key = self.originals.original(number), dialect
         cached = self._bodies.get(key)
         if cached is None:
@@ -193,7 +197,7 @@ class ModuleReader:
         return cached
 
     def block(self, number: int, dialect: str = "stablehlo") -> Block:
-        """Return a computation as a block; ``dialect`` is that of its terminator."""
+        """Return a computation as a block with a terminator of ``dialect``."""
         computation = self.computation(number)
         parameters = self.parameters(computation)
         scope = Scope()
@@ -201,13 +205,13 @@ class ModuleReader:
         return returning(flat(parameters), scope.operations, flat([root]), dialect)
 
     def branch(self, number: int, operand: Tree) -> Block:
-        """Return a computation of one parameter as a block that uses a value from around it."""
+        """Return a one-parameter computation as a block that uses ``operand``."""
         scope = Scope()
         root = self.inlined(number, [operand], scope)
         return returning((), scope.operations, flat([root]), "stablehlo")
 
     def function(self, number: int) -> str:
-        """Make a function of a computation, once, and return its name."""
+        """Create a function of a computation, once, and return its name."""
         name: str = self.computation(number).name
         name = name if name != "main" else f"main.{number}"
         if name not in self.functions:
@@ -215,23 +219,23 @@ class ModuleReader:
         return name
 
     def parameters(self, computation: Any) -> list[Tree]:
-        """Make values for a computation's parameters."""
-        parameters = [each for each in computation.instructions if each.opcode == "parameter"]
-        parameters.sort(key=lambda each: each.parameter_number)
-        if [each.parameter_number for each in parameters] != list(range(len(parameters))):
+        """Create values for a computation's parameters."""
+        parameters = [item for item in computation.instructions if item.opcode == "parameter"]
+        parameters.sort(key=lambda item: item.parameter_number)
+        if [item.parameter_number for item in parameters] != list(range(len(parameters))):
             raise ProgramError(f"the parameters of {computation.name} are not numbered in order")
-        return [fresh_tree(self.types.read(each.shape)) for each in parameters]
+        return [fresh_tree(self.types.read(item.shape)) for item in parameters]
 
     def inlined(self, number: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read a computation's instructions into a scope and return its root's result.
+        """Read a computation into a scope and return its root's result.
 
-        Instructions that are in the scope already are skipped.
+        Instructions that the scope already holds are skipped.
         """
         computation = self.computation(number)
         return self.until(computation, computation.root_id, parameters, scope)
 
     def until(self, computation: Any, last: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read the instructions up to ``last``, and return that one's result."""
+        """Read the instructions up to ``last``, and return its result."""
         with self._opened(computation):
             for instruction in self._ordered(computation):
                 if instruction.id not in scope.trees:
@@ -252,7 +256,7 @@ class ModuleReader:
         sequences = self.module.schedule.sequences
         if computation.id not in sequences:
             return computation.instructions
-        by_id = {each.id: each for each in computation.instructions}
+        by_id = {instruction.id: instruction for instruction in computation.instructions}
         order = sequences[computation.id].instruction_ids
         missing = next((number for number in order if number not in by_id), None)
         if missing is not None:
@@ -283,9 +287,10 @@ class ModuleReader:
             ) from error
 
     def _of_fused(self, instruction: Any) -> tuple[str, str]:
-        """Return the name stack and the location of what stands nearest to a fusion's root.
+        """Return the name stack and location nearest to a fusion's root.
 
-        A fusion of several results has no name of its own. Its body is not the shared one.
+        A fusion with several results has no own name. The fusion's own body is searched, not the
+        shared block.
         """
         for number in instruction.called_computation_ids:
             for inner in reversed(self.computation(number).instructions):
@@ -305,9 +310,10 @@ class ModuleReader:
         operands: tuple[Value, ...] | None = None,
         results: Tree | None = None,
     ) -> Op:
-        """Append the operation of an instruction; ``name`` is its dialect and kind.
+        """Append the operation of an instruction.
 
-        Operands and results are the instruction's own by default.
+        ``name`` is the operation's dialect and kind. Operands and results default to the
+        instruction's.
         """
         tree = fresh_tree(self.types.read(instruction.shape)) if results is None else results
         stack, location = self.locations.of(instruction)

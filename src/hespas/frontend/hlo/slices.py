@@ -1,11 +1,11 @@
-"""Programs for several slices of TPUs, which libtpu compiles as the program of one slice.
+"""Read programs for several TPU slices, which libtpu compiles for one.
 
-Inside a slice such a program has collectives; what goes between slices is a ``send`` and a
-``recv`` of a buffer by way of the hosts (Megascale), whose attributes say what they are together:
-an all-reduce, for instance, among the devices that stand in the same place of each slice. Here the
-two are one collective, from the send to the ``recv-done``, and the collectives of a slice are those
-of all slices: `of_all_slices` rewrites their groups. Slices are numbered from 1, devices of a
-slice from 0; device d of slice s is device (s - 1) n + d of all, with n devices in a slice.
+Such a program has collectives inside a slice; data goes between slices as a ``send`` and a ``recv``
+of a buffer by way of the hosts (Megascale). Their attributes say which collective they form: an
+all-reduce, for instance, among the devices at the same position of each slice. They are read as one
+collective, from the send to the ``recv-done``, and the collectives of a slice become those of all
+slices: `of_all_slices` rewrites their groups. Slices are numbered from 1, devices of a slice from
+0; device d of slice s is device (s - 1) n + d of all, with n devices in a slice.
 
 Source: attributes that libtpu 0.0.42 writes.
 """
@@ -48,12 +48,12 @@ _COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 
 
 def slices_of(message: Any) -> int:
-    """Return how many slices a module was compiled for: what it says, or 1."""
+    """Return the number of slices a module was compiled for."""
     return int(message.frontend_attributes.map.get(SLICES_ATTRIBUTE, "1"))
 
 
 def counts_of_all(replicas: int | None, partitions: int | None, *, slices: int) -> tuple[int, int]:
-    """Return the replicas and partitions of all slices, of those of one.
+    """Return the replicas and partitions of all slices from one slice's.
 
     >>> counts_of_all(1, 256, slices=2), counts_of_all(8, None, slices=2)
     ((1, 512), (16, 1))
@@ -67,13 +67,13 @@ def counts_of_all(replicas: int | None, partitions: int | None, *, slices: int) 
 
 
 def of_all_slices(message: Any, *, slices: int, devices: int) -> Any:
-    """Return a module whose collectives are those of every slice of so many ``devices``."""
-    whole = type(message)()
-    whole.CopyFrom(message)
-    for instruction in _instructions(whole):
+    """Extend a module's collectives to every slice of ``devices`` devices."""
+    extended = type(message)()
+    extended.CopyFrom(message)
+    for instruction in _instructions(extended):
         if instruction.opcode.startswith(_COLLECTIVE):
             _repeat(instruction, slices, devices)
-    return whole
+    return extended
 
 
 def _instructions(message: Any) -> Iterator[Any]:
@@ -85,8 +85,10 @@ def _repeat(instruction: Any, slices: int, devices: int) -> None:
     pairs = [(pair.source, pair.target) for pair in instruction.source_target_pairs]
     del instruction.source_target_pairs[:]
     for number, (source, target) in product(range(slices), pairs):
-        at = number * devices
-        instruction.source_target_pairs.add(source=at + source, target=at + target)
+        first_device = number * devices
+        instruction.source_target_pairs.add(
+            source=first_device + source, target=first_device + target
+        )
     if pairs or instruction.opcode.endswith("-done"):
         return
     groups = replica_groups(instruction)
@@ -104,7 +106,7 @@ def _repeat(instruction: Any, slices: int, devices: int) -> None:
             _fold(instruction, dimensions=(slices, devices), permutation=(0, 1), size=devices)
         case ListedGroups(groups=listed):
             for number, group in product(range(slices), listed):
-                ids = [number * devices + each for each in group]
+                ids = [number * devices + device for device in group]
                 instruction.collective_device_list.replica_groups.add(replica_ids=ids)
 
 
@@ -123,12 +125,12 @@ def _is_between(instruction: Any) -> bool:
 
 
 def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Start the collective that a send and a receive are together."""
+    """Start the collective that a send and a receive form."""
     if not _is_between(instruction):
         plain(reader, instruction, scope)
         return
-    said = instruction.frontend_attributes.map
-    kind, reduction = said[_KIND], said[_REDUCTION]
+    attributes = instruction.frontend_attributes.map
+    kind, reduction = attributes[_KIND], attributes[_REDUCTION]
     if kind != "ALL_REDUCE" or reduction not in _REDUCERS:
         raise UnsupportedError(
             f"a transfer between slices is {kind} {reduction}".rstrip(),
@@ -138,7 +140,7 @@ def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     value, kind_sent = _buffer(scope, buffer)
     copy = Value(type=kind_sent)
     attrs = CollectiveAttrs(
-        groups=_across(said[_TARGET], reader.slices),
+        groups=_across(attributes[_TARGET], reader.slices),
         mode=GroupMode.FLATTENED_IDS,
         channel=channel_of(instruction),
     )
@@ -155,7 +157,7 @@ def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     )
     started = returning((copy,), inner.operations, op.results, "stablehlo")
     start_block(reader, instruction, scope, started, (value,))
-    (scope.sent[said[_RENDEZVOUS]],) = leaves(scope.tree(instruction.id))
+    (scope.sent[attributes[_RENDEZVOUS]],) = leaves(scope.tree(instruction.id))
     scope.trees[instruction.id] = scope.tree(token)
 
 
@@ -176,7 +178,7 @@ def _reducer(kind: str, operand: TensorType) -> Block:
 
 
 def _across(target: str, slices: int) -> FoldedGroups:
-    """Return the groups of a target: the devices of one place in each slice.
+    """Return a target's groups: the devices of one position per slice.
 
     >>> _across("{1,2,3}x{0:1}", 3).listed()
     ((0, 2, 4), (1, 3, 5))
@@ -193,7 +195,7 @@ def _across(target: str, slices: int) -> FoldedGroups:
 
 
 def _numbers(text: str) -> list[int] | None:
-    """Return the numbers of ``0:3`` or ``0,1,2,3``; both ends of a range are in it."""
+    """Return the numbers of ``0:3`` or ``0,1,2,3``; ranges include both ends."""
     numbers: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -204,7 +206,7 @@ def _numbers(text: str) -> list[int] | None:
 
 
 def _receive(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Note which send a receive belongs to; what it receives is there when it is done."""
+    """Record a receive's send; its data arrives at ``recv-done``."""
     if not _is_between(instruction):
         plain(reader, instruction, scope)
         return
@@ -213,7 +215,7 @@ def _receive(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _send_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Pass the token on: the buffer of what is sent is free, and nothing waits for it."""
+    """Pass on the token: no operation waits for the sent buffer."""
     if not _is_between(instruction):
         plain(reader, instruction, scope)
         return
@@ -248,4 +250,4 @@ HANDLERS: dict[str, Handler] = {
     "send": _send,
     "send-done": _send_done,
 }
-"""Readers by opcode, in the place of those of `hespas.frontend.hlo.instructions`."""
+"""Readers by opcode, which replace those of `hespas.frontend.hlo.instructions`."""

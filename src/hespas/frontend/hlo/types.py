@@ -1,4 +1,4 @@
-"""HLO's shapes as types, the trees of values that tuples form, and literals."""
+"""Read HLO's shapes as types, tuples as value trees, and literals."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TypeReader:
 
 
 def _tile(layout: Any) -> tuple[int, ...]:
-    """Return the first tile; later ones divide it further and add no padding."""
+    """Return the first tile; later ones subdivide it without padding."""
     sizes = tuple(layout.tiles[0].dimensions) if layout.tiles else ()
     # A negative size merges a dimension with the next.
     return sizes if all(size > 0 for size in sizes) else ()
@@ -110,7 +110,7 @@ def _memory_space(layout: Any) -> int:
 
 
 def fresh_tree(kind: Type) -> Tree:
-    """Make values for every tensor and token of a type."""
+    """Create values for every tensor and token of a type."""
     if isinstance(kind, TupleType):
         return tuple([fresh_tree(member) for member in kind.members])
     return Value(type=kind)
@@ -159,14 +159,14 @@ def leaf_number_in(tree: Tree, path: tuple[int, ...]) -> int:
 
 
 def leaf_count(kind: Type) -> int:
-    """Return how many values a type stands for."""
+    """Return the number of values of a type."""
     return sum(map(leaf_count, kind.members)) if isinstance(kind, TupleType) else 1
 
 
 _LISTS = ("preds", "s32s", "s64s", "u32s", "u64s", "f32s", "f64s")
 # Numbers of one or two bytes, least significant byte first.
 _PACKED = {"f16s": "e", "s16s": "h", "u16s": "H", "s8s": "b", "u8s": "B"}
-# How infinities and NaNs are packed; bf16 is the upper half of an f32.
+# The packed forms of infinities and NaNs; bf16 is the upper half of an f32.
 _BITS = {"f64": (">d", 8), "f32": (">f", 4), "f16": (">e", 2), "bf16": (">f", 2)}
 _MOST_PRINTED = 64
 
@@ -174,10 +174,10 @@ Number = int | float | bool
 
 
 def read_constant(literal: Any, kind: Type) -> tuple[ConstantAttrs, tuple[tuple[str, str], ...]]:
-    """Read a literal; its value is None unless it is one number, alone or everywhere.
+    """Read a literal; its value is None unless scalar or splat.
 
-    Literals of more than 64 elements, and those of types that Python has no numbers for, print
-    as the SHA-256 of their bytes; tables of integers print as their bytes.
+    Literals of more than 64 elements, and those of types without Python numbers, print as the
+    SHA-256 of their bytes; tables of integers print as their bytes.
     """
     numbers = _numbers(literal, kind)
     single = len(set(map(repr, numbers))) == 1
@@ -203,8 +203,8 @@ def _numbers(literal: Any, kind: Type) -> tuple[Number, ...]:
         if packed:
             return struct.unpack(f"<{len(packed) // struct.calcsize(form)}{form}", packed)
     halves: bytes = literal.bf16s
-    whole = b"".join([b"\0\0" + halves[at : at + 2] for at in range(0, len(halves), 2)])
-    return struct.unpack(f"<{len(halves) // 2}f", whole)
+    widened = b"".join([b"\0\0" + halves[start : start + 2] for start in range(0, len(halves), 2)])
+    return struct.unpack(f"<{len(halves) // 2}f", widened)
 
 
 def _text(value: Number, kind: TensorType) -> str:
@@ -229,7 +229,7 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
     if not shape:
         return texts[0]
     inner = prod(shape[1:])
-    rows = [texts[at : at + inner] for at in range(0, len(texts), inner)]
+    rows = [texts[start : start + inner] for start in range(0, len(texts), inner)]
     return f"[{', '.join([_nested(row, shape[1:]) for row in rows])}]"
 
 
@@ -237,7 +237,7 @@ _INTEGER_LISTS = {"s32s": "i", "s64s": "q", "u32s": "I", "u64s": "Q"}
 
 
 def _hexadecimal(literal: Any) -> str:
-    """Print the bytes of integers as MLIR does; empty for a literal of other numbers."""
+    """Print the bytes of integers as MLIR does, or ""."""
     for name, code in _INTEGER_LISTS.items():
         values = getattr(literal, name)
         if values:
@@ -246,9 +246,9 @@ def _hexadecimal(literal: Any) -> str:
                 packed.byteswap()
             return f'"0x{packed.tobytes().hex().upper()}"'
     for name in ("s8s", "u8s", "s16s", "u16s"):
-        found: bytes = getattr(literal, name)
-        if found:
-            return f'"0x{found.hex().upper()}"'
+        narrow: bytes = getattr(literal, name)
+        if narrow:
+            return f'"0x{narrow.hex().upper()}"'
     return ""
 
 

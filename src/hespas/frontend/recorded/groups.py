@@ -1,4 +1,4 @@
-"""The groups of all devices, from the group of the recorded one."""
+"""Derive the groups of all devices from the recorded rank's group."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hespas.program.groups import FoldedGroups, ReplicaGroups
 def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
     """Return the groups of all ranks; ``ranks`` are the recorded rank's.
 
-    Ranks of a mesh are counted, the last axis fastest, so that a group along axes has ranks at
-    equal distances, or at equal distances of such rows: all other groups have the same ones from
-    another first rank. Raises `UnsupportedError` for a group that is no such pattern.
+    Ranks of a mesh are numbered with the last axis fastest, so a group along axes has ranks at
+    equal distances, or rows of such ranks at equal distances: all other groups have the same
+    distances from another first rank. Raises `UnsupportedError` for a group without this pattern.
 
     >>> groups_of_all((1, 3), world_size=8).listed()
     ((0, 2), (1, 3), (4, 6), (5, 7))
@@ -31,19 +31,24 @@ def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
 
 
 def _axes(ranks: list[int], world_size: int) -> list[tuple[int, bool]] | None:
-    """Return axes of the world, major first, with those that the group lies along; None for none.
+    """Return axes of the world, major first, as (size, used); or None.
 
-    The distance of neighbours is the stride of the fastest used axis; the first larger one ends it.
+    The group lies along the used ones.
+
+    The distance of neighbours is the stride of the fastest used axis; the first larger distance
+    ends it.
     """
     axes: list[tuple[int, bool]] = []
-    covered, left = 1, [rank - ranks[0] for rank in ranks]
-    while len(left) > 1:
-        stride = left[1]
-        size = next((n for n, (a, b) in enumerate(pairwise(left), 1) if b - a != stride), len(left))
-        if stride % covered or len(left) % size:
+    covered, offsets = 1, [rank - ranks[0] for rank in ranks]
+    while len(offsets) > 1:
+        stride = offsets[1]
+        size = next(
+            (n for n, (a, b) in enumerate(pairwise(offsets), 1) if b - a != stride), len(offsets)
+        )
+        if stride % covered or len(offsets) % size:
             return None
         axes += [(stride // covered, False), (size, True)]
-        covered, left = stride * size, left[::size]
+        covered, offsets = stride * size, offsets[::size]
     if world_size % covered or ranks[-1] >= world_size:
         return None
     axes.append((world_size // covered, False))
@@ -52,7 +57,7 @@ def _axes(ranks: list[int], world_size: int) -> list[tuple[int, bool]] | None:
 
 
 def _members(axes: list[tuple[int, bool]], first: int) -> list[int]:
-    """Return the ranks of the group along the used axes that has ``first``."""
+    """Return the group of ``first`` along the used axes."""
     base, stride, offsets = 0, 1, [range(1)]
     for size, is_used in reversed(axes):
         if is_used:
@@ -60,4 +65,4 @@ def _members(axes: list[tuple[int, bool]], first: int) -> list[int]:
         else:
             base += first // stride % size * stride
         stride *= size
-    return sorted(base + sum(each) for each in product(*offsets))
+    return sorted(base + sum(combination) for combination in product(*offsets))

@@ -1,4 +1,4 @@
-"""Calls of libraries: products by cuBLAS, attention by FlashAttention and cuDNN, convolutions."""
+"""Write recorded products, attention and convolutions as library calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tensors = tuple[RecordedTensor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is launched, as a `Program` has it: ``kind`` and ``dialect`` are an operation's."""
+    """A launch: ``kind`` and ``dialect`` are those of a program's operation."""
 
     kind: str
     attrs: Attrs
@@ -38,16 +38,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What torch lets products of f32 be: those of tf32 where it may."""
+    """Whether torch may compute f32 products and convolutions in tf32."""
 
     has_tf32_products: bool = False
     has_tf32_convolutions: bool = True
 
 
 def calls_of(operation: Operation, settings: Settings) -> tuple[Launch, ...]:
-    """Return the library's calls that an operation is; empty for one of torch's own kernels.
+    """Return an operation's library calls; empty for torch's own kernels.
 
-    Raises `UnsupportedError` for tensors that don't fit the operation.
+    Raises `UnsupportedError` for tensors that don't match the operation.
     """
     rule = _RULES.get(operation.name.partition(".")[0])
     if rule is None:
@@ -88,7 +88,7 @@ def _gemm(
         "lhs_batch_dimensions": list(range(batch)),
         "rhs_batch_dimensions": list(range(batch)),
     }
-    is_bias = any(len(each.shape) == 1 for each in addend)
+    is_bias = any(len(tensor.shape) == 1 for tensor in addend)
     config: dict[str, object] = {
         "dot_dimension_numbers": numbers,
         "epilogue": "BIAS" if is_bias else "DEFAULT",
@@ -107,22 +107,25 @@ def _gemm(
 
 
 def _product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """``mm`` and ``bmm``; an output among the inputs comes last."""
+    """Read ``mm`` and ``bmm``; an output among the inputs comes last."""
     left, right = operation.inputs[:2]
     return _gemm(operation, (left, right), settings, batch=len(left.shape) - 2)
 
 
 def _added_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """``addmm`` and ``baddbmm``: the addend comes first."""
+    """Read ``addmm`` and ``baddbmm``; the addend comes first."""
     addend, left, right = operation.inputs[:3]
     batch = len(left.shape) - 2
     return _gemm(operation, (left, right), settings, batch=batch, addend=(addend,))
 
 
 def _scaled_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """``_scaled_mm``: scales, of a tensor, rows or blocks, follow the factors."""
+    """Read ``_scaled_mm``; the scales follow the factors.
+
+    They are per tensor, row or block.
+    """
     left, right, *scales = operation.inputs
-    bias = tuple(each for each in scales if each.shape == right.shape[1:])[:1]
+    bias = tuple(operand for operand in scales if operand.shape == right.shape[1:])[:1]
     is_bias = bool(bias) and bias[0].dtype in {"bfloat16", "float16"}
     addend = bias if is_bias else ()
     return _gemm(operation, (left, right), settings, addend=addend, is_small=True)
@@ -132,9 +135,9 @@ _TWO, _THREE = 2, 3
 
 
 def _grouped_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """``_grouped_mm``: offsets divide rows, columns, or what is summed over, among groups."""
+    """Read ``_grouped_mm``; offsets divide rows, columns or contracted elements."""
     left, right, *others = operation.inputs
-    offsets = next(each for each in others if each.dtype == "int32")
+    offsets = next(tensor for tensor in others if tensor.dtype == "int32")
     precision = _EXACT if _is_exact(left, settings) else ()
     match len(left.shape), len(right.shape):
         case (2, 3):
@@ -178,7 +181,7 @@ def _grouped(
 
 
 def _by_length(tensor: RecordedTensor) -> RecordedTensor:
-    """Return a tensor of (batch, heads, length, size) as one of (batch, length, heads, size)."""
+    """Reorder (batch, heads, length, size) to (batch, length, heads, size)."""
     batch, heads, length, size = tensor.shape
     outer, middle, inner, fastest = tensor.strides
     return msgspec.structs.replace(
@@ -192,15 +195,15 @@ def _is_causal(operation: Operation) -> bool:
 
 
 def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], Iterator[Launch]]:
-    """Return the rule of FlashAttention or of a kernel with its arguments, by its ``version``.
+    """Return the rule of FlashAttention or a kernel with its arguments.
 
-    ``by_heads`` says that arrays are (batch, heads, length, size).
+    ``version`` is the implementation; with ``by_heads`` arrays are (batch, heads, length, size).
     """
 
     def call(operation: Operation, _settings: Settings) -> Iterator[Launch]:
         is_backward = "backward" in operation.name
         arrays = operation.inputs[is_backward:]
-        if any(len(each.shape) != 4 for each in arrays[:3]):
+        if any(len(array.shape) != 4 for array in arrays[:3]):
             raise UnsupportedError(
                 f"{operation.name} of packed sequences has no model",
                 location=operation.place,
@@ -237,23 +240,25 @@ _TEMPLATE = "triton_tem_"
 
 
 def template_of(call: KernelCall) -> Operation | None:
-    """Return the attention that a kernel of Inductor's templates computes; None for other kernels.
+    """Return the attention of an Inductor template kernel, or None.
 
-    How often its loops run is not in the PTX. Without a block mask these of FlexAttention visit all
-    pairs of tokens; blocks of a mask are data. Raises `UnsupportedError` for masks, and for other
-    templates.
+    The PTX lacks the trip counts of its loops. Without a block mask those of FlexAttention visit
+    all pairs of tokens; the blocks of a mask are data. Raises `UnsupportedError` for masks, and for
+    other templates.
     """
     if not call.kernel.startswith(_TEMPLATE):
         return None
-    indices = [each for each in call.reads if each.dtype == "int32" and len(each.shape) == 4]
-    wide = [each for each in call.reads if each.dtype != "int32" and len(each.shape) == 4]
+    indices = [
+        tensor for tensor in call.reads if tensor.dtype == "int32" and len(tensor.shape) == 4
+    ]
+    wide = [tensor for tensor in call.reads if tensor.dtype != "int32" and len(tensor.shape) == 4]
     if "flex_attention" not in call.kernel or not indices:
         raise UnsupportedError(
             f"{call.kernel} is a template of Inductor's, and how often its loops run is not known",
             location=call.place,
             hint="compile without max-autotune",
         )
-    if any(each.shape[-1] > 1 for each in indices):
+    if any(tensor.shape[-1] > 1 for tensor in indices):
         raise UnsupportedError(
             "FlexAttention with a block mask has no model: which blocks it computes is data",
             location=call.place,
@@ -263,10 +268,12 @@ def template_of(call: KernelCall) -> Operation | None:
     name = "aten::_scaled_dot_product_flash_attention"
     inputs, outputs = (query, key, value), call.writes
     if "backward" in call.kernel:
-        gradient, *made = others
-        scales = [each for each in call.reads if len(each.shape) == 3 and each.dtype != "int32"]
+        gradient, *gradients = others
+        scales = [
+            tensor for tensor in call.reads if len(tensor.shape) == 3 and tensor.dtype != "int32"
+        ]
         name = f"{name}_backward"
-        inputs, outputs = (gradient, *inputs, *scales[:2]), (*made, *call.writes)
+        inputs, outputs = (gradient, *inputs, *scales[:2]), (*gradients, *call.writes)
     return Operation(
         name=f"{name}.default",
         inputs=inputs,
@@ -279,11 +286,11 @@ def template_of(call: KernelCall) -> Operation | None:
 
 
 def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
-    """``_scaled_dot_product_cudnn_attention``: arrays are (batch, heads, length, size)."""
+    """Read cuDNN's attention; arrays are (batch, heads, length, size)."""
     is_backward = "backward" in operation.name
     query, key, value, *others = operation.inputs[is_backward:]
     scores = (query.shape[2], key.shape[2])
-    bias = [each for each in others if len(each.shape) == 4 and each.shape[2:] == scores]
+    bias = [tensor for tensor in others if len(tensor.shape) == 4 and tensor.shape[2:] == scores]
     target = f"__cudnn$fmha{'ScaleBias' if bias else ''}Softmax{'Backward' * is_backward}"
     config = {
         "intermediate_tensor_shape": {"dimensions": (*query.shape[:2], *scores)},
@@ -303,12 +310,15 @@ def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
 def _integers(operation: Operation, name: str, rank: int, default: int) -> tuple[int, ...]:
     listed = operation.arguments.get(name, (default,))
     numbers = listed if isinstance(listed, tuple) else (listed,)
-    found = tuple([each for each in numbers if isinstance(each, int)]) or (default,)
-    return found * rank if len(found) == 1 else found
+    chosen = tuple([number for number in numbers if isinstance(number, int)]) or (default,)
+    return chosen * rank if len(chosen) == 1 else chosen
 
 
 def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bool) -> Attrs:
-    """Return the forward convolution of arrays (batch, features, places) by (out, in, window)."""
+    """Return the forward convolution's dimensions and window.
+
+    Arrays are (batch, features, positions), kernels (out, in, window).
+    """
     rank = len(image.shape) - 2
     spatial = tuple(range(2, 2 + rank))
     groups = operation.arguments.get("groups", 1)
@@ -358,15 +368,15 @@ def _convolution(operation: Operation, settings: Settings) -> Iterator[Launch]:
 
 
 def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """Yield a call for the image's gradient and one for the kernel's, where they are made."""
+    """Yield a call for each gradient that is computed, image's and kernel's."""
     gradient, image, kernel = operation.inputs[:3]
     exact = image.dtype == "float32" and not settings.has_tf32_convolutions
     attrs = _convolution_attrs(operation, image, exact=exact)
-    for made in operation.outputs:
-        if made.shape == image.shape:
-            yield _convolved(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), made)
-        elif made.shape == kernel.shape:
-            yield _convolved(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), made)
+    for output in operation.outputs:
+        if output.shape == image.shape:
+            yield _convolved(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), output)
+        elif output.shape == kernel.shape:
+            yield _convolved(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), output)
 
 
 _FLASH_2, _EFFICIENT = "flash_attention_2", "memory_efficient"

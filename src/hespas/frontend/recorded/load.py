@@ -58,11 +58,11 @@ _COLLECTIVES = {
 
 
 HOST_LAUNCH_S = 17.5e-6
-"""What eager PyTorch takes to issue a kernel, its Python around it.
+"""The time eager PyTorch takes to issue a kernel, Python included.
 
 The mean of the seven launches of validation/measurements/launches-H100_80GB_HBM3.csv whose kernels
-take less than the host: 11 us (``add_``) to 30 us (a ``Linear`` module). Measured with torch 2.11
-beside an H100; backward passes, which start in C++, are not among them."""
+take less time than the host: 11 us (``add_``) to 30 us (a ``Linear`` module). Measured with torch
+2.11 beside an H100; backward passes, which start in C++, are not among them."""
 _MEMORY = (
     "memory: what PyTorch's caching allocator reserves for the recorded storages, by its published "
     "rules; the CUDA context and NCCL's buffers are not counted"
@@ -70,10 +70,10 @@ _MEMORY = (
 
 
 def read_recorded(source: bytes, *, name: str) -> Loaded:
-    """Return the program of a recorded step; ``name`` stands in messages.
+    """Return the program of a recorded step; ``name`` appears in messages.
 
-    Raises `ProgramError` for a file that is no such step, and `UnsupportedError`, naming the call,
-    for what has no model.
+    Raises `ProgramError` for a file of another kind, and `UnsupportedError`, naming the call, for a
+    call without a model.
     """
     try:
         step = decode_recorded(source)
@@ -132,7 +132,7 @@ def _assumptions(step: RecordedStep) -> Iterator[str]:
 
 
 def _faults(step: RecordedStep) -> Iterator[str]:
-    """Yield what the record lacks: no gradient of attention is without attention."""
+    """Yield a warning if attention gradients lack their forward passes."""
     names = [call.name for call in step.calls if isinstance(call, Operation)]
     attention = [name for name in names if "_attention" in name]
     gradients = [name for name in attention if "backward" in name]
@@ -150,9 +150,9 @@ def _place(call: Call) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    """The operations of the calls so far.
+    """The operations of the calls read so far.
 
-    ``values`` has the value that each tensor was last written with; others are arguments.
+    ``values`` has each tensor's last written value; tensors never written are arguments.
     """
 
     step: RecordedStep
@@ -172,7 +172,7 @@ class _Reader:
         )
 
     def add(self, call: Call) -> None:
-        """Append what a call launches."""
+        """Append the operations of a call."""
         match call:
             case Operation():
                 self._operation(call)
@@ -190,18 +190,18 @@ class _Reader:
                 assert_never(call)
 
     def kernels(self) -> CompiledKernels | None:
-        """Return the PTX of the kernels that are launched; None without any."""
+        """Return the PTX of the launched kernels, or None."""
         if not self.launches:
             return None
         ptx = {
-            _configuration(kernel.name, number): each.ptx
+            _configuration(kernel.name, number): configuration.ptx
             for kernel in self.step.kernels
-            for number, each in enumerate(kernel.configurations)
+            for number, configuration in enumerate(kernel.configurations)
         }
         return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
 
     def storages(self, starts: Sequence[int]) -> Iterator[Storage]:
-        """Yield storages by positions of operations; a call's begin at ``starts``."""
+        """Yield storages with operation positions; ``starts`` are the calls' first ones."""
         last = len(starts) - 1
         for storage in self.step.storages:
             allocated, freed = storage.allocated, storage.freed
@@ -214,8 +214,8 @@ class _Reader:
 
     def _operation(self, call: Operation) -> None:
         calls = calls_of(call, self.settings)
-        for each in calls:
-            self._append(call, each)
+        for launch in calls:
+            self._append(call, launch)
         attrs = None if calls else kernels_of(call)
         if attrs is not None:
             name = call.name.removesuffix(".default")
@@ -241,14 +241,16 @@ class _Reader:
         )
         launch = _own(f"triton::{call.kernel}", attrs, call.reads, call.writes)
         op = self._append(call, launch)
-        for number, (each, grid) in enumerate(zip(kernel.configurations, call.grids, strict=True)):
+        for number, (configuration, grid) in enumerate(
+            zip(kernel.configurations, call.grids, strict=True)
+        ):
             self.launches.append(
                 KernelLaunch(
                     instruction=op.instruction,
                     kernel=_configuration(kernel.name, number),
                     grid=grid,
-                    block=(each.threads, 1, 1),
-                    shared_memory_bytes=each.shared_memory_bytes,
+                    block=(configuration.threads, 1, 1),
+                    shared_memory_bytes=configuration.shared_memory_bytes,
                     configuration=number,
                 )
             )
@@ -312,7 +314,7 @@ def _own(kind: str, attrs: Attrs, operands: Tensors, results: Tensors) -> Launch
 
 
 def _short(call: Operation | KernelCall) -> str:
-    """Return the name of an operation without its library and overload."""
+    """Return an operation's name without library and overload."""
     if isinstance(call, KernelCall):
         return call.kernel
     return call.name.rpartition("::")[2].partition(".")[0]
@@ -332,19 +334,19 @@ _LABELS = {
 
 
 def _triton_label(kernel: str) -> str:
-    named = (label for start, label in _LABELS.items() if kernel.startswith(start))
-    return next(named, "Triton")
+    labels = (label for start, label in _LABELS.items() if kernel.startswith(start))
+    return next(labels, "Triton")
 
 
 def _imbalance(call: CollectiveCall) -> float:
-    """Return what goes to the rank that gets most of an uneven all-to-all, over an even share."""
+    """Return the busiest rank's share of an all-to-all over the mean."""
     if not call.splits or not sum(call.splits):
         return 1.0
     return max(call.splits) * len(call.splits) / sum(call.splits)
 
 
 def _scope(phase: str, scope: str, name: str) -> str:
-    """Return a name stack of the phase, the modules, and the operation.
+    """Return a name stack of phase, modules and operation.
 
     >>> _scope("backward", "layers.3.attention.wq", "mm")
     'torch.backward/layers.3/attention/wq/mm'
@@ -353,7 +355,7 @@ def _scope(phase: str, scope: str, name: str) -> str:
 
 
 def _modules(scope: str) -> Iterator[str]:
-    """Yield the modules of a path; a number belongs to the list before it."""
+    """Yield the modules of a path; a number joins the preceding list."""
     name = ""
     for part in filter(None, scope.split(".")):
         if part.isdecimal() and name:

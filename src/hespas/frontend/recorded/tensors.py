@@ -33,12 +33,15 @@ _ELEMENTS = {
     "float8_e8m0fnu": "f8E8M0FNU",
     "float4_e2m1fn_x2": "ui8",
 }
-"""Names of torch's types; two numbers of 4 bits are a byte."""
+"""MLIR's names of torch's types; two 4-bit numbers are one byte."""
 
 
 @lru_cache(maxsize=64)
 def element_of(dtype: str) -> ElementType:
-    """Return the element type of torch's; `UnsupportedError` for one that has no model."""
+    """Return the element type of a torch dtype.
+
+    Raises `UnsupportedError` for one without a model.
+    """
     if dtype not in _ELEMENTS:
         raise UnsupportedError(f"tensors of torch.{dtype} have no model")
     return element_type(_ELEMENTS[dtype])
@@ -53,15 +56,15 @@ def _type(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Tenso
 
 
 def type_of(tensor: RecordedTensor) -> TensorType:
-    """Return the type of a tensor, its dimensions in the order of its strides.
+    """Return a tensor's type, dimensions ordered by stride.
 
-    Equal ones are the same object.
+    Equal types are the same object.
     """
     return _type(tensor.shape, tensor.strides, tensor.dtype)
 
 
 def size_of(tensor: RecordedTensor) -> int:
-    """Return the bytes of memory that a tensor's elements are in: what it repeats counts once.
+    """Return the bytes behind a tensor's elements; repeated ones count once.
 
     >>> size_of(RecordedTensor(storage=0, shape=(4, 8), strides=(0, 1), dtype="bfloat16"))
     16
@@ -72,5 +75,5 @@ def size_of(tensor: RecordedTensor) -> int:
 
 
 def sizes_of(tensors: Iterable[RecordedTensor]) -> int:
-    """Return the bytes of tensors, each counted once however often it appears."""
+    """Return the bytes of tensors, each tensor counted once."""
     return sum(map(size_of, dict.fromkeys(tensors)))

@@ -1,4 +1,4 @@
-"""The bytes that PyTorch's own kernels move: one table, by operation.
+"""Count the bytes that PyTorch's own kernels move, by operation.
 
 An operation without a rule reads its inputs and writes its outputs once, in one kernel, which the
 result lists as an assumption with its share. Counts of passes are those of the kernels in
@@ -16,7 +16,7 @@ from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
 
 _SECTOR_BYTES = 32
-"""What one element that is gathered alone takes of memory."""
+"""The bytes that memory transfers for a single gathered element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """What reports call the kernels of an operation, and what they move."""
+    """The label of an operation's kernels in reports, and their bytes."""
 
     label: str
     moved: Callable[[Operation], Moved]
@@ -38,7 +38,7 @@ class _Rule:
 
 
 def _base_name(name: str) -> str:
-    """Return an operation's name without its overload and the mark of what works in place.
+    """Return an operation's name without overload and in-place mark.
 
     >>> _base_name("aten::add_.Tensor"), _base_name("aten::_foreach_mul_.Scalar")
     ('aten::add', 'aten::_foreach_mul')
@@ -47,31 +47,31 @@ def _base_name(name: str) -> str:
 
 
 def kernels_of(operation: Operation) -> KernelAttrs | None:
-    """Return the kernels that an operation launches; None for one that runs none on the device."""
+    """Return an operation's kernels; None if it runs none."""
     name = _base_name(operation.name)
     if name in _NOTHING or not (operation.inputs or operation.outputs):
         return None
     rule = _RULES.get(name)
     if rule is None:
-        rule = next((each for start, each in _FAMILIES.items() if name.startswith(start)), None)
-    known = rule or _Rule(label="other", moved=_all)
-    moved = known.moved(operation)
+        rule = next((family for start, family in _FAMILIES.items() if name.startswith(start)), None)
+    applied = rule or _Rule(label="other", moved=_all)
+    moved = applied.moved(operation)
     return KernelAttrs(
         bytes_read=moved.read,
         bytes_written=moved.written,
         launches=moved.launches,
-        label=known.label,
-        is_reduction=known.is_reduction,
+        label=applied.label,
+        is_reduction=applied.is_reduction,
         is_known=rule is not None,
     )
 
 
 def _sources(operation: Operation) -> tuple[RecordedTensor, ...]:
-    """Return the inputs without the tensors that the operation only writes."""
+    """Return the inputs without tensors that are only written."""
     if ".out" not in operation.name and not operation.name.endswith("_out"):
         return operation.inputs
-    written = {each.storage for each in operation.outputs}
-    return tuple([each for each in operation.inputs if each.storage not in written])
+    written = {tensor.storage for tensor in operation.outputs}
+    return tuple([tensor for tensor in operation.inputs if tensor.storage not in written])
 
 
 def _all(operation: Operation) -> Moved:
@@ -79,7 +79,7 @@ def _all(operation: Operation) -> Moved:
 
 
 def _passes(reads: int, writes: int = 1, launches: int = 1) -> Callable[[Operation], Moved]:
-    """Return a rule by how often kernels go over all inputs and outputs."""
+    """Return a rule for kernels that pass several times over all tensors."""
 
     def moved(operation: Operation) -> Moved:
         once = _all(operation)
@@ -93,29 +93,32 @@ def _only_written(operation: Operation) -> Moved:
 
 
 def _replaced(operation: Operation) -> Moved:
-    """``copy_``: what is written over is not read."""
+    """Count ``copy_``: the overwritten tensor is not read."""
     return Moved(read=sizes_of(operation.inputs[1:]), written=sizes_of(operation.outputs))
 
 
 def _moved_over(operation: Operation) -> Moved:
-    """Return what goes from inputs into buffers that stand among inputs or outputs: as much."""
-    written = {each.storage for each in operation.outputs}
-    sources = [each for each in operation.inputs if each.storage not in written]
+    """Count a copy of inputs into buffers: as many bytes written as read.
+
+    The buffers are among the inputs or the outputs.
+    """
+    written = {tensor.storage for tensor in operation.outputs}
+    sources = [tensor for tensor in operation.inputs if tensor.storage not in written]
     read = sizes_of(sources)
     return Moved(read=read, written=read)
 
 
 def _concatenated_chunks(operation: Operation) -> Moved:
-    """``chunk_cat``: gradients go into one buffer, often of another type."""
-    written = {each.storage for each in operation.outputs}
-    sources = [each for each in operation.inputs if each.storage not in written]
+    """Count ``chunk_cat``: gradients into one buffer, often of another type."""
+    written = {tensor.storage for tensor in operation.outputs}
+    sources = [tensor for tensor in operation.inputs if tensor.storage not in written]
     return Moved(read=sizes_of(sources), written=sizes_of(operation.outputs))
 
 
 def _gathered(operation: Operation) -> Moved:
-    """Rows are read where indices say: as many bytes as are written."""
+    """Count rows read at indices: as many bytes as are written."""
     written = sizes_of(operation.outputs)
-    indices = [each for each in operation.inputs if _is_index(each)]
+    indices = [tensor for tensor in operation.inputs if _is_index(tensor)]
     return Moved(read=written + sizes_of(indices), written=written)
 
 
@@ -124,10 +127,13 @@ def _is_index(tensor: RecordedTensor) -> bool:
 
 
 def _scattered(operation: Operation) -> Moved:
-    """Values are added where indices say; a result of its own is first a copy of the operand."""
-    table, *rest = operation.inputs
-    added = sizes_of(each for each in rest if not _is_index(each))
-    indices = sizes_of(each for each in rest if _is_index(each))
+    """Count values added at indices.
+
+    An out-of-place result is first a copy of the operand.
+    """
+    table, *others = operation.inputs
+    added = sizes_of(tensor for tensor in others if not _is_index(tensor))
+    indices = sizes_of(tensor for tensor in others if _is_index(tensor))
     copied = 0 if operation.outputs[:1] == (table,) else size_of(table)
     return Moved(
         read=2 * added + indices + copied, written=added + copied, launches=2 if copied else 1
@@ -135,7 +141,7 @@ def _scattered(operation: Operation) -> Moved:
 
 
 def _embedding_gradient(operation: Operation) -> Moved:
-    """Zeros, then rows of gradients are added: each row is read, and written (Embedding.cu)."""
+    """Count zeros written, then each gradient row read and written (Embedding.cu)."""
     gradient, *indices = operation.inputs
     rows = size_of(gradient)
     return Moved(
@@ -146,24 +152,28 @@ def _embedding_gradient(operation: Operation) -> Moved:
 
 
 _PERSISTENT_ELEMENTS, _PERSISTENT_BYTES = 1024, 4096
-"""Rows up to which a softmax is one pass (PersistentSoftmax.cuh, SoftMax.cu)."""
+"""The longest row whose softmax is one pass (PersistentSoftmax.cuh, SoftMax.cu)."""
 
 
 def _softmax(operation: Operation) -> Moved:
-    """Read rows for the maximum, the sum, and the result, where they are long (SoftMax.cu)."""
+    """Count 3 passes over long rows, else 1 (SoftMax.cu).
+
+    They find the maximum, the sum, and the result.
+    """
     source = operation.inputs[0]
     passes = 1 if _is_short(source) else 3
     return Moved(read=passes * size_of(source), written=sizes_of(operation.outputs))
 
 
 def _softmax_gradient(operation: Operation) -> Moved:
-    """Read long rows of gradients for the sum, then with the result's for theirs (SoftMax.cu).
+    """Count a pass for the sum and one for the gradient (SoftMax.cu).
 
-    Of a softmax that is no logarithm, both are read for the sum.
+    Short rows take one pass. A plain softmax reads gradients and results for the sum; a log-softmax
+    reads gradients only.
     """
-    gradient, made = operation.inputs[:2]
-    summed = size_of(gradient) + (0 if "log" in operation.name else size_of(made))
-    once = size_of(gradient) + size_of(made)
+    gradient, probabilities = operation.inputs[:2]
+    summed = size_of(gradient) + (0 if "log" in operation.name else size_of(probabilities))
+    once = size_of(gradient) + size_of(probabilities)
     read = once if _is_short(gradient) else once + summed
     return Moved(read=read, written=sizes_of(operation.outputs))
 
@@ -175,8 +185,8 @@ def _is_short(tensor: RecordedTensor) -> bool:
 
 
 def _loss(operation: Operation) -> Moved:
-    """Read the target's element of each row (NLLLoss.cu, Loss.cu)."""
-    targets = next((each for each in operation.inputs if _is_index(each)), None)
+    """Count the target's element of each row (NLLLoss.cu, Loss.cu)."""
+    targets = next((tensor for tensor in operation.inputs if _is_index(tensor)), None)
     if targets is None:
         return _all(operation)
     rows = prod(targets.shape)
@@ -184,8 +194,8 @@ def _loss(operation: Operation) -> Moved:
 
 
 def _loss_gradient(operation: Operation) -> Moved:
-    """Write zeros, then the target's element of each row."""
-    targets = next((each for each in operation.inputs if _is_index(each)), None)
+    """Count zeros written, then the target's element of each row."""
+    targets = next((tensor for tensor in operation.inputs if _is_index(tensor)), None)
     rows = 0 if targets is None else prod(targets.shape)
     read = 0 if targets is None else size_of(targets)
     return Moved(
@@ -196,34 +206,34 @@ def _loss_gradient(operation: Operation) -> Moved:
 
 
 def _padded(operation: Operation) -> Moved:
-    """Write zeros, then what is put among them."""
+    """Count zeros written, then the data among them."""
     read = sizes_of(operation.inputs)
     return Moved(read=read, written=sizes_of(operation.outputs) + read, launches=2)
 
 
 _CHUNK_ELEMENTS, _MOST_BLOCKS = 65536, 320
 _MOST_TENSORS = (110, 64, 48, 36, 30)
-"""Elements of a block, blocks and tensors of a launch, by lists (MultiTensorApply.cuh)."""
+"""Elements per block, blocks per launch, and tensors per launch by lists (MultiTensorApply.cuh)."""
 
 
 def _launches_of_lists(lists: int, tensors: Sequence[RecordedTensor]) -> int:
-    """Return how many launches go over lists of tensors; the first list has ``tensors``.
+    """Return how many launches process lists of tensors.
 
     >>> tensor = RecordedTensor(storage=0, shape=(65536,), strides=(1,), dtype="float32")
     >>> _launches_of_lists(1, [tensor] * 111)
     2
     """
     most = _MOST_TENSORS[min(max(lists, 1), len(_MOST_TENSORS)) - 1]
-    blocks = sum(ceil(prod(each.shape) / _CHUNK_ELEMENTS) for each in tensors)
+    blocks = sum(ceil(prod(tensor.shape) / _CHUNK_ELEMENTS) for tensor in tensors)
     return max(1, ceil(len(tensors) / most), ceil(blocks / _MOST_BLOCKS))
 
 
 def _listed(operation: Operation) -> Moved:
-    """``_foreach_*``: all tensors of all lists, many in a launch.
+    """Count ``_foreach_*``: all tensors of all lists, many per launch.
 
-    What works in place has no outputs: it writes its first list.
+    An in-place operation has no outputs: it writes its first list.
     """
-    large = [each for each in operation.inputs if each.shape]
+    large = [tensor for tensor in operation.inputs if tensor.shape]
     lists = _lists(operation.name)
     first = large[: max(1, len(large) // lists)]
     written = list(operation.outputs) or first
@@ -248,7 +258,7 @@ def _lists(name: str) -> int:
 
 
 def _listed_copy(operation: Operation) -> Moved:
-    """``_foreach_copy_``: the first half of the tensors is written, the second half read."""
+    """Count ``_foreach_copy_``: first half written, second half read."""
     half = len(operation.inputs) // 2
     target, source = operation.inputs[:half], operation.inputs[half:]
     return Moved(
@@ -259,14 +269,14 @@ def _listed_copy(operation: Operation) -> Moved:
 
 
 def _fused_update(written_lists: int) -> Callable[[Operation], Moved]:
-    """Return the rule of a fused optimiser, which reads all of its lists.
+    """Return the rule of a fused optimiser, which reads all lists.
 
     It writes ``written_lists`` of them, parameters and states, but not the gradients
     (FusedAdamKernel.cu, fused_adam_utils.cuh).
     """
 
     def moved(operation: Operation) -> Moved:
-        large = [each for each in operation.inputs if each.shape]
+        large = [tensor for tensor in operation.inputs if tensor.shape]
         lists = written_lists + 1
         count = max(1, len(large) // lists)
         gradients = large[count : 2 * count]
@@ -312,7 +322,7 @@ _NOTHING = frozenset(
         "view_as_real",
     )
 ) | {"prim::device", "fsdp::set"}
-"""Operations that run nothing on the device: views, and memory without content."""
+"""Operations that run no kernel: views, and uninitialised memory."""
 
 _ELEMENTWISE = _Rule(label="elementwise", moved=_all)
 _COPY = _Rule(label="copy", moved=_all)
@@ -419,7 +429,7 @@ _RULES = {
     "fsdp::chunk_cat": _Rule(label="FSDP copies", moved=_concatenated_chunks),
     "fsdp::copy": replace(_COPY, moved=_replaced),
 }
-"""By name, without overload and the mark of what works in place."""
+"""Rules by name, without overload and in-place mark."""
 
 _FAMILIES = {"aten::_foreach_": _OPTIMISER}
-"""By the beginning of the name."""
+"""Rules by the beginning of the name."""

@@ -1,4 +1,4 @@
-"""A parsed StableHLO module to `Program`."""
+"""Read a parsed StableHLO module as a `Program`."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
 def read_stablehlo(
     module: MlirModule, *, has_chlo: bool, options: LoadOptions
 ) -> Loaded | Unpartitioned:
-    """Return the program of one device, or why the module does not hold it yet.
+    """Return the program of one device, or the reason for none.
 
-    ``has_chlo``: legalise CHLO operations first, which changes the module; a ``chlo.ragged_dot``
-    stays. JAX's shard_map
-    (``sdy.manual_computation``) is opened. Raises `ProgramError` for a module that is no program,
-    `UnsupportedError` for what has no model, and `ConfigError` for options that name a line
-    without a loop or branch.
+    With ``has_chlo`` CHLO operations are legalised first, which changes the module; a
+    ``chlo.ragged_dot`` stays. JAX's shard_map (``sdy.manual_computation``) is opened. Raises
+    `ProgramError` for a module that is no program, `UnsupportedError` for an operation without a
+    model, and `ConfigError` for options that name a line without a loop or branch.
     """
     if has_chlo:
         legalise_chlo(module)
@@ -182,12 +181,12 @@ _DONOR = re.compile(r"jax\.buffer_donor = true")
 def _read_aliases(
     main: Function, main_attributes: Mapping[str, str], attributes: Mapping[str, str]
 ) -> tuple[Alias, ...]:
-    """Return which results may be written over which arguments, sorted.
+    """Return which results may overwrite which arguments, sorted.
 
     XLA lists the aliases on the module (``mhlo.input_output_alias``). JAX declares them on the
     arguments, either with the result (``tf.aliasing_output``) or for any result
-    (``jax.buffer_donor``). As in XLA, the first result of the same type that has no argument yet
-    takes such a donated argument.
+    (``jax.buffer_donor``). As in XLA, the first result of equal type without an argument takes such
+    a donated argument.
     """
     listed = attributes.get("mhlo.input_output_alias", "")
     entries = split_list(main_attributes.get("arg_attrs", "[]")[1:-1])
@@ -195,10 +194,10 @@ def _read_aliases(
         int(result or 0): int(number) for number, result in _LISTED_ALIAS.findall(listed)
     }
     for argument, entry in enumerate(entries):
-        named = _ARGUMENT_ALIAS.search(entry)
-        if named is not None:
-            argument_of[int(named[1])] = argument
-    donors = [at for at, entry in enumerate(entries) if _DONOR.search(entry)]
+        alias = _ARGUMENT_ALIAS.search(entry)
+        if alias is not None:
+            argument_of[int(alias[1])] = argument
+    donors = [position for position, entry in enumerate(entries) if _DONOR.search(entry)]
     argument_of.update(_results_of_donors(main, donors, argument_of))
     return tuple(
         [Alias(result=result, argument=argument_of[result]) for result in sorted(argument_of)]
@@ -208,10 +207,12 @@ def _read_aliases(
 def _results_of_donors(
     main: Function, donors: list[int], taken: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    free = [at for at in range(len(main.results)) if at not in taken]
+    free = [position for position in range(len(main.results)) if position not in taken]
     for donor in donors:
         donated = main.body.arguments[donor].type
-        result = next((at for at in free if main.results[at].type == donated), None)
+        result = next(
+            (position for position in free if main.results[position].type == donated), None
+        )
         if result is not None:
             free.remove(result)
             yield result, donor

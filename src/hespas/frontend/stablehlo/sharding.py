@@ -1,8 +1,8 @@
-"""From the program of all devices to that of one, where the source already holds it.
+"""Return one device's program if a sharded source already holds it.
 
 A sharded program describes the work of all devices together: pricing it as one device's would be
-silently wrong. Here it is recognised, and what JAX's ``shard_map`` exports
-(``sdy.manual_computation``) is opened, because its body is the program of one device.
+silently wrong. This module recognises it, and opens JAX's ``shard_map``
+(``sdy.manual_computation``), whose body is the program of one device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONSTRAINTS = frozenset({"propagation_barrier", "reshard", "sharding_constraint
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 _REPLICATED = ('"{replicated', '"{maximal')
-# Operations that a per-device program has exactly as the global one has them.
+# Operations that are equal in the per-device and the global program.
 _DEVICE_INDEPENDENT = frozenset({"constant", "return"})
 _PARTITION_FIRST = "partition the program first (compile it with XLA's SPMD partitioner)"
 
@@ -50,10 +50,10 @@ def per_device(
     main_attributes: Mapping[str, str],
     module_attributes: Mapping[str, str],
 ) -> Program | Unpartitioned:
-    """Return the program of one device, or why the source does not hold it.
+    """Return the program of one device, or the reason for none.
 
-    ``meshes`` are the module's device meshes by name; the attributes are those of the main
-    function and of the module, as MLIR text.
+    ``meshes`` are the module's device meshes by name; the attributes of the main function and the
+    module are MLIR text.
     """
     constrained = _without_idle_constraints(program) if meshes else program
     if not meshes or not any(map(_is_manual, all_ops(constrained))):
@@ -75,9 +75,9 @@ def _is_manual(op: Op) -> bool:
 
 
 def _without_idle_constraints(program: Program) -> Program:
-    """Return the program without the constraints that divide nothing.
+    """Drop the constraints that divide nothing.
 
-    That is every constraint where there is one device, and those that name no mesh axis.
+    These are all constraints if there is one device, else those that name no mesh axis.
     """
     one_device = program.declared_devices == 1
 
@@ -94,10 +94,10 @@ def _without_idle_constraints(program: Program) -> Program:
 def _sharded_reason(
     program: Program, main_attributes: Mapping[str, str], module_attributes: Mapping[str, str]
 ) -> Unpartitioned | None:
-    """Return why a program is still that of all devices, None if it is of one.
+    """Return why a program is not partitioned yet, or None.
 
-    XLA's partitioner leaves ``mhlo.spmd_*`` attributes or collectives behind; Shardy's
-    annotations and ``Sharding`` custom calls are gone after it ran.
+    XLA's partitioner leaves ``mhlo.spmd_*`` attributes or collectives behind, and removes Shardy's
+    annotations and ``Sharding`` custom calls.
     """
     devices = program.declared_devices
     if devices == 1:
@@ -153,17 +153,17 @@ def _dictionary_value(dictionary: str, name: str) -> str:
 
 
 Placement = tuple[Mesh | None, str]
-"""A mesh, and which of its axes divide which dimension, as Shardy spells it."""
+"""A mesh, and Shardy's text of the axes that divide each dimension."""
 
 
 def _open_manual_computations(
     program: Program, meshes: Mapping[str, Mesh], main_attributes: Mapping[str, str]
 ) -> Program | Unpartitioned:
-    """Return the per-device program of one that does all its work inside shard_map.
+    """Return the per-device program of work inside shard_map.
 
-    `Unpartitioned` where something would still have to be divided among the devices, or moved
-    between them: work outside of shard_map, a mesh axis that is left to the partitioner, a value
-    that one shard_map makes and another takes with different shardings.
+    It is `Unpartitioned` if work or data would still have to be divided or moved among devices:
+    work outside shard_map, a mesh axis left to the partitioner, or a value with different shardings
+    in two shard_maps.
     """
     main = with_calls_opened(program)
     opening = _Opening(source=program.source, meshes=meshes)
@@ -186,9 +186,10 @@ def _open_manual_computations(
 
 
 def _argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
-    """Return what ``sdy.sharding<...>`` holds for each entry of ``arg_attrs`` or ``res_attrs``.
+    """Return each entry's ``sdy.sharding<...>`` content.
 
-    Empty where an entry has none, or leaves a dimension open to the partitioner.
+    The entries are those of ``arg_attrs`` or ``res_attrs``. The text is empty for an entry without
+    a sharding or with a dimension left open to the partitioner.
     """
     entries = split_list(attributes.get(name, "[]")[1:-1])
     texts = [_dictionary_value(entry, _SHARDY) for entry in entries]
@@ -200,9 +201,9 @@ def _argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Opening:
-    """The main function as it is rebuilt.
+    """The main function while it is rebuilt per device.
 
-    ``local`` maps global values to per-device ones, ``placements`` to how they are divided.
+    ``local`` maps global values to per-device ones, ``placements`` to their shardings.
     """
 
     source: str
@@ -212,7 +213,7 @@ class _Opening:
     operations: list[Op] = field(default_factory=list[Op])
 
     def place(self, values: Iterable[Value], shardings: Sequence[str]) -> None:
-        """Record how values are divided; an empty text leaves it open."""
+        """Record the shardings of values; an empty text leaves one open."""
         for value, text in zip(values, shardings, strict=False):
             if text:
                 self.placements[value] = self._placement(text)
@@ -220,7 +221,7 @@ class _Opening:
     def mismatch(
         self, values: Iterable[Value], shardings: Sequence[str], *, location: str
     ) -> Unpartitioned | None:
-        """Return the first value that is divided in another way than ``shardings`` say."""
+        """Return the first value whose sharding differs from ``shardings``."""
         for value, text in zip(values, shardings, strict=False):
             if not text or value not in self.placements:
                 continue
@@ -235,7 +236,7 @@ class _Opening:
         return None
 
     def main(self, main: Function) -> Unpartitioned | None:
-        """Rebuild the operations; return what stands in the way, if anything does."""
+        """Rebuild the operations; return the obstacle, if any."""
         arguments = set(main.body.arguments)
         for op in main.body.operations:
             if _is_manual(op):
@@ -269,7 +270,7 @@ class _Opening:
             return problem
         self.place(op.operands, shardings)
         self.place(op.results, _per_value(texts.get("out_shardings", "")))
-        # All axes are manual in here, so that there is nothing to constrain.
+        # All axes are manual inside, so no constraint has an effect.
         body = without_identities(op.regions[0], _is_constraint)
         renaming: Renaming = {}
         for inner, outer in zip(body.arguments, op.operands, strict=True):
@@ -303,7 +304,7 @@ class _Opening:
         return None
 
     def _placement(self, text: str) -> Placement:
-        """Read ``@mesh, [{"x"}, {}], replicated={"y"}``: explicit replication says nothing new."""
+        """Read ``@mesh, [{"x"}, {}], replicated={"y"}``, ignoring explicit replication."""
         mesh, *dimensions = split_list(text)
         name = read_symbols(mesh)
         divided = next((part for part in dimensions if part.startswith("[")), "[]")
@@ -311,7 +312,7 @@ class _Opening:
 
 
 def _per_value(text: str) -> list[str]:
-    """Split ``#sdy.sharding_per_value<[<@mesh, [{"x"}]>, ...]>`` into what each ``<>`` holds."""
+    """Split ``#sdy.sharding_per_value<[<...>, ...]>`` into the contents of ``<>``."""
     start, end = text.find("["), text.rfind("]")
     return [part[1:-1] for part in split_list(text[start + 1 : end])] if start >= 0 else []
 
