@@ -86,7 +86,7 @@ class _Field:
         return self.read(_required(record, self.name))
 
 
-def _of(make: Callable[..., Attrs], **fields: _Field) -> Reader:
+def _fields_reader(make: Callable[..., Attrs], **fields: _Field) -> Reader:
 
     def read(record: OpRecord) -> Attrs:
         return make(**{name: field.value(record) for name, field in fields.items()})
@@ -107,11 +107,11 @@ def _symbol(text: str) -> str:
     return read_symbols(text)[0]
 
 
-def _nothing(_: OpRecord) -> None:
+def _default_none(_: OpRecord) -> None:
     return None
 
 
-def _ones(record: OpRecord) -> tuple[int, ...]:
+def _default_ones(record: OpRecord) -> tuple[int, ...]:
     return (1,) * _rank(record)
 
 
@@ -120,19 +120,19 @@ def _no_padding(record: OpRecord) -> tuple[tuple[int, int], ...]:
 
 
 def _dimensions(name: str) -> Reader:
-    return _of(DimensionsAttrs, dimensions=_Field(name, read_integers))
+    return _fields_reader(DimensionsAttrs, dimensions=_Field(name, read_integers))
 
 
 def _dimension(name: str) -> Reader:
-    return _of(DimensionAttrs, dimension=_Field(name, read_integer, lambda _: -1))
+    return _fields_reader(DimensionAttrs, dimension=_Field(name, read_integer, lambda _: -1))
 
 
 def _layout(name: str) -> _Field:
-    return _Field(name, lambda text: read_dense_integers(text)[1], _nothing)
+    return _Field(name, lambda text: read_dense_integers(text)[1], _default_none)
 
 
 def _window_field(name: str) -> _Field:
-    return _Field(name, read_integers, _ones)
+    return _Field(name, read_integers, _default_ones)
 
 
 _SCALAR = re.compile(r"dense<([^\[\"(]+)> : ")
@@ -312,9 +312,11 @@ def _permute(record: OpRecord) -> PermuteAttrs:
     )
 
 
-_GATHER = _of(GatherAttrs, slice_sizes=_Field("slice_sizes", read_integers))
-_EINSUM = _of(EinsumAttrs, equation=_Field("einsum_config", lambda text: text.strip('"')))
-_WINDOW = _of(
+_GATHER = _fields_reader(GatherAttrs, slice_sizes=_Field("slice_sizes", read_integers))
+_EINSUM = _fields_reader(
+    EinsumAttrs, equation=_Field("einsum_config", lambda text: text.strip('"'))
+)
+_WINDOW = _fields_reader(
     WindowAttrs,
     size=_window_field("window_dimensions"),
     strides=_window_field("window_strides"),
@@ -325,26 +327,26 @@ _WINDOW = _of(
 
 READERS: Mapping[str, Reader] = {
     "async_start": _async_start,
-    "bitcast": _of(
+    "bitcast": _fields_reader(
         BitcastAttrs, source_layout=_layout("source_layout"), result_layout=_layout("result_layout")
     ),
     "broadcast": _dimensions("broadcast_sizes"),
     "broadcast_in_dim": _dimensions("broadcast_dimensions"),
-    "call": _of(CallAttrs, callee=_Field("callee", _symbol)),
+    "call": _fields_reader(CallAttrs, callee=_Field("callee", _symbol)),
     "collective_permute": _permute,
-    "compare": _of(CompareAttrs, direction=_Field("comparison_direction", _last_word)),
-    "composite": _of(CallAttrs, callee=_Field("decomposition", _symbol)),
+    "compare": _fields_reader(CompareAttrs, direction=_Field("comparison_direction", _last_word)),
+    "composite": _fields_reader(CallAttrs, callee=_Field("decomposition", _symbol)),
     "concatenate": _dimension("dimension"),
-    "constant": _of(ConstantAttrs, value=_Field("value", _number)),
+    "constant": _fields_reader(ConstantAttrs, value=_Field("value", _number)),
     "convolution": _convolution,
     "dot": _plain_dot,
     "dot_general": _dot_general,
     "dynamic_slice": _GATHER,
     "einsum": _EINSUM,
-    "fft": _of(
+    "fft": _fields_reader(
         FftAttrs, kind=_Field("fft_type", _last_word), lengths=_Field("fft_length", read_integers)
     ),
-    "fusion": _of(FusionAttrs, kind=_Field("fusion_kind", _last_word, lambda _: "")),
+    "fusion": _fields_reader(FusionAttrs, kind=_Field("fusion_kind", _last_word, lambda _: "")),
     "gather": _GATHER,
     "get_tuple_element": _dimension("index"),
     "iota": _dimension("iota_dimension"),
@@ -355,11 +357,11 @@ READERS: Mapping[str, Reader] = {
     "reverse": _dimensions("dimensions"),
     "scaled_dot": _dot_general,
     "select_and_scatter": _WINDOW,
-    "slice": _of(
+    "slice": _fields_reader(
         SliceAttrs,
         start=_Field("start_indices", read_integers),
         limit=_Field("limit_indices", read_integers),
-        strides=_Field("strides", read_integers, _ones),
+        strides=_Field("strides", read_integers, _default_ones),
     ),
     "sort": _dimension("dimension"),
     "transpose": _dimensions("permutation"),

@@ -46,7 +46,7 @@ def with_expert_load(
     many tokens are dropped, but no time. Raises `ConfigError` for a load with another number of
     experts, or one without effect on the program.
     """
-    users = _Found.of(program)
+    users = _LoadUsers.of(program)
     if load is None and not users.exchanges:
         return program
     applied = load or UNIFORM
@@ -96,14 +96,14 @@ class _Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _LoadUsers:
     """The exchanges and grouped products that depend on expert load."""
 
     exchanges: tuple[_Exchange, ...]
     products: tuple[GroupedProduct, ...]
 
     @classmethod
-    def of(cls, program: Program) -> _Found:
+    def of(cls, program: Program) -> _LoadUsers:
         exchanges: dict[_Exchange, None] = {}
         products: dict[GroupedProduct, None] = {}
         for op in all_ops(program):
@@ -138,13 +138,13 @@ def _tensors(op: Op) -> list[TensorType]:
 class _Filler:
     """Sets the rows of ``experts`` experts by ``load``."""
 
-    found: _Found
+    found: _LoadUsers
     load: ExpertLoad
     experts: int
     program: Program
 
     @classmethod
-    def of(cls, found: _Found, load: ExpertLoad, program: Program) -> _Filler:
+    def of(cls, found: _LoadUsers, load: ExpertLoad, program: Program) -> _Filler:
         counts = {item.groups * _devices(found, item, load) for item in found.products}
         exchanging = {item.devices for item in found.exchanges}
         experts = load.experts or max(counts or exchanging)
@@ -165,11 +165,13 @@ class _Filler:
         if exchange is not None and isinstance(op.attrs, CollectiveAttrs):
             times = self._times(exchange)
             attrs = msgspec.structs.replace(op.attrs, imbalance=times)
-            return _noted(op, attrs, "mhlo.imbalance", f"{times!r} : f64")
+            return _with_attribute(op, attrs, "mhlo.imbalance", f"{times!r} : f64")
         if product is not None and isinstance(op.attrs, DotAttrs | CustomCallAttrs):
             rows = self._rows(product)
             attrs = msgspec.structs.replace(op.attrs, group_rows=rows)
-            return _noted(op, attrs, "mhlo.group_rows", f"array<i64: {', '.join(map(str, rows))}>")
+            return _with_attribute(
+                op, attrs, "mhlo.group_rows", f"array<i64: {', '.join(map(str, rows))}>"
+            )
         return op
 
     def _times(self, exchange: _Exchange) -> float:
@@ -214,7 +216,7 @@ class _Filler:
 _NONE = 1e-12
 
 
-def _devices(found: _Found, product: GroupedProduct, load: ExpertLoad) -> int:
+def _devices(found: _LoadUsers, product: GroupedProduct, load: ExpertLoad) -> int:
     exchange = found.feeding(product)
     if exchange is not None:
         return exchange.devices
@@ -222,6 +224,8 @@ def _devices(found: _Found, product: GroupedProduct, load: ExpertLoad) -> int:
     return listed // product.groups if listed % product.groups == 0 else 1
 
 
-def _noted(op: Op, attrs: CollectiveAttrs | DotAttrs | CustomCallAttrs, name: str, text: str) -> Op:
+def _with_attribute(
+    op: Op, attrs: CollectiveAttrs | DotAttrs | CustomCallAttrs, name: str, text: str
+) -> Op:
     attributes = tuple(sorted({**dict(op.attributes), name: text}.items()))
     return msgspec.structs.replace(op, attrs=attrs, attributes=attributes)

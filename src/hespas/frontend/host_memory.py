@@ -113,7 +113,7 @@ def with_host_memory(
     if not is_given and not any(placed_on_host(op) for op in all_ops(program)):
         return program
     main = with_calls_opened(program)
-    search = _Found(host={main.body.arguments[number] for number in arguments})
+    search = _HostValues(host={main.body.arguments[number] for number in arguments})
     while search.grows(main.body):
         pass
     misplaced = [number for number in results if main.results[number] not in search.host]
@@ -161,7 +161,7 @@ def _reached(program: Program, main: Function) -> Iterator[tuple[str, Function]]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Found:
+class _HostValues:
     """The values known to be on the host."""
 
     host: set[Value] = field(default_factory=set[Value])
@@ -228,7 +228,7 @@ class _Retyper:
             self.uses.add(op)
             operands = list(self._renamed(op.operands))
             for position in self._buffers(op):
-                buffer = self._on_host(op, op.operands[position], operands[position])
+                buffer = self._host_buffer(op, op.operands[position], operands[position])
                 operations.append(buffer)
                 operands[position] = buffer.results[0]
             regions = tuple([self.block(region) for region in op.regions])
@@ -258,7 +258,7 @@ class _Retyper:
             if result in self.host and operand not in self.host:
                 yield position
 
-    def _on_host(self, op: Op, operand: Value, renamed: Value) -> Op:
+    def _host_buffer(self, op: Op, operand: Value, renamed: Value) -> Op:
         """Return the operation that creates a host buffer.
 
         It is an allocation for a filled buffer, else a copy.

@@ -26,7 +26,7 @@ class _Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TracedValue:
     """A value and the fusions around it, outermost first.
 
     Equal fusions share a block, so an argument is identified only together with its fusion.
@@ -45,11 +45,11 @@ def trip_count(
     these constants may be defined anywhere, fusions included.
     """
     loop = _Loop(start=start, condition=condition, body=body, producer_of=producer)
-    compared = _origin(loop, _Place(condition.operations[-1].operands[0]))
+    compared = _origin(loop, _TracedValue(condition.operations[-1].operands[0]))
     comparison = producer.get(compared.value)
     if comparison is None or not isinstance(comparison.attrs, CompareAttrs):
         return None
-    left, right = (_Place(operand, compared.inside) for operand in comparison.operands)
+    left, right = (_TracedValue(operand, compared.inside) for operand in comparison.operands)
     direction = comparison.attrs.direction
     index = _counter(loop, left)
     if index is None or _constant(loop, right) is None:
@@ -58,14 +58,14 @@ def trip_count(
         index = _counter(loop, left)
     if index is None:
         return None
-    limit, first = _constant(loop, right), _constant(loop, _Place(start[index]))
+    limit, first = _constant(loop, right), _constant(loop, _TracedValue(start[index]))
     step = _step(loop, index)
     if limit is None or first is None or step is None:
         return None
     return _count(direction, first, limit, step)
 
 
-def _counter(loop: _Loop, place: _Place) -> int | None:
+def _counter(loop: _Loop, place: _TracedValue) -> int | None:
     return _argument_index(loop.condition, _origin(loop, place).value)
 
 
@@ -103,12 +103,12 @@ def _argument_index(block: Block, value: Value) -> int | None:
 
 
 def _step(loop: _Loop, index: int) -> int | None:
-    returned = _origin(loop, _Place(loop.body.operations[-1].operands[index]))
+    returned = _origin(loop, _TracedValue(loop.body.operations[-1].operands[index]))
     producer = loop.producer_of.get(returned.value)
     if producer is None or producer.kind not in ("add", "subtract"):
         return None
     counter = loop.body.arguments[index]
-    left, right = (_Place(operand, returned.inside) for operand in producer.operands)
+    left, right = (_TracedValue(operand, returned.inside) for operand in producer.operands)
     if _origin(loop, left).value is counter:
         step = _constant(loop, right)
     elif _origin(loop, right).value is counter and producer.kind == "add":
@@ -120,7 +120,7 @@ def _step(loop: _Loop, index: int) -> int | None:
     return step if producer.kind == "add" else -step
 
 
-def _origin(loop: _Loop, place: _Place) -> _Place:
+def _origin(loop: _Loop, place: _TracedValue) -> _TracedValue:
     """Trace a value through operations that keep it, across fusions."""
     while True:
         producer = loop.producer_of.get(place.value)
@@ -131,19 +131,19 @@ def _origin(loop: _Loop, place: _Place) -> _Place:
             index = _argument_index(fusion.regions[0], place.value)
             if index is None:
                 return place
-            place = _Place(fusion.operands[index], tuple(outer))
+            place = _TracedValue(fusion.operands[index], tuple(outer))
         elif producer.kind == "fusion":
             returned = producer.regions[0].operations[-1].operands
             inner = returned[producer.results.index(place.value)]
-            place = _Place(inner, (*place.inside, producer))
+            place = _TracedValue(inner, (*place.inside, producer))
         elif producer.kind in _TRANSPARENT and producer.operands:
             operand = producer.operands[producer.results.index(place.value)]
-            place = _Place(operand, place.inside)
+            place = _TracedValue(operand, place.inside)
         else:
             return place
 
 
-def _constant(loop: _Loop, place: _Place) -> int | None:
+def _constant(loop: _Loop, place: _TracedValue) -> int | None:
     """Trace a value to an integer constant, or return None."""
     for _ in range(_LONGEST_CHAIN):
         place = _origin(loop, place)
@@ -151,14 +151,14 @@ def _constant(loop: _Loop, place: _Place) -> int | None:
         if producer is not None:
             number = producer.attrs.value if isinstance(producer.attrs, ConstantAttrs) else None
             return number if isinstance(number, int) else None
-        carried = _unchanged(loop, place.value)
+        carried = _initial_value(loop, place.value)
         if carried is None:
             return None
-        place = _Place(carried)
+        place = _TracedValue(carried)
     return None
 
 
-def _unchanged(loop: _Loop, value: Value) -> Value | None:
+def _initial_value(loop: _Loop, value: Value) -> Value | None:
     for block in (loop.condition, loop.body):
         index = _argument_index(block, value)
         if index is None:

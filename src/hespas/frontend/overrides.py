@@ -167,7 +167,7 @@ class OverrideRecorder:
         )
         for what, options, names in groups:
             for name in options.keys() - names - {""}:
-                available = ", ".join(sorted(names - {""}, key=_by_number)) or "none"
+                available = ", ".join(sorted(names - {""}, key=_sort_key)) or "none"
                 raise ConfigError(
                     f"there is no {what} on {self.unit} {name}",
                     location=source,
@@ -178,7 +178,7 @@ class OverrideRecorder:
         )
 
 
-def _by_number(name: str) -> tuple[int, str]:
+def _sort_key(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (0, name)
 
 

@@ -184,10 +184,10 @@ _SHARDING = frozenset({"LayoutConstraint", "Sharding", "SPMDFullToShardShape"})
 
 def is_table(kind: object) -> bool:
     """Return whether a constant of this type may be a table of scalars."""
-    return isinstance(kind, TensorType) and kind.rank > 0 and _is_read(kind)
+    return isinstance(kind, TensorType) and kind.rank > 0 and _is_tracked(kind)
 
 
-def _is_read(kind: TensorType) -> bool:
+def _is_tracked(kind: TensorType) -> bool:
     """Return whether constants of a type are tracked: tables and their indices."""
     element = kind.element
     is_whole_bytes = element.kind is NumberKind.INTEGER and element.bits >= _BYTE_BITS
@@ -311,13 +311,13 @@ class _Finder:
             case WhileAttrs():
                 self._loop(op)
             case CustomCallAttrs(target=target) if target in _SHARDING:
-                self._same(op.operands, op.results)
+                self._propagate(op.operands, op.results)
             case ConstantAttrs():
                 self._constant(op)
             case _ if op.kind in _UNCHANGED:
-                self._same(op.operands, op.results)
+                self._propagate(op.operands, op.results)
             case _ if op.traits.category in _RUNS_INSIDE:
-                self._inside(op)
+                self._through_regions(op)
             case _ if op.regions:
                 for region in op.regions:
                     self.block(region)
@@ -327,7 +327,7 @@ class _Finder:
     def _constant(self, op: Op) -> None:
         text, kind = dict(op.attributes).get("value", ""), op.results[0].type
         is_whole = text.startswith("dense<") and "sha256" not in text
-        if is_whole and isinstance(kind, TensorType) and _is_read(kind):
+        if is_whole and isinstance(kind, TensorType) and _is_tracked(kind):
             self._known[op.results[0]] = on_all(_numbers(text))
 
     def _computed(self, op: Op) -> None:
@@ -339,18 +339,18 @@ class _Finder:
         for result in op.results:
             self._known[result] = outcome
 
-    def _inside(self, op: Op) -> None:
+    def _through_regions(self, op: Op) -> None:
         """Track values into and out of a fusion or an asynchronous copy."""
         for region in op.regions:
             for argument in region.arguments:
                 self._known.pop(argument, None)
-            self._same(op.operands, region.arguments)
+            self._propagate(op.operands, region.arguments)
             self.block(region)
-            self._same(region.operations[-1].operands, op.results)
+            self._propagate(region.operations[-1].operands, op.results)
         if not op.regions:
-            self._same(op.operands, op.results)
+            self._propagate(op.operands, op.results)
 
-    def _same(self, given: Sequence[Value], made: Sequence[Value]) -> bool:
+    def _propagate(self, given: Sequence[Value], made: Sequence[Value]) -> bool:
         """Propagate known numbers to equal values; return whether any are new."""
         is_new = False
         for value, result in zip(given, made, strict=False):
@@ -366,16 +366,16 @@ class _Finder:
     def _call(self, op: Op, callee: str) -> None:
         body = self._program.function(callee, location=op.location).body
         first = any(argument not in self._known for argument in body.arguments)
-        if self._same(op.operands, body.arguments) or first or not body.arguments:
+        if self._propagate(op.operands, body.arguments) or first or not body.arguments:
             self.block(body)
-        self._same(body.operations[-1].operands, op.results)
+        self._propagate(body.operations[-1].operands, op.results)
 
     def _loop(self, op: Op) -> None:
         """Track values that every iteration of a loop keeps."""
         for region in op.regions:
-            self._same(op.operands, region.arguments)
+            self._propagate(op.operands, region.arguments)
         body = op.regions[-1]
         self.block(body)
-        while self._same(body.operations[-1].operands, body.arguments):
+        while self._propagate(body.operations[-1].operands, body.arguments):
             self.block(body)
-        self._same(body.arguments, op.results)
+        self._propagate(body.arguments, op.results)

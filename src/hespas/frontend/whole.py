@@ -258,7 +258,7 @@ _MAKERS = ("frontend", "program", "xla/hlo", "xla/mlir")
 """The folders whose code decides what is read from a source."""
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _CachedWhole(msgspec.Struct, frozen=True, kw_only=True):
     """A `Whole` in the cache; types are texts."""
 
     mesh: tuple[tuple[str, int], ...]
@@ -278,12 +278,12 @@ def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
     content = kept.read(key.hexdigest())
     if content is not None:
-        cached = msgspec.msgpack.decode(content, type=_Kept)
+        cached = msgspec.msgpack.decode(content, type=_CachedWhole)
         inputs = tuple([read_type(text) for text in cached.inputs])
         return Whole(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
     facts = whole_of_source(source, name=name)
     texts = tuple([str(kind) for kind in facts.inputs])
-    entry = _Kept(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
+    entry = _CachedWhole(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
     kept.write(key.hexdigest(), msgspec.msgpack.encode(entry))
     return facts
 
@@ -314,7 +314,7 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
             read_axes(attribute_map.get(KEY, "")),
             read_order(attribute_map.get(ORDER_KEY, "")),
         )
-        return Whole(mesh=kept or _chosen(_hlo_meshes(module.message)), device_order=order)
+        return Whole(mesh=kept or _largest_mesh(_hlo_meshes(module.message)), device_order=order)
     attributes, symbols = module_attributes(module), module_symbols(module)
     kept = mesh_in_attributes(attributes.get(FRONTEND, ""))
     order = order_in_attributes(attributes.get(FRONTEND, ""))
@@ -323,8 +323,8 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
         for symbol in symbols.values()
         if symbol.op_name == "sdy.mesh"
     ]
-    meshes += _listed(attributes.get(FRONTEND, ""))
-    mesh = kept or _chosen(meshes)
+    meshes += _meshes_in_attribute(attributes.get(FRONTEND, ""))
+    mesh = kept or _largest_mesh(meshes)
     main = symbols.get("main")
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
@@ -343,7 +343,7 @@ def _argument_types(function: Any) -> Iterator[Type]:
         yield types[text]
 
 
-def _listed(text: str) -> list[Mesh]:
+def _meshes_in_attribute(text: str) -> list[Mesh]:
     """Return the meshes in JAX's own module attribute.
 
     JAX uses it if Shardy's meshes have no form.
@@ -356,7 +356,7 @@ def _listed(text: str) -> list[Mesh]:
 
 
 def _hlo_meshes(message: Any) -> Iterator[Mesh]:
-    yield from _listed(f"{_MESHES} {message.frontend_attributes.map.get(_MESHES, '')}")
+    yield from _meshes_in_attribute(f"{_MESHES} {message.frontend_attributes.map.get(_MESHES, '')}")
     for computation in message.computations:
         for instruction in computation.instructions:
             if instruction.HasField("mesh_axes_replica_group_list"):
@@ -368,7 +368,7 @@ def _hlo_meshes(message: Any) -> Iterator[Mesh]:
                     yield Mesh(axes=axes)
 
 
-def _chosen(meshes: Iterable[Mesh]) -> tuple[tuple[str, int], ...]:
+def _largest_mesh(meshes: Iterable[Mesh]) -> tuple[tuple[str, int], ...]:
     in_order = [mesh for mesh in meshes if mesh.device_ids is None]
     best = max(
         in_order, key=lambda mesh: (mesh.device_count, _divided_axes(mesh), mesh.axes), default=None

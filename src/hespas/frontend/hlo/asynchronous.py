@@ -161,9 +161,9 @@ def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     elif target == _FUSED_DONE:
         _done_fused(reader, instruction, scope)
     elif _bundles([scope.tree(number) for number in instruction.operand_ids]):
-        _beside(reader, instruction, scope, collectives)
-    elif not _scattered(reader, instruction, scope, collectives):
-        _opened(reader, instruction, scope)
+        _overlapped_fusion(reader, instruction, scope, collectives)
+    elif not _read_reduce_scatter(reader, instruction, scope, collectives):
+        _open_fusion(reader, instruction, scope)
 
 
 def _start_fused(reader: ModuleReader, instruction: Any, scope: Scope, collective: Any) -> None:
@@ -195,7 +195,7 @@ def _done_fused(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     reader.emit(instruction, scope, name=("mhlo", "async_done"), operands=tuple(bundles))
 
 
-def _scattered(
+def _read_reduce_scatter(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> bool:
     """Read an all-reduce whose result each device slices; return success.
@@ -247,7 +247,7 @@ def _divided(whole: Type, part: Type, parts: int) -> int | None:
     return axis if long == parts * short else None
 
 
-def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+def _open_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Replace a fusion by its operations, including the collective."""
     operands = [scope.tree(number) for number in instruction.operand_ids]
     called = instruction.called_computation_ids[0]
@@ -257,7 +257,7 @@ def _opened(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     )
 
 
-def _beside(
+def _overlapped_fusion(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> None:
     """Read a fusion that computes while a collective runs.

@@ -236,7 +236,7 @@ class ModuleReader:
 
     def until(self, computation: Any, last: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
         """Read the instructions up to ``last``, and return its result."""
-        with self._opened(computation):
+        with self._guarded(computation):
             for instruction in self._ordered(computation):
                 if instruction.id not in scope.trees:
                     self._instruction(instruction, parameters, scope)
@@ -245,7 +245,7 @@ class ModuleReader:
         return scope.tree(last)
 
     @contextmanager
-    def _opened(self, computation: Any) -> Generator[None]:
+    def _guarded(self, computation: Any) -> Generator[None]:
         if computation.id in self._open:
             raise ProgramError(f"computation {computation.name} calls itself", location=self.source)
         self._open.add(computation.id)
@@ -286,7 +286,7 @@ class ModuleReader:
                 f"{opcode} lacks something that it needs: {error}", location=location
             ) from error
 
-    def _of_fused(self, instruction: Any) -> tuple[str, str]:
+    def _fused_location(self, instruction: Any) -> tuple[str, str]:
         """Return the name stack and location nearest to a fusion's root.
 
         A fusion with several results has no own name. The fusion's own body is searched, not the
@@ -318,7 +318,7 @@ class ModuleReader:
         tree = fresh_tree(self.types.read(instruction.shape)) if results is None else results
         stack, location = self.locations.of(instruction)
         if not stack and instruction.opcode == "fusion":
-            stack, location = self._of_fused(instruction)
+            stack, location = self._fused_location(instruction)
         op = Op(
             dialect=name[0],
             kind=name[1],

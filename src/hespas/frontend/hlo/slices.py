@@ -140,7 +140,7 @@ def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     value, kind_sent = _buffer(scope, buffer)
     copy = Value(type=kind_sent)
     attrs = CollectiveAttrs(
-        groups=_across(attributes[_TARGET], reader.slices),
+        groups=_groups_across_slices(attributes[_TARGET], reader.slices),
         mode=GroupMode.FLATTENED_IDS,
         channel=channel_of(instruction),
     )
@@ -177,10 +177,10 @@ def _reducer(kind: str, operand: TensorType) -> Block:
     return returning((left, right), [op], (result,), "stablehlo")
 
 
-def _across(target: str, slices: int) -> FoldedGroups:
+def _groups_across_slices(target: str, slices: int) -> FoldedGroups:
     """Return a target's groups: the devices of one position per slice.
 
-    >>> _across("{1,2,3}x{0:1}", 3).listed()
+    >>> _groups_across_slices("{1,2,3}x{0:1}", 3).listed()
     ((0, 2, 4), (1, 3, 5))
     """
     match = _PLACES.fullmatch(target)

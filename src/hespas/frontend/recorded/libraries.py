@@ -62,7 +62,7 @@ def calls_of(operation: Operation, settings: Settings) -> tuple[Launch, ...]:
         ) from error
 
 
-def _custom(target: str, config: Mapping[str, object]) -> CustomCallAttrs:
+def _library_call(target: str, config: Mapping[str, object]) -> CustomCallAttrs:
     text = msgspec.json.encode(config).decode() if config else ""
     return CustomCallAttrs(target=target, backend_config=text, called_functions=())
 
@@ -100,7 +100,7 @@ def _gemm(
     target = "__cublas$lt$matmul" if is_bias and not is_small else target
     yield Launch(
         kind="custom_call",
-        attrs=_custom(target, {"gemm_backend_config": config}),
+        attrs=_library_call(target, {"gemm_backend_config": config}),
         operands=(left, right, *addend),
         results=operation.outputs[:1],
     )
@@ -142,10 +142,12 @@ def _grouped_product(operation: Operation, settings: Settings) -> Iterator[Launc
     match len(left.shape), len(right.shape):
         case (2, 3):
             operands = (left, right, offsets)
-            attrs = _grouped(lhs_contracting=1, rhs_contracting=1, ragged=0, precision=precision)
+            attrs = _grouped_attrs(
+                lhs_contracting=1, rhs_contracting=1, ragged=0, precision=precision
+            )
         case (2, 2):
             operands = (left, right, offsets)
-            attrs = _grouped(
+            attrs = _grouped_attrs(
                 lhs_contracting=1,
                 rhs_contracting=0,
                 ragged=1,
@@ -154,14 +156,16 @@ def _grouped_product(operation: Operation, settings: Settings) -> Iterator[Launc
             )
         case (3, 2):
             operands = (right, left, offsets)
-            attrs = _grouped(lhs_contracting=0, rhs_contracting=2, ragged=1, precision=precision)
+            attrs = _grouped_attrs(
+                lhs_contracting=0, rhs_contracting=2, ragged=1, precision=precision
+            )
         case _:
             yield from _gemm(operation, (left, right), settings, batch=1)
             return
     yield Launch(kind="ragged_dot", attrs=attrs, operands=operands, results=operation.outputs[:1])
 
 
-def _grouped(
+def _grouped_attrs(
     *,
     lhs_contracting: int,
     rhs_contracting: int,
@@ -180,7 +184,7 @@ def _grouped(
     )
 
 
-def _by_length(tensor: RecordedTensor) -> RecordedTensor:
+def _length_before_heads(tensor: RecordedTensor) -> RecordedTensor:
     """Reorder (batch, heads, length, size) to (batch, length, heads, size)."""
     batch, heads, length, size = tensor.shape
     outer, middle, inner, fastest = tensor.strides
@@ -209,7 +213,7 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
                 location=operation.place,
                 hint="give sequences of equal length, as tensors of four dimensions",
             )
-        query, key, value = map(_by_length, arrays[:3]) if by_heads else arrays[:3]
+        query, key, value = map(_length_before_heads, arrays[:3]) if by_heads else arrays[:3]
         if is_backward:
             operands = (query, key, value, *operation.inputs[4:6], operation.inputs[0])
             results = operation.outputs[:3]
@@ -221,7 +225,7 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
             config["window"] = window + 1
         yield Launch(
             kind="custom_call",
-            attrs=_custom(
+            attrs=_library_call(
                 FLASH_BACKWARD if is_backward else FLASH_FORWARD,
                 {"flash_attention_config": config},
             ),
@@ -301,7 +305,7 @@ def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
         operands = (*operands, *others[:2], operation.inputs[0])
     yield Launch(
         kind="custom_call",
-        attrs=_custom(target, {"cudnn_fmha_backend_config": config}),
+        attrs=_library_call(target, {"cudnn_fmha_backend_config": config}),
         operands=operands,
         results=operation.outputs[: 3 if is_backward else 2],
     )
@@ -348,7 +352,7 @@ def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bo
     )
 
 
-def _convolved(target: str, attrs: Attrs, operands: Tensors, made: RecordedTensor) -> Launch:
+def _convolution_call(target: str, attrs: Attrs, operands: Tensors, made: RecordedTensor) -> Launch:
     window = attrs if isinstance(attrs, ConvolutionAttrs) else None
     call = CustomCallAttrs(
         target=target,
@@ -364,7 +368,7 @@ def _convolution(operation: Operation, settings: Settings) -> Iterator[Launch]:
     image, kernel = operation.inputs[:2]
     exact = image.dtype == "float32" and not settings.has_tf32_convolutions
     attrs = _convolution_attrs(operation, image, exact=exact)
-    yield _convolved(CONVOLUTION_FORWARD, attrs, (image, kernel), operation.outputs[0])
+    yield _convolution_call(CONVOLUTION_FORWARD, attrs, (image, kernel), operation.outputs[0])
 
 
 def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator[Launch]:
@@ -374,9 +378,9 @@ def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator
     attrs = _convolution_attrs(operation, image, exact=exact)
     for output in operation.outputs:
         if output.shape == image.shape:
-            yield _convolved(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), output)
+            yield _convolution_call(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), output)
         elif output.shape == kernel.shape:
-            yield _convolved(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), output)
+            yield _convolution_call(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), output)
 
 
 _FLASH_2, _EFFICIENT = "flash_attention_2", "memory_efficient"

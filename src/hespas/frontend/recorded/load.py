@@ -119,7 +119,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         whole=Whole(mesh=mesh, tokens=step.tokens),
-        warnings=tuple(_faults(step)),
+        warnings=tuple(_missing_forward_passes(step)),
     )
 
 
@@ -131,7 +131,7 @@ def _assumptions(step: RecordedStep) -> Iterator[str]:
         yield FLEX_ATTENTION
 
 
-def _faults(step: RecordedStep) -> Iterator[str]:
+def _missing_forward_passes(step: RecordedStep) -> Iterator[str]:
     """Yield a warning if attention gradients lack their forward passes."""
     names = [call.name for call in step.calls if isinstance(call, Operation)]
     attention = [name for name in names if "_attention" in name]
@@ -219,7 +219,7 @@ class _Reader:
         attrs = None if calls else kernels_of(call)
         if attrs is not None:
             name = call.name.removesuffix(".default")
-            self._append(call, _own(name, attrs, call.inputs, call.outputs))
+            self._append(call, _own_kernel(name, attrs, call.inputs, call.outputs))
 
     def _kernel(self, call: KernelCall) -> None:
         attention = template_of(call)
@@ -239,7 +239,7 @@ class _Reader:
             grids=call.grids,
             is_reduction=call.kernel.startswith(_REDUCTIONS),
         )
-        launch = _own(f"triton::{call.kernel}", attrs, call.reads, call.writes)
+        launch = _own_kernel(f"triton::{call.kernel}", attrs, call.reads, call.writes)
         op = self._append(call, launch)
         for number, (configuration, grid) in enumerate(
             zip(kernel.configurations, call.grids, strict=True)
@@ -282,7 +282,7 @@ class _Reader:
         self.operations.append(order)
 
     def _append(self, call: Operation | KernelCall | CollectiveCall, launch: Launch) -> Op:
-        name = call.kind if isinstance(call, CollectiveCall) else _short(call)
+        name = call.kind if isinstance(call, CollectiveCall) else _short_name(call)
         op = Op(
             dialect=launch.dialect,
             kind=launch.kind,
@@ -309,11 +309,11 @@ class _Reader:
         return value
 
 
-def _own(kind: str, attrs: Attrs, operands: Tensors, results: Tensors) -> Launch:
+def _own_kernel(kind: str, attrs: Attrs, operands: Tensors, results: Tensors) -> Launch:
     return Launch(kind=kind, attrs=attrs, operands=operands, results=results, dialect="")
 
 
-def _short(call: Operation | KernelCall) -> str:
+def _short_name(call: Operation | KernelCall) -> str:
     """Return an operation's name without library and overload."""
     if isinstance(call, KernelCall):
         return call.kernel

@@ -124,13 +124,13 @@ def _read_functions(
             continue
         symbol = _function_symbol(symbols, name, module.source)
         function = walker.function(symbol)
-        body = each_op(function.body, _as_exchange)
+        body = each_op(function.body, _with_exchange_kind)
         functions[name] = Function(name=name, body=body)
         pending.extend(called_functions(nested_ops(functions[name].body)))
     return functions
 
 
-def _as_exchange(op: Op) -> Op:
+def _with_exchange_kind(op: Op) -> Op:
     is_call = op.kind == "custom_call" and isinstance(op.attrs, CollectiveAttrs)
     return msgspec.structs.replace(op, dialect="mhlo", kind="ragged_all_to_all") if is_call else op
 

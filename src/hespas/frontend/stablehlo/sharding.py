@@ -166,7 +166,7 @@ def _open_manual_computations(
     in two shard_maps.
     """
     main = with_calls_opened(program)
-    opening = _Opening(source=program.source, meshes=meshes)
+    opening = _ManualOpening(source=program.source, meshes=meshes)
     opening.place(main.body.arguments, _argument_shardings(main_attributes, "arg_attrs"))
     opened = opening.main(main) or opening.mismatch(
         main.results, _argument_shardings(main_attributes, "res_attrs"), location=program.source
@@ -200,7 +200,7 @@ def _argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Opening:
+class _ManualOpening:
     """The main function while it is rebuilt per device.
 
     ``local`` maps global values to per-device ones, ``placements`` to their shardings.
