@@ -109,7 +109,10 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
         raise ConfigError("models with an encoder are not known", location=location)
     description = reader(fields)
     layers = description.sizes.layers
-    precision, published = read_precision(outer.part("quantization_config"), layers=layers)
+    quantised = outer.part("quantization_config")
+    if not quantised.values:
+        quantised = fields.part("quantization_config")
+    precision, published = read_precision(quantised, layers=layers)
     notes += published
     fields.check_read()
     longest = fields.size("max_position_embeddings", "max_seq_len", "n_positions", default=0)

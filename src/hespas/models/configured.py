@@ -8,6 +8,7 @@ that of a ``config.json`` or of the directory that has it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -36,6 +37,7 @@ from hespas.models.network_model import (
     run_of,
     steps_of,
 )
+from hespas.models.precision import Precision
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import ARGUMENTS_PREFIX
@@ -86,7 +88,7 @@ def configured_model(text: str) -> Model | None:
 def _check_spelling(text: str) -> None:
     """Raise `ConfigError` for a step that is none, behind the name or path of a configuration."""
     name, _, step = text.rpartition(":")
-    if _file(name) is not None:
+    if configuration_of(name) is not None:
         raise ConfigError(f"{name} has no step {step!r}", hint=suggestion(step, STEPS))
 
 
@@ -106,9 +108,57 @@ def _of_arguments(text: str) -> Model:
 
 
 def configuration_of(name: str) -> Configuration | None:
-    """Read the configuration that a name or a path means; None where it means none."""
+    """Read the configuration that a name or a path means; None where it means none.
+
+    A checkpoint whose configuration is not shipped has the sizes of the one that it is made from,
+    as ``-Instruct`` and ``-FP8`` behind a name say.
+    """
     file = _file(name)
-    return None if file is None else read_configuration(file)
+    if file is not None:
+        return read_configuration(file)
+    base, stored = _base(name)
+    if base is None:
+        return None
+    configuration = read_configuration(SHIPPED / f"{base}.json")
+    note = f"{name} has the sizes of {base}"
+    if stored is None:
+        return replace(configuration, notes=(*configuration.notes, note))
+    precision = Precision(
+        attention=stored, dense=stored, experts=stored, cache=configuration.precision.cache
+    )
+    note += f", and all products of its layers have weights in {stored}"
+    return replace(configuration, precision=precision, notes=(*configuration.notes, note))
+
+
+_VARIANT = re.compile(r"-(instruct|thinking|chat|it|hf|base|\d{4})$")
+_STORED = re.compile(r"-(fp8|nvfp4|fp4|awq|int4)(-.*)?$")
+_FORMATS = {"fp8": "f8", "nvfp4": "nvfp4", "fp4": "nvfp4", "awq": "int4", "int4": "int4"}
+
+
+def _base(name: str) -> tuple[str | None, str | None]:
+    """Return the shipped configuration that a checkpoint is made from, and how it is stored."""
+    folded = name.casefold()
+    stored = _STORED.search(folded)
+    key = _plain(folded[: stored.start()] if stored else folded)
+    alike = [full for each, full in _shipped().items() if _plain(each) == key]
+    organisation = folded.partition("/")[0]
+    own = [full for full in alike if full.casefold().startswith(f"{organisation}/")]
+    of_organisation = own or alike
+    if len(of_organisation) != 1:
+        return None, None
+    return of_organisation[0], _FORMATS[stored[1]] if stored else None
+
+
+def _plain(name: str) -> str:
+    """Return the second part of a name, without what later training adds to it.
+
+    >>> _plain("meta-llama/meta-llama-3.1-8b-instruct")
+    'llama-3.1-8b'
+    """
+    plain = name.rpartition("/")[2].removeprefix("meta-")
+    while match := _VARIANT.search(plain):
+        plain = plain[: match.start()]
+    return plain
 
 
 def _name_and_step(text: str) -> tuple[str, str]:

@@ -120,6 +120,7 @@ def _qwen3_moe(fields: Fields) -> Description:
 
 def _qwen_delta(fields: Fields) -> Description:
     sizes = sizes_of(fields)
+    fields.one_of("attn_output_gate", (True,))
     style = style_of(fields, norms_of_heads=True, output_gate=True)
     every = fields.size("full_attention_interval", default=4)
     types = fields.texts("layer_types") or [
@@ -151,7 +152,7 @@ def _deepseek(
     sizes = sizes_of(fields, kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
     fields.one_of("scoring_func", (gate,))
     # The order of what turns, and sums of sizes.
-    fields.known("rope_interleave", "head_dim", "qk_head_dim")
+    fields.known("rope_interleave", "indexer_rope_interleave", "head_dim", "qk_head_dim")
     check_types(fields, fields.texts("layer_types"), ("full_attention", "indexed_attention"))
     check_types(fields, fields.texts("indexer_types"), ("full",))
     latent = Latent(
@@ -204,6 +205,7 @@ def _minimax_m2(fields: Fields) -> Description:
     fields.one_of("scoring_func", ("sigmoid",))
     fields.one_of("qk_norm_type", ("per_layer",))
     fields.one_of("shared_intermediate_size", (0,))
+    fields.one_of("attn_type_list", ([1] * sizes.layers,))
     routing = Routing(
         experts=fields.size("num_local_experts", "num_experts"),
         chosen=fields.size("num_experts_per_tok"),

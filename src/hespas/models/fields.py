@@ -27,11 +27,15 @@ IGNORED = re.compile(
     r"use_mtp|name_or_path|vision_config|audio_config|image_.*|video_.*|boi_.*|eoi_.*|boa_.*|"
     r"mm_tokens_per_image|vision_.*|multimodal_.*|spatial_.*|projector_.*|prefix|pruned_heads|"
     r"sep_token_id|task_specific_params|decoder_start_token_id|rescale_.*|"
-    r"residual_in_fp32|use_mamba_kernels|num_logits_to_keep|time_step_.*|mamba_ssm_cache_dtype|"
+    r"residual_in_fp32|use_mamba_kernels|num_logits_to_keep|time_step_.*|mamba_ssm_(?:cache_)?dtype|"
     r"mamba_dt_.*|moe_shared_expert_overlap|attn_temperature_tuning|floor_scale|attn_scale|"
     r"layer_norm_eps_.*|emb_pdrop|verbose|precision|rope_theta_.*|per_layer_config|"
     r"for_llm_compressor|base_model_.*|cache_implementation|norm_reduce_in_fp32|unsloth_.*|"
-    r"swiglu_alpha|swiglu_limit|use_return_dict|tie_encoder_decoder|summary_.*|expand"
+    r"swiglu_alpha|swiglu_limit|use_return_dict|tie_encoder_decoder|summary_.*|expand|"
+    r"diversity_penalty|do_sample|early_stopping|.*no_repeat_ngram_size|.*length_penalty|"
+    r"forced_.*|.*suppress_tokens|min_length|num_beam.*|num_return_sequences|repetition_penalty|"
+    r"remove_invalid_values|temperature|top_[kp]|typical_p|bad_words_ids|tf_legacy_loss|"
+    r"torchscript|use_bfloat16|ignore_index|finetuning_task|media_.*"
 )
 """Fields that change nothing of what a step costs, or that others say already."""
 _MISSING = object()

@@ -38,10 +38,12 @@ FORMATS: Mapping[str, Format] = {
     "mxfp4": Format(bits=4, group=32, scale_bits=8),
     "nvfp4": Format(bits=4, group=16, scale_bits=8),
     "int4": Format(bits=4, group=128, scale_bits=16),
+    "int4_32": Format(bits=4, group=32, scale_bits=16),
 }
 """Sources: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.3.2 (blocks of 128 x 128);
 Open Compute Project, Microscaling Formats Specification 1.0, 2023, table 1; NVIDIA, cuDNN, "Block
-Scaling" (NVFP4: 16 numbers with a scale of E4M3); J. Lin et al., AWQ, 2023, section 5.1 (128)."""
+Scaling" (NVFP4: 16 numbers with a scale of E4M3); J. Lin et al., AWQ, 2023, section 5.1 (128); the
+config.json of Kimi-K2.5 (32)."""
 SCALED = tuple(name for name, format_ in FORMATS.items() if format_.group)
 GROUPED = tuple(name for name, format_ in FORMATS.items() if format_.bits == 4)
 """Those whose groups lie along what a product sums over."""

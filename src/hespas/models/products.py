@@ -28,6 +28,7 @@ _STORED: Mapping[str, tuple[Any, Any]] = {
     "mxfp4": (jnp.float4_e2m1fn, jnp.float8_e8m0fnu),
     "nvfp4": (jnp.float4_e2m1fn, jnp.float8_e4m3fn),
     "int4": (jnp.int4, jnp.bfloat16),
+    "int4_32": (jnp.int4, jnp.bfloat16),
 }
 """The types of weights in 4 bits and of their scales, by the name of the format."""
 _LARGEST_OF_4_BITS = 6.0

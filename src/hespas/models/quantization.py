@@ -16,7 +16,11 @@ from hespas.models.precision import FORMATS, UNQUANTISED, Precision
 
 _METHODS = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors", "awq", "gptq")
 _OF_MODELOPT = {"FP8": "f8", "NVFP4": "nvfp4"}
-_OF_PACKING = {("float", 8): "f8", ("float", 4): "nvfp4", ("int", 4): "int4"}
+_OF_PACKING = {
+    ("float", 8): ("f8",),
+    ("float", 4): ("nvfp4",),
+    ("int", 4): ("int4", "int4_32"),
+}
 _LAYER = "layers.7"
 _MODULES = {
     "attention": ("self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj"),
@@ -119,14 +123,16 @@ def _packed(fields: Fields) -> str:
     names = list(groups.values)
     weights = groups.part(names[0]).part("weights") if names else groups
     kind, bits = weights.text("type"), weights.size("num_bits", default=0)
-    name = _OF_PACKING.get((kind, bits))
-    if name is None or len(names) != 1:
+    known = _OF_PACKING.get((kind, bits), ())
+    if not known or len(names) != 1:
         raise ConfigError(
             f"weights of {kind or 'no type'} in {bits} bits, in {len(names)} groups of modules, "
             "are not known",
             location=fields.location,
             hint="known: one group of modules, float in 8 or 4 bits, int in 4",
         )
-    if name != "f8":
-        weights.one_of("group_size", (FORMATS[name].group,))
-    return name
+    if known == ("f8",):
+        return "f8"
+    by_group = {FORMATS[name].group: name for name in known}
+    weights.one_of("group_size", tuple(by_group))
+    return by_group[weights.size("group_size", default=FORMATS[known[0]].group)]

@@ -11,7 +11,7 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.architecture import LayerKind
 from hespas.models.configuration import SHIPPED, Configuration, configured, read_configuration
-from hespas.models.configured import configured_model, published
+from hespas.models.configured import configuration_of, configured_model, published
 from hespas.models.language import LanguageModel
 from hespas.models.network_model import steps_of
 from hespas.models.runs import Decode
@@ -61,6 +61,34 @@ def test_every_published_model_has_its_steps(name: str) -> None:
         model = configured_model(f"{name}:{step}")
         assert model is not None
         model.settings.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "stored"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B", None),
+        ("meta-llama/Meta-Llama-3.1-8B", "meta-llama/Llama-3.1-8B", None),
+        ("meta-llama/Llama-2-70b-chat-hf", "meta-llama/Llama-2-70b-hf", None),
+        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3-235B-A22B", "f8"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "Qwen/Qwen3-30B-A3B", "f8"),
+        ("nvidia/DeepSeek-R1-FP4", "deepseek-ai/DeepSeek-R1", "nvfp4"),
+        ("zhipuai/GLM-5", "zai-org/GLM-5", None),
+    ],
+)
+def test_a_checkpoint_has_the_sizes_of_what_it_is_made_from(
+    name: str, base: str, stored: str | None
+) -> None:
+    made, original = configuration_of(name), configuration_of(base)
+    assert made is not None
+    assert original is not None
+    assert made.model == original.model
+    assert base in made.notes[-1]
+    assert made.precision.experts == (stored or original.precision.experts)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-9B-FP8", "-FP8", "meta-llama/Instruct", "gpt3-125m"])
+def test_a_name_that_no_configuration_has_means_none(name: str) -> None:
+    assert configuration_of(name) is None
 
 
 def test_active_parameters_are_those_in_the_names_of_models() -> None:

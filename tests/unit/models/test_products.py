@@ -34,7 +34,7 @@ EXPERTS = {"experts": "4", "expert_mlp": "48", "chosen": "2"}
 def stored(name: str, *, rounds_rows: bool = False) -> Grouped:
     values, scales = stored_types(name)
     key = jax.random.key(1)
-    group = {"mxfp4": 32, "nvfp4": 16, "int4": 128}[name]
+    group = {"mxfp4": 32, "nvfp4": 16, "int4": 128, "int4_32": 32}[name]
     return Grouped(
         values=jax.random.randint(key, (8, 128), -4, 5).astype(values),
         scales=jnp.full((8, 128 // group), 0.5).astype(scales),
@@ -43,7 +43,7 @@ def stored(name: str, *, rounds_rows: bool = False) -> Grouped:
     )
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int4"])
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int4", "int4_32"])
 def test_weights_are_their_values_times_the_scale_of_their_group(name: str) -> None:
     weight = stored(name)
     wide = widened(weight, jnp.float32)
