@@ -363,6 +363,8 @@ def _assumptions(
     options: ServeOptions, plan: ServingPlan, requests: Requests, surface: Surface
 ) -> Iterator[str]:
     setup, engine = plan.setup, plan.setup.engine
+    configuration = configuration_of(options.model_name)
+    yield from () if configuration is None else configuration.notes
     yield (
         f"steps are predicted ({options.fidelity.value}) at {len(surface.reports)} sizes and are "
         f"linear between: a size left out is off by {surface.times.left_out_error:.1%} at most"
