@@ -1,4 +1,4 @@
-"""Split a program into regions of computation and communication, and the graph that they form.
+"""Split a program into a graph of computation and communication regions.
 
 `strategies.split_program` returns a `regions.RegionGraph`: regions in program order, each with the
 ids of the regions that it waits for. `flatten` makes every collective a top-level operation, of a

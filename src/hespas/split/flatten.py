@@ -1,19 +1,20 @@
-"""Open calls, loops, branches and asynchronous operations, so that no collective is nested.
+"""Flatten control flow so that no collective is nested.
 
-Calls are inlined. Loops are unrolled and branches inlined only if they hold a collective, since
-otherwise one region can hold them whole.
+Calls are inlined. Loops are unrolled and branches inlined only if they hold a collective; otherwise
+one region can hold them whole.
 
-* `flatten` makes one list of operations of a program that no compiler scheduled. What an
-  asynchronous start holds replaces it; the edges of the region graph say what may overlap.
+* `flatten` makes one list of operations of a program that no compiler scheduled. The body of an
+  asynchronous start replaces it; the edges of the region graph say what may overlap.
 * `split_scheduled` makes a region of each kernel and each collective of a compiled program. Kernels
-  run one after another on the device's compute stream. A collective starts when everything before
-  it in the schedule is done; if it is asynchronous, kernels continue, and those after its end wait
-  for it. Operations that make no data are not kernels. The schedule alone therefore determines
-  what a region waits for, and it has every operand ready in time. A model of a compiler leaves
-  transfers to and from the host where they stand in the program. As compilers make them
-  asynchronous, only what reads the result of one waits for it.
+  run one after another on the device's compute stream. A collective starts when all earlier regions
+  of the schedule are done; if it is asynchronous, kernels continue, and those after its end wait
+  for it. Operations that produce no data are not kernels. The schedule alone therefore determines
+  what a region waits for, and every operand is ready in time. hespas' model of a compiler leaves
+  transfers to and from the host at their place in the program. Compilers make them asynchronous, so
+  only the readers of a transfer's result wait for it.
+
   Operations of a recorded program name their streams: each waits for the one before it on its own
-  stream, and a stream waits for the events that the record says.
+  stream, and a stream waits for the recorded events.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ T = TypeVar("T")
 
 
 def flatten(program: Program) -> FlatProgram:
-    """Return a program's operations with calls and all control flow that communicates inlined.
+    """Return a program's operations with calls and communicating control flow inlined.
 
     Raises `ProgramError` if the trip count of a loop that communicates is unknown, and
     `UnsupportedError` if there would be more than `MOST_OPERATIONS`.
@@ -94,20 +95,20 @@ def flatten(program: Program) -> FlatProgram:
 
 
 def unrolled_size(program: Program) -> int:
-    """Return the operations of a program whose loops that communicate are unrolled.
+    """Return the number of operations after unrolling communicating loops.
 
-    Of branches that communicate all count.
+    All branches that communicate count.
     """
     return _opened_size(with_calls_opened(program).body)
 
 
 def stands_alone(op: Op) -> bool:
-    """Return whether an operation is a region by itself."""
+    """Return whether an operation is its own region."""
     return is_communication_op(op) or bool(host_traffic(op))
 
 
 def needs_opening(op: Op) -> bool:
-    """Return whether an operation is asynchronous, or holds what stands alone."""
+    """Return whether an operation is asynchronous or contains its own regions."""
     if op.kind in ASYNC:
         return True
     if not op.regions or stands_alone(op):
@@ -117,9 +118,9 @@ def needs_opening(op: Op) -> bool:
 
 
 def _too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
-    """Return the error for a program that has more than `MOST_OPERATIONS` when unrolled.
+    """Return the error for more than `MOST_OPERATIONS` unrolled operations.
 
-    ``instead`` says what else would do, where there is anything.
+    ``instead`` is an alternative for the hint, if any.
     """
     return UnsupportedError(
         f"unrolling the loops that communicate gives over {MOST_OPERATIONS:,} {what}",
@@ -171,9 +172,9 @@ def _taken_branch(op: Op) -> tuple[int, str]:
         raise UnsupportedError("a collective inside this operation", location=op.location)
     weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
     ranks = weights or [_communicated_bytes(region) for region in op.regions]
-    taken = max(range(len(op.regions)), key=ranks.__getitem__)
+    heaviest = max(range(len(op.regions)), key=ranks.__getitem__)
     why = "the heaviest" if weights else "the one that communicates most"
-    return taken, f"{op.location}: branch {taken} is taken, {why}"
+    return heaviest, f"{op.location}: branch {heaviest} is taken, {why}"
 
 
 def _communicated_bytes(block: Block) -> int:
@@ -187,7 +188,7 @@ def _communicated_bytes(block: Block) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Flattening:
-    """The operations so far; ``renaming`` has the latest name of each value of the program."""
+    """The flat operations so far; ``renaming`` maps values to their latest copies."""
 
     program: Program
     operations: list[Op] = field(default_factory=list[Op])
@@ -206,9 +207,9 @@ class _Flattening:
             elif isinstance(op.attrs, WhileAttrs):
                 self._bind(op, self._loop(op))
             else:
-                taken, assumption = _taken_branch(op)
+                branch, assumption = _taken_branch(op)
                 self.assumptions.append(assumption)
-                self._bind(op, self.inline(op.regions[taken], ()))
+                self._bind(op, self.inline(op.regions[branch], ()))
         return self._renamed(block.operations[-1])
 
     def _renamed(self, op: Op) -> tuple[Value, ...]:
@@ -240,12 +241,12 @@ class _Flattening:
 
 
 def split_scheduled(program: Program, *, most_rounds: int | None = None) -> RegionGraph:
-    """Make a region of each kernel and of each collective, in schedule order.
+    """Make a region of each kernel and collective, in schedule order.
 
-    Loops that communicate are unrolled, into at most ``most_rounds`` of their rounds where that is
-    given: the regions of the last but one then say how often they run. Every other loop is one
-    region. Raises `ProgramError` if the trip count of a loop that communicates is unknown, and
-    `UnsupportedError` if there would be more than `MOST_OPERATIONS` regions.
+    Loops that communicate are unrolled, into at most ``most_rounds`` iterations if set: the regions
+    of the second to last then count all iterations left out. Every other loop is one region. Raises
+    `ProgramError` if the trip count of a loop that communicates is unknown, and `UnsupportedError`
+    if there would be more than `MOST_OPERATIONS` regions.
     """
     main = with_calls_opened(program)
     schedule = _Schedule(program=program, most_rounds=most_rounds)
@@ -264,7 +265,7 @@ def split_scheduled(program: Program, *, most_rounds: int | None = None) -> Regi
 
 
 class _Role(Enum):
-    """What an operation of a schedule is to the walk along it."""
+    """The role of an operation in the walk along a schedule."""
 
     ALLOCATES = auto()
     RENAMES = auto()
@@ -280,7 +281,7 @@ def _role_of(op: Op, *, is_modelled: bool) -> _Role:
         return _Role.RENAMES
     if _only_allocates(op):
         return _Role.ALLOCATES
-    # A compiler's own schedule has its transfers started and awaited already.
+    # A compiler's own schedule already starts and awaits its transfers.
     if is_modelled and host_traffic(op):
         return _Role.MOVES
     if is_modelled and is_on_host(op):
@@ -294,12 +295,12 @@ def _role_of(op: Op, *, is_modelled: bool) -> _Role:
 class _Schedule:
     """A walk along the schedule.
 
-    ``moved`` gives the transfers that make a value, in a program of a model of a compiler.
+    ``moved`` gives the transfers that produce a value, in programs of hespas' model of a compiler.
     ``waits_for`` are the regions that the next operation on the present ``stream`` waits for,
-    ``others`` those of all other streams, ``events`` those of each event, and
-    ``in_flight`` those that each asynchronous operation started. ``roles``, ``kept`` and ``named``
-    cache what recurs in every iteration of a loop. Where loops have at most
-    ``most_rounds``, ``counts`` says how often each region runs, and ``count`` how often the next.
+    ``others`` those of all other streams, ``events`` those of each event, and ``in_flight`` those
+    that each asynchronous operation started. ``roles``, ``kept`` and ``named`` cache values that
+    recur in every iteration of a loop. With ``most_rounds``, ``counts`` says how often each region
+    runs, and ``count`` how often the next one does.
     """
 
     program: Program
@@ -347,10 +348,10 @@ class _Schedule:
     def _host_waits(self, stream: int | None) -> None:
         waits = {**self.others, self.stream: self.waits_for}
         chosen = waits if stream is None else {stream: waits.get(stream, ())}
-        found = {region for regions in chosen.values() for region in regions}
+        awaited = {region for regions in chosen.values() for region in regions}
         next_region = len(self.regions)
         self.host_waits[next_region] = tuple(
-            sorted(found.union(self.host_waits.get(next_region, ())))
+            sorted(awaited.union(self.host_waits.get(next_region, ())))
         )
 
     def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
@@ -361,13 +362,13 @@ class _Schedule:
         self.waits_for = tuple(sorted({*self.waits_for, *regions}))
 
     def _op(self, op: Op, role: _Role) -> None:
-        # What is moved beside the compute stream is waited for by what reads it.
+        # The readers of a transfer beside the compute stream wait for it.
         moving = self._moving(values_read(op)) if self.moved else ()
         match role:
             case _Role.ALLOCATES:
                 return
             case _Role.RENAMES | _Role.ON_HOST:
-                # Its results stand for operands that may still be moved.
+                # Its results are operands whose transfer may still run.
                 if self.moved:
                     self.moved.update(dict.fromkeys(op.results, moving))
                 return
@@ -391,9 +392,9 @@ class _Schedule:
         elif isinstance(op.attrs, WhileAttrs):
             self._loop(op)
         else:
-            taken, assumption = _taken_branch(op)
+            branch, assumption = _taken_branch(op)
             self.assumptions.append(assumption)
-            self.block(op.regions[taken])
+            self.block(op.regions[branch])
 
     def _add(self, op: Op) -> int:
         number = len(self.regions)
@@ -410,7 +411,7 @@ class _Schedule:
         return number
 
     def _loop(self, op: Op) -> None:
-        # Compilers do not compute the condition of a loop whose trip count they know.
+        # Compilers skip the condition of a loop of known trip count.
         count = _trip_count(op)
         walked = count if self.most_rounds is None else min(count, self.most_rounds)
         outside = self.count
@@ -432,7 +433,7 @@ class _Schedule:
                 self._wait_for(_started_by(op, self.in_flight))
 
     def _started(self, op: Op) -> Iterator[int]:
-        """Start the operations inside; kernels among them go on the compute stream."""
+        """Start the operations inside; their kernels go on the compute stream."""
         for inner in _started_block(op, self.program).operations:
             if inner.traits.runs_nothing:
                 continue
@@ -443,8 +444,8 @@ class _Schedule:
                     f"{inner.kind} runs on the compute stream, though the compiler started it "
                     "asynchronously"
                 )
-                named = self._named(inner, op)
-                self._op(named, self._role(named))
+                named_op = self._named(inner, op)
+                self._op(named_op, self._role(named_op))
 
     def _named(self, inner: Op, start: Op) -> Op:
         if (start, inner) not in self.named:
@@ -458,9 +459,10 @@ class _Schedule:
 
 
 def runs_of_round(number: int, count: int, *, walked: int) -> int:
-    """Return how many of ``count`` rounds one of those that are ``walked`` stands for.
+    """Return how many of ``count`` rounds a walked round represents.
 
-    The last but one stands for all that are left out, since another round follows it as well.
+    Only ``walked`` rounds are walked. The second to last one represents all rounds left out,
+    because another round follows it as well.
 
     >>> [runs_of_round(number, 10, walked=4) for number in (1, 2, 3, 4)]
     [1, 1, 7, 1]
@@ -469,5 +471,5 @@ def runs_of_round(number: int, count: int, *, walked: int) -> int:
 
 
 def _only_allocates(op: Op) -> bool:
-    """Return whether an operation is the buffer that later ones write, and nothing that runs."""
+    """Return whether an operation only allocates a buffer."""
     return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == "AllocateBuffer"

@@ -1,8 +1,8 @@
-"""One module for each distinct region: its canonical text, and its StableHLO.
+"""Print one module per distinct region: canonical text and StableHLO.
 
 Operations are first detached from their program. `normalised` removes channel numbers and mesh
 names, which does not change what an operation computes. `lowered` replaces XLA's own operations by
-StableHLO of the same meaning, so that any StableHLO tool can read, verify and compile the result.
+equivalent StableHLO, so that any StableHLO tool can read, verify and compile the result.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionModule:
-    """The module of all regions that compute the same.
+    """The module of all regions with equal computations.
 
-    ``first_region`` is the lowest id among them. ``fingerprint`` is the SHA-256 of the
-    canonical text, in which values are numbered and no name comes from the program.
+    ``first_region`` is their lowest id. ``fingerprint`` is the SHA-256 of the canonical text, in
+    which values are numbered and no name comes from the program.
     """
 
     first_region: int
@@ -67,9 +67,11 @@ def region_modules(graph: RegionGraph) -> RegionModules:
     modules: list[RegionModule] = []
     module_of_region: list[int] = []
     for region in graph.regions:
-        same = by_identity.get(operations_of(region)) if graph.program.is_scheduled else None
-        if same is not None:
-            module_of_region.append(same)
+        known_module = (
+            by_identity.get(operations_of(region)) if graph.program.is_scheduled else None
+        )
+        if known_module is not None:
+            module_of_region.append(known_module)
             continue
         operations = (*region.constants, *map(normalised, operations_of(region)))
         key = structure_key(operations, region.outputs)
@@ -89,7 +91,7 @@ def region_modules(graph: RegionGraph) -> RegionModules:
 
 
 def canonical_text(region: Region, program: Program) -> str:
-    """Return a region as canonical text, the same for equal ones."""
+    """Return a region's canonical text, identical for equal regions."""
     operations = [normalised(op) for op in (*region.constants, *operations_of(region))]
     return _module(region, operations, region.outputs, program)
 
@@ -137,7 +139,7 @@ def _with_nested(operations: Sequence[Op]) -> Iterator[Op]:
 
 
 def _device_counts(region: Region, operations: Sequence[Op], program: Program) -> str:
-    """Return module attributes if the meaning depends on the number of devices."""
+    """Return the device counts as attributes, if the region depends on them."""
     if not isinstance(region, Collective) and not any(
         op.kind in _DEVICE_QUERIES for op in _with_nested(operations)
     ):
@@ -150,13 +152,18 @@ def _device_counts(region: Region, operations: Sequence[Op], program: Program) -
 
 
 def normalised(op: Op) -> Op:
-    """Return the operation with channel 1 and listed groups, if it communicates."""
+    """Return a collective with channel 1 and listed groups.
+
+    Other operations are returned unchanged.
+    """
     attrs = op.attrs
     if not isinstance(attrs, CollectiveAttrs | PermuteAttrs):
         return op
     groups = attrs.groups if isinstance(attrs, CollectiveAttrs) else None
-    other = tuple([pair for pair in op.attributes if pair[0] not in _CHANNEL_NAMES])
-    return replace(op, attributes=_normal_attributes(other, groups, attrs.channel is not None))
+    kept_attributes = tuple([pair for pair in op.attributes if pair[0] not in _CHANNEL_NAMES])
+    return replace(
+        op, attributes=_normal_attributes(kept_attributes, groups, attrs.channel is not None)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -172,7 +179,7 @@ def _normal_attributes(
 
 
 def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
-    """Return groups as an attribute; StableHLO pads rows of unequal length with -1."""
+    """Print groups; StableHLO pads rows of unequal length with -1."""
     width = max((len(group) for group in groups), default=0)
     rows = ", ".join(str([*group, *[-1] * (width - len(group))]) for group in groups)
     kind = f"tensor<{len(groups)}x{width}xi64>"
@@ -180,9 +187,9 @@ def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
 
 
 def lowered(operations: Iterable[Op]) -> tuple[tuple[Op, ...], Renaming]:
-    """Return the operations in pure StableHLO, and the new name of each value that changed.
+    """Return operations in pure StableHLO and the renamed values.
 
-    Raises `UnsupportedError` for a bitcast of anything but tensors.
+    Raises `UnsupportedError` for a bitcast of types other than tensors.
     """
     lowering = _Lowering(renaming={})
     for op in operations:
@@ -235,8 +242,8 @@ class _Lowering:
     def _bitcast(self, op: Op, operand: Value) -> None:
         """Append a bitcast as transpose, reshape, transpose.
 
-        The bytes stay where they are: read in memory order (major dimension first), the operand
-        and the result are the same list of elements.
+        The bytes stay in place: read in memory order (major dimension first), the operand and the
+        result are the same list of elements.
         """
         source, result, attrs = op.operands[0].type, op.results[0].type, op.attrs
         if not (
@@ -255,7 +262,7 @@ class _Lowering:
         self.operations.append(_stablehlo("transpose", (reshaped,), op.results, permutation))
 
     def _recast(self, value: Value, source: TensorType, element: ElementType) -> Value:
-        """Return a list of elements read as another type, which may be wider or narrower."""
+        """Reinterpret a list of elements as a wider or narrower type."""
         if source.element == element:
             return value
         count, bits = source.element_count, source.element.bits
@@ -285,7 +292,7 @@ class _Lowering:
 
 
 def _one_by_one(op: Op) -> Iterator[Op]:
-    """Yield a combined operation as one for each operand: StableHLO has no combined form."""
+    """Split a combined operation by operand; StableHLO has no combined form."""
     for operand, result in zip(op.operands, op.results, strict=True):
         yield replace(op, operands=(operand,), results=(result,))
 

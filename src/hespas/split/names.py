@@ -1,12 +1,12 @@
-"""Which phase of a step an operation belongs to, and which module of the user's program.
+"""Attribute operations to phases of a step and modules of the program.
 
-The name stack says most of it. What stands outside of the gradient has no mark of its own in JAX:
-it is the optimiser's where it uses gradients, or serves only what does.
+The name stack states most of it. Operations outside the gradient have no mark of their own in JAX:
+they belong to the optimiser if they use gradients, or if only the optimiser reads them.
 
-A collective that compilers combined from several has a name of all modules together, or none. What
-it reduces is named after what made it, what it gathers after what reads it, through operations that
-only move data and that have no name, out of asynchronous operations and from one round of a loop
-into the next.
+A collective that compilers combined from several has the names of all modules, or none. A reduction
+is named after the producers of its operands, a gather after the readers of its results, through
+operations without a name that only move data, out of asynchronous operations and from one iteration
+of a loop into the next.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from hespas.split.regions import RegionGraph, operations_of
 class OperationNames:
     """The names of a program's operations.
 
-    ``optimiser`` holds the results of what uses gradients outside of the gradient, or serves only
-    that. ``unmarked`` is the phase of what stands elsewhere, outside of all gradients.
+    ``optimiser`` holds the results of operations that use gradients outside the gradient, or that
+    only the optimiser reads. ``unmarked`` is the phase of all other operations without a mark.
     """
 
     optimiser: frozenset[Value]
     unmarked: Phase
 
     def of(self, op: Op) -> Named:
-        """Return the phase and path of an operation; `NO_NAME` where it has no name.
+        """Return the phase and path of an operation, or `NO_NAME`.
 
-        The phase of one that has a name is never None.
+        The phase of a named operation is never None.
         """
-        named = read_scope(op.scope)
-        if named.phase is not None or named is NO_NAME:
-            return named
+        name = read_scope(op.scope)
+        if name.phase is not None or name is NO_NAME:
+            return name
         is_optimiser = not self.optimiser.isdisjoint(op.results)
-        return replace(named, phase=Phase.OPTIMISER if is_optimiser else self.unmarked)
+        return replace(name, phase=Phase.OPTIMISER if is_optimiser else self.unmarked)
 
 
 def operation_names(graph: RegionGraph) -> OperationNames:
@@ -70,14 +70,14 @@ def _phase(op: Op) -> Phase | None:
 
 
 def _blocks(op: Op) -> tuple[Block, ...]:
-    """Return the blocks of which an operation runs the operations one by one."""
+    """Return the blocks whose operations an operation runs one by one."""
     is_control = isinstance(op.attrs, WhileAttrs | CaseAttrs) or op.kind in ASYNC
     return op.regions if is_control else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class _After:
-    """Finds the values that depend on gradients, gradients among them."""
+    """Finds the gradients and the values that depend on them."""
 
     values: set[Value] = field(default_factory=set[Value])
     has_marks: bool = False
@@ -86,7 +86,7 @@ class _After:
         for op in operations:
             blocks = _blocks(op)
             returned = False
-            # A loop's second round reads what its first one wrote.
+            # A loop's second iteration reads what the first one wrote.
             for block in blocks * (2 if isinstance(op.attrs, WhileAttrs) else 1):
                 returned |= self._block(op, block)
             phase = _phase(op)
@@ -121,9 +121,9 @@ _MARKED = frozenset({Phase.FORWARD, Phase.RECOMPUTATION, Phase.BACKWARD})
 
 @dataclass(slots=True, kw_only=True)
 class _Serving:
-    """Finds the optimiser's operations, from the last one to the first.
+    """Finds the optimiser's operations, in reverse order.
 
-    ``elsewhere`` holds the values that others than the optimiser read.
+    ``elsewhere`` holds the values that other operations than the optimiser's read.
     """
 
     after: set[Value]
@@ -151,16 +151,16 @@ class _Serving:
 
 _GATHERS = frozenset({"all_gather", "collective_broadcast"})
 _FAR = 8
-"""How many operations without a name are looked through."""
+"""The most unnamed operations to search through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The links between the values of a program; each from a value to what it stands for.
+    """The links between a program's values for naming collectives.
 
-    ``made`` is what makes a value, ``read`` what reads it. ``before`` leads from the arguments of
-    blocks to what goes in, ``after`` from what blocks return to what comes out. ``has_modules``
-    says that the program names any.
+    ``made`` is the producer of a value, ``read`` are its readers. ``before`` maps arguments of
+    blocks to their outer values, ``after`` maps returned values of blocks to the outer results.
+    ``has_modules`` says that the program names any module.
     """
 
     names: OperationNames
@@ -174,7 +174,10 @@ class Carried:
     )
 
     def of(self, op: Op) -> tuple[tuple[Named, float], ...]:
-        """Return names with their shares of a collective's bytes; the shares add to 1."""
+        """Return names with their shares of a collective's bytes.
+
+        The shares add to 1.
+        """
         if op not in self._found:
             self._found[op] = tuple(self._shares(op).items())
         return self._found[op]
@@ -183,65 +186,65 @@ class Carried:
         own = self.names.of(op)
         if not self.has_modules or (len(op.operands) < 2 and own.path):
             return {own: 1.0}
-        whole = sum(size_bytes(value.type) for value in op.operands)
-        if not whole:
+        total_bytes = sum(size_bytes(value.type) for value in op.operands)
+        if not total_bytes:
             return {own: 1.0}
         shares: dict[Named, float] = {}
-        left = 1.0
-        for at, value in enumerate(op.operands):
-            share = size_bytes(value.type) / whole
-            for named, part in self._of_value(op, at, _FAR).items():
-                shares[named] = shares.get(named, 0.0) + part * share
-                left -= part * share
-        if left > _ROUNDING or not shares:
-            together = _together(op, own)
-            shares[together] = shares.get(together, 0.0) + max(0.0, left)
+        unnamed_share = 1.0
+        for position, value in enumerate(op.operands):
+            share = size_bytes(value.type) / total_bytes
+            for name, part in self._of_value(op, position, _FAR).items():
+                shares[name] = shares.get(name, 0.0) + part * share
+                unnamed_share -= part * share
+        if unnamed_share > _ROUNDING or not shares:
+            combined = _together(op, own)
+            shares[combined] = shares.get(combined, 0.0) + max(0.0, unnamed_share)
         return shares
 
     def _of_value(self, op: Op, at: int, far: int) -> Mapping[Named, float]:
-        """Return the names of one operand, or of one result where that says more."""
+        """Return the names of one operand, or of its result's reader."""
         if op.kind in _GATHERS and at < len(op.results):
-            named = self._reader(op.results[at], far)
-            if named is not None:
-                return {named: 1.0}
+            name = self._reader(op.results[at], far)
+            if name is not None:
+                return {name: 1.0}
         return self._makers(op.operands[at], far)
 
     def _reader(self, value: Value, far: int) -> Named | None:
-        """Return the name of the nearest operation that reads a value and has a module's name."""
+        """Return the name of the nearest reader in a module, or None."""
         pending, seen = [value], {value}
         for _ in range(far):
             reached: list[Value] = []
-            for each in pending:
-                reached += self.after.get(each, ())
-                for op in self.read.get(each, ()):
-                    named = self.names.of(op)
-                    if named.path and op.kind not in _MOVES:
-                        return named
+            for current in pending:
+                reached += self.after.get(current, ())
+                for op in self.read.get(current, ()):
+                    name = self.names.of(op)
+                    if name.path and op.kind not in _MOVES:
+                        return name
                     if not op.regions:
                         reached += op.results
-            pending = [each for each in dict.fromkeys(reached) if each not in seen]
+            pending = [current for current in dict.fromkeys(reached) if current not in seen]
             seen.update(pending)
         return None
 
     def _makers(self, value: Value, far: int) -> dict[Named, float]:
-        """Return the names of what made a value, by their share of its bytes; empty for none."""
+        """Return the names of a value's producers by share of bytes."""
         op = self.made.get(value)
         if far == 0:
             return {}
         if op is None:
             origins = self.before.get(value, ())
-            found = (self._makers(each, far - 1) for each in origins)
-            return next((names for names in found if names), dict[Named, float]())
-        named = self.names.of(op)
-        if named.path:
-            return {named: 1.0}
-        whole = sum(size_bytes(each.type) for each in op.operands)
+            candidates = (self._makers(source, far - 1) for source in origins)
+            return next((names for names in candidates if names), dict[Named, float]())
+        own_name = self.names.of(op)
+        if own_name.path:
+            return {own_name: 1.0}
+        total_bytes = sum(size_bytes(source.type) for source in op.operands)
         shares: dict[Named, float] = {}
-        for each in op.operands:
-            share = size_bytes(each.type) / whole if whole else 0.0
-            for name, part in self._makers(each, far - 1).items():
+        for source in op.operands:
+            share = size_bytes(source.type) / total_bytes if total_bytes else 0.0
+            for name, part in self._makers(source, far - 1).items():
                 shares[name] = shares.get(name, 0.0) + part * share
-        # Indices, constants and zeros have no name, and are none of the tensors.
+        # Indices, constants and zeros have no name and belong to no module.
         total = sum(shares.values())
         return {name: share / total for name, share in shares.items()} if total else {}
 
@@ -251,7 +254,7 @@ _MOVES = frozenset({"bitcast", "copy", "tuple", "get_tuple_element", "optimizati
 
 
 def _together(op: Op, own: Named) -> Named:
-    """Return the name of what none of the modules can be told apart in."""
+    """Return the combined collective's own name, or a description."""
     if own != NO_NAME or len(op.operands) < 2:
         return own
     text = f"combined {op.kind} of {len(op.operands)} tensors"
@@ -260,7 +263,7 @@ def _together(op: Op, own: Named) -> Named:
 
 def carried(program: Program, names: OperationNames) -> Carried:
     """Return the links of a program, in time linear in its operations."""
-    made: dict[Value, Op] = {}
+    producers: dict[Value, Op] = {}
     read: dict[Value, list[Op]] = {}
     before: dict[Value, list[Value]] = {}
     after: dict[Value, list[Value]] = {}
@@ -268,7 +271,7 @@ def carried(program: Program, names: OperationNames) -> Carried:
     has_modules = False
     for op in nested_ops(program.main.body):
         has_modules = has_modules or bool(read_scope(op.scope).path)
-        made.update(dict.fromkeys(op.results, op))
+        producers.update(dict.fromkeys(op.results, op))
         for value in op.operands:
             read.setdefault(value, []).append(op)
         for inner, outer in _inward(op):
@@ -276,12 +279,15 @@ def carried(program: Program, names: OperationNames) -> Carried:
         for inner, outer in _outward(op, started):
             after.setdefault(inner, []).append(outer)
     return Carried(
-        names=names, has_modules=has_modules, made=made, read=read, before=before, after=after
+        names=names, has_modules=has_modules, made=producers, read=read, before=before, after=after
     )
 
 
 def _inward(op: Op) -> Iterator[tuple[Value, Value]]:
-    """Yield arguments of blocks with what goes in: what loops carry comes from the last round."""
+    """Yield (block argument, outer value) pairs.
+
+    A loop's arguments also come from the previous iteration.
+    """
     if op.kind in ASYNC and op.regions:
         yield from zip(op.regions[0].arguments, op.operands, strict=False)
     if isinstance(op.attrs, WhileAttrs):
@@ -291,7 +297,10 @@ def _inward(op: Op) -> Iterator[tuple[Value, Value]]:
 
 
 def _outward(op: Op, started: dict[Value, Sequence[Value]]) -> Iterator[tuple[Value, Value]]:
-    """Yield what blocks return with what comes out of them, or goes into the next round."""
+    """Yield (returned value, outer result) pairs of blocks.
+
+    A loop's returned values are also arguments of the next iteration.
+    """
     if op.kind == "async_start" and op.regions:
         started.update(dict.fromkeys(op.results, op.regions[0].operations[-1].operands))
     elif op.kind == "async_update":

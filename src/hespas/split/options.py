@@ -1,4 +1,4 @@
-"""How a program is divided into regions: the options, and what they apply to."""
+"""Options of how a program is divided into regions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SplitStrategy(Enum):
 
 
 class SeparatorPolicy(Enum):
-    """Where a separating operation goes: alone, to the end of its block, or to the next start."""
+    """The position of a separator: alone, ending a block, or starting one."""
 
     ISOLATED = "isolated"
     END_BLOCK = "end_block"

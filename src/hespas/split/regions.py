@@ -1,4 +1,4 @@
-"""Regions and the graph that they form, and how groups of operations become that graph."""
+"""Define regions and build their graph from groups of operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hespas.work.fusion import HostTraffic, host_traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopRound:
-    """A round of a loop: the ``number``-th of ``count``, from 1 on.
+    """A round of a loop: the ``number``-th of ``count``, from 1.
 
     ``first`` and ``last`` are the ids of its first and its last region. ``loop`` names the loop.
     """
@@ -26,27 +26,31 @@ class LoopRound:
 def rounds_of_regions(
     rounds: Iterable[LoopRound], region_of: Sequence[int | None]
 ) -> Iterator[LoopRound]:
-    """Yield rounds in regions, of rounds whose ``first`` and ``last`` are operations.
+    """Convert rounds from operation positions to region ids.
 
-    ``region_of`` gives the region of each operation, None for one that is in none. A region with
-    the end of a round and the beginning of the next one belongs to the former; a round that has no
-    region of its own is left out.
+    ``first`` and ``last`` of the input are positions of operations. ``region_of`` gives the region
+    of each operation, or None. A region with the end of a round and the beginning of the next one
+    belongs to the former; a round without its own region is left out.
     """
     reached: dict[str, int] = {}
-    for each in rounds:
-        inside = [number for number in region_of[each.first : each.last + 1] if number is not None]
-        first = max(min(inside, default=0), reached.get(each.loop, -1) + 1)
+    for loop_round in rounds:
+        inside = [
+            number
+            for number in region_of[loop_round.first : loop_round.last + 1]
+            if number is not None
+        ]
+        first = max(min(inside, default=0), reached.get(loop_round.loop, -1) + 1)
         last = max(inside, default=-1)
         if first <= last:
-            reached[each.loop] = last
-            yield replace(each, first=first, last=last)
+            reached[loop_round.loop] = last
+            yield replace(loop_round, first=first, last=last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatProgram:
     """Operations without the terminator, and the assumptions made in flattening.
 
-    ``rounds`` are those of loops that were unrolled, by the positions of their operations.
+    ``rounds`` are the iterations of unrolled loops, by positions of operations.
     """
 
     arguments: tuple[Value, ...]
@@ -61,7 +65,7 @@ class Compute:
     """Operations that run on a device without communication, in program order.
 
     ``constants`` are copied into every region that uses them; they cost nothing. Other regions
-    make ``inputs`` and use ``outputs``.
+    produce ``inputs`` and use ``outputs``.
     """
 
     id: int
@@ -84,9 +88,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostTransfer:
-    """One operation that moves data between device memory and the host's.
+    """One operation that moves data between device and host memory.
 
-    ``traffic`` is what it moves, in either direction.
+    ``traffic`` has the bytes of each direction.
     """
 
     id: int
@@ -106,9 +110,9 @@ class RegionGraph:
 
     ``producers[i]`` lists, ascending, the ids of the regions that region ``i`` waits for: whose
     outputs it reads, or which a compiler's schedule puts before it. Each is less than ``i``.
-    ``rounds`` are those of loops that are unrolled, where regions keep their order. Where loops
-    are folded into some rounds, ``counts`` says how often each region runs; it is empty elsewhere.
-    ``host_waits`` lists, by region, the regions that the host waits for before it launches that.
+    ``rounds`` are the iterations of unrolled loops whose regions keep their order. If loops are
+    folded into some rounds, ``counts`` says how often each region runs; else it is empty.
+    ``host_waits`` lists, by region, the regions that the host waits for before its launch.
     """
 
     program: Program
@@ -123,12 +127,12 @@ class RegionGraph:
 
     @property
     def kernels(self) -> int:
-        """How many regions a step runs."""
+        """The number of regions that a step runs."""
         return sum(self.counts) if self.counts else len(self.regions)
 
     @property
     def is_folded(self) -> bool:
-        """Whether some rounds of loops stand for others."""
+        """Whether some rounds of loops represent several."""
         return self.kernels != len(self.regions)
 
     @property
@@ -153,18 +157,18 @@ def operations_of(region: Region) -> tuple[Op, ...]:
 
 
 def is_constant(op: Op) -> bool:
-    """Return whether every region that uses an operation may hold its own copy of it."""
+    """Return whether regions may hold their own copies of an operation."""
     return op.kind == "constant"
 
 
 def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[Op]]) -> RegionGraph:
-    """Make one region of each group, in order; constants may be left out of the groups.
+    """Make one region of each group, in order.
 
-    A group is one collective, or operations without communication. Time and memory grow
-    linearly with the operations.
+    A group is one collective, or operations without communication; groups may leave out constants.
+    Time and memory grow linearly with the operations.
     """
     constants = {op.results[0]: op for op in flat.operations if is_constant(op)}
-    makers = {
+    producer_of = {
         result: number
         for number, group in enumerate(groups)
         for op in group
@@ -179,7 +183,7 @@ def build_graph(program: Program, flat: FlatProgram, groups: Sequence[Sequence[O
         outputs = tuple([value for op in group for value in op.results if value in used_elsewhere])
         regions.append(region_of(number, group, copied, inputs, outputs))
     producers = [
-        tuple(sorted({makers[value] for value in region.inputs if value in makers}))
+        tuple(sorted({producer_of[value] for value in region.inputs if value in producer_of}))
         for region in regions
     ]
     group_of = {op: number for number, group in enumerate(groups) for op in group}

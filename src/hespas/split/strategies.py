@@ -1,7 +1,7 @@
-"""Split strategies: each operation alone, or blocks of operations between collectives; merging.
+"""Split strategies: single operations or blocks, optionally merged.
 
 Merging joins neighbouring compute regions without delaying any collective. Let A and B be two
-compute regions, B the next after A in program order. They are joined if
+compute regions, B the next one after A in program order. They are joined if
 
 1. B is the next step of a path: B reads A, everything else that B reads is ready before A can
    start, and everything else that reads A and leads to a collective waits for B in any case;
@@ -46,11 +46,11 @@ from hespas.work.fusion import is_on_host
 def split_program(
     program: Program, options: SplitOptions, *, most_rounds: int | None = None
 ) -> RegionGraph:
-    """Split a program into regions as ``options`` say.
+    """Split a program into regions by ``options``.
 
     Every operation except constants is in exactly one region, in program order. A program that a
-    compiler scheduled is split into its kernels, with ``most_rounds`` of each loop where that is
-    given (`hespas.split.flatten.split_scheduled`). Raises `ConfigError` for a separator that does
+    compiler scheduled is split into its kernels, with ``most_rounds`` of each loop if set
+    (`hespas.split.flatten.split_scheduled`). Raises `ConfigError` for a separator that does
     not occur in the program, and for options that have no effect on a scheduled program.
     """
     if program.is_scheduled:
@@ -77,11 +77,11 @@ def _check_separator(operations: Sequence[Op], separator: str) -> None:
 
 
 def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tuple[Op, ...]]:
-    """Return blocks between collectives and separators; constants count towards the limit."""
+    """Return the blocks between separators; constants count towards the limit."""
     blocks: list[list[Op]] = [[]]
     limit = options.block_limit or DEFAULT_BLOCK_LIMIT
     for op in operations:
-        # What waits for a transfer to the host, and computes nothing, holds up no computation.
+        # An operation on the host is separate, so that its wait delays no computation.
         alone = stands_alone(op) or is_on_host(op)
         separates = alone or op.name == options.separator
         policy = SeparatorPolicy.ISOLATED if alone else options.separator_policy
@@ -103,7 +103,7 @@ def split_options(
     separator: str = COMMUNICATION_SEPARATOR,
     separator_policy: str = SeparatorPolicy.ISOLATED.value,
 ) -> SplitOptions:
-    """Return options from their documented names; `ConfigError` for others."""
+    """Parse options by their documented names; `ConfigError` for others."""
     return SplitOptions(
         strategy=choice(strategy, SplitStrategy, what="split_strategy"),
         merge=merge,
@@ -114,11 +114,11 @@ def split_options(
 
 
 WINDOW = 4096
-"""The distance, in regions, up to which ancestors are tracked; farther ones count as unknown."""
+"""The largest distance, in regions, of tracked ancestors; farther ones count as unknown."""
 
 
 def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph:
-    """Return the graph with compute regions joined, up to ``block_limit`` operations each."""
+    """Join compute regions, up to ``block_limit`` operations each."""
     reach = _Reach(graph)
     groups: list[list[Op]] = []
     block: list[Op] = []
@@ -142,11 +142,11 @@ def merge_regions(graph: RegionGraph, *, block_limit: int | None) -> RegionGraph
 
 
 class _Reach:
-    """Reachability in a graph, by region id.
+    """Reachability between regions of a graph, by id.
 
     Bit ``k`` of ``ancestors[i]`` is set if region ``i - 1 - k`` leads to region ``i``, for ``k``
     below `WINDOW`. The bits of ``before`` are the collectives whose results reach a region;
-    ``leads`` says that it is one, or that its results reach one.
+    ``leads`` says that a region is a collective, or that its results reach one.
     """
 
     def __init__(self, graph: RegionGraph) -> None:
@@ -178,11 +178,11 @@ class _Reach:
         producers = self.graph.producers[region]
         if last not in producers:
             return False
-        if not all(each == last or self._reaches(each, last) for each in producers):
+        if not all(neighbour == last or self._reaches(neighbour, last) for neighbour in producers):
             return False
         return all(
-            each == region or self._reaches(region, each) or not self.leads[each]
-            for each in self.consumers[last]
+            neighbour == region or self._reaches(region, neighbour) or not self.leads[neighbour]
+            for neighbour in self.consumers[last]
         )
 
     def _reaches(self, source: int, target: int) -> bool:

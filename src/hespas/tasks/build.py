@@ -42,7 +42,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionTime:
-    """The duration of a compute region, and the kind of operation that takes most of it."""
+    """A compute region's duration and its most expensive kind of operation."""
 
     duration_ps: int
     label: str
@@ -52,9 +52,9 @@ class RegionTime:
 class _Builder:
     """The tasks of the regions so far.
 
-    ``ends`` holds, for each region, the tasks that finish it; ``latest`` the tasks of the latest
-    communication, ``launched`` the latest launch by the host. ``host_bandwidth_bytes_per_s`` is
-    that of the link to the host, each way.
+    ``ends`` holds the last tasks of each region, ``latest`` the tasks of the latest communication,
+    ``launched`` the host's latest launch. ``host_bandwidth_bytes_per_s`` is the bandwidth of the
+    host link in each direction.
     """
 
     program: Program
@@ -66,7 +66,10 @@ class _Builder:
     launched: tuple[int, ...] = ()
 
     def launch(self, region: Region, waits: Sequence[int]) -> tuple[int, ...]:
-        """Append the host's launch of a region, after regions it waits for; nothing without one."""
+        """Append the host's launch of a region, if the host launches it.
+
+        The launch waits for the regions ``waits``.
+        """
         recorded = self.program.recorded
         if recorded is None or recorded.host_launch_s <= 0:
             return ()
@@ -96,13 +99,15 @@ class _Builder:
         return self.latest
 
     def after_latest(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a communication's dependencies together with the latest communication."""
+        """Return a communication's dependencies, including the latest communication."""
         return tuple(sorted({*depends_on, *self.latest}))
 
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what `after_latest` adds; nothing for programs that a compiler scheduled.
+        """Return the dependencies that `after_latest` adds.
 
-        A device that runs one has one stream for all communication.
+        There are none for a program that a compiler scheduled.
+
+        A device that runs such a program has one stream for all communication.
         """
         if self.program.is_scheduled and not self.program.is_recorded:
             return ()
@@ -116,15 +121,15 @@ def build_task_graph(
     name: str,
     host_bandwidth_bytes_per_s: float | None = None,
 ) -> TaskGraph:
-    """Make the task graph of a program whose device count is settled.
+    """Build the task graph of a program with a known device count.
 
-    ``times`` has one entry per region, None for what computes nothing. Ids count up from 0 in
+    ``times`` has one entry per region, None for communication and transfers. Ids count up from 0 in
     program order; names carry the region's id. Each communication waits for the one before it in
-    the program: if devices started whatever is ready first, devices that differ would start them
-    in different orders and wait for each other forever. A collective among groups of one device, or
-    of no bytes, moves no data and becomes no task. A transfer to or from the host takes as long as
-    its bytes need at ``host_bandwidth_bytes_per_s``. Raises `UnsupportedError` for a collective
-    that no task represents, and `HardwareError` for a transfer over a link of unknown bandwidth.
+    the program: if devices started any communication that is ready, unequal devices would start
+    them in different orders and deadlock. A collective among groups of one device, or of no bytes,
+    becomes no task. A transfer to or from the host takes its bytes divided by
+    ``host_bandwidth_bytes_per_s``. Raises `UnsupportedError` for a collective that no task
+    represents, and `HardwareError` for a transfer over a link of unknown bandwidth.
 
     In a recorded program, the host launches one region after another.
     """
@@ -148,7 +153,7 @@ def estimated_tasks(
     *,
     host_bandwidth_bytes_per_s: float | None = None,
 ) -> TaskGraph:
-    """Make the task graph of all devices from the estimate of every region.
+    """Build the task graph of all devices from estimates of every region.
 
     Raises `TraceError` for estimates of another graph, and what `build_task_graph` raises.
     """
@@ -176,7 +181,7 @@ def estimated_tasks(
 
 
 def _label(region: Region, estimate: Estimate) -> str:
-    """Return the kind of a region's only operation, or of the one that takes most of the time."""
+    """Return a region's only kind of operation, or the longest."""
     match region:
         case Compute(operations=(op,)):
             return op.name
@@ -217,7 +222,7 @@ def _add_compute(
 
 
 def region_name(region: Region) -> str:
-    """Return the name of a region's task: the compiler's, where the region is an instruction."""
+    """Return the name of a region's task, the compiler's if it exists."""
     match region:
         case Compute(operations=(op,)) if op.instruction:
             return op.instruction
@@ -228,12 +233,12 @@ def region_name(region: Region) -> str:
 
 
 def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
-    """Return the region of each task of a graph's tasks, by the task's id.
+    """Return the region of each task, by task id.
 
-    A collective that moves no data has no task; a permutation has a send and a receive, what moves
-    both to the host and from it two tasks.
+    A collective that moves no data has no task; a permutation has a send and a receive, and a
+    transfer in both directions has two tasks.
     """
-    found: dict[int, Region] = {}
+    region_of: dict[int, Region] = {}
     remaining = deque(task for task in tasks.tasks if not is_host_launch(task))
     for region in graph.regions:
         name = region_name(region)
@@ -241,23 +246,23 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
         if not remaining or remaining[0].name not in names:
             continue
         task = remaining.popleft()
-        found[task.id] = region
+        region_of[task.id] = region
         if task.name != name:
-            found[remaining.popleft().id] = region
-    return found
+            region_of[remaining.popleft().id] = region
+    return region_of
 
 
 def _halves(name: str) -> tuple[str, ...]:
-    """Return the names of the first of two tasks of one region."""
+    """Return the possible names of the first of a region's two tasks."""
     return f"{name}_send", f"{name}_to_host"
 
 
 def check_host_link(graph: RegionGraph, bandwidth_bytes_per_s: float | None) -> None:
-    """Raise `HardwareError` where a program moves data over a link of unknown bandwidth."""
+    """Raise `HardwareError` if host transfers have no link bandwidth."""
     transfers = graph.host_transfers
     if not transfers or bandwidth_bytes_per_s is not None:
         return
-    moved = format_quantity(sum(each.traffic.total_bytes for each in transfers), "B")
+    moved = format_quantity(sum(transfer.traffic.total_bytes for transfer in transfers), "B")
     raise HardwareError(
         f"a step moves {moved} between the device and its host, and the bandwidth of the link "
         "between them is not known",
@@ -294,11 +299,11 @@ def _add_host_transfer(
 
 
 def operand_bytes(op: Op) -> int:
-    """Return the bytes that one device puts into a collective.
+    """Return the bytes that one device contributes to a collective.
 
-    Of a ``ragged_all_to_all``, one of the two arrays may be longer than what moves: a device must
-    have room for more than its share. What counts is the shorter one, times what the device with
-    the most gets over an even share: its link decides.
+    One of the two arrays of a ``ragged_all_to_all`` may be longer than the data moved, because a
+    device allocates more than its share. The shorter array counts, multiplied by the imbalance: the
+    link of the busiest device decides.
     """
     if isinstance(op.attrs, CollectiveAttrs) and op.kind == "ragged_all_to_all":
         shorter = min(size_bytes(value.type) for value in op.operands[:2])

@@ -1,9 +1,8 @@
-"""The task graph of a program: computation, collectives and transfers, with dependencies.
+"""Define the task graph of a program: tasks with dependencies.
 
 One graph describes all devices that run the same program. A device takes part in a collective
-if a group names it, sends if a pair starts at it, receives if a pair ends at it; a task that
-doesn't concern it is skipped, and what depended on that task depends on the task's own
-dependencies instead.
+if a group names it, sends if a pair starts at it, receives if a pair ends at it. It skips any
+other task, and the tasks that depend on a skipped task inherit its dependencies.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class ComputeTask:
 
     ``label`` groups tasks in reports: the kind of the most expensive operation. With ``is_on_host``
     the task runs on the CPU, which also runs one task at a time. ``operations`` and
-    ``tensor_bytes`` are the work and the traffic, where a trace has them. Without ``has_duration``
-    a trace gave only these, and a roofline decides how long the task lasts.
+    ``tensor_bytes`` are the work and the traffic, if a trace has them. Without ``has_duration`` a
+    trace gave only these, and a roofline gives the duration.
     """
 
     id: int
@@ -38,7 +37,7 @@ class ComputeTask:
 
 
 HOST_LAUNCH = "host launch"
-"""The label of what a host does to launch a kernel or a collective."""
+"""The label of the host's work to launch a kernel or a collective."""
 
 
 def is_host_launch(task: Task) -> bool:
@@ -57,9 +56,9 @@ class CollectiveTask:
     no other device. Recorded sends, receives and memory accesses are such tasks too; for receives
     ``takes_slot`` is False, since a device may have any number of them in flight. ``order_only`` is
     the part of ``depends_on`` that only keeps the program's order of communication: see `needs`.
-    ``kernel`` is how the compiler does an all-reduce by a kernel of its own: ``one_shot``, each
-    device reads the buffers of all others, or ``two_shot``, each adds up its part and reads the
-    sums of others.
+    ``kernel`` is the algorithm of a compiler's own all-reduce kernel: with ``one_shot`` each device
+    reads the buffers of all others, with ``two_shot`` each adds up its part and reads the sums of
+    the others.
     """
 
     id: int
@@ -113,9 +112,9 @@ class ReceiveTask:
 class MemoryTask:
     """Every device moves ``size_bytes`` from or to memory outside the devices.
 
-    With ``duration_ps`` that is the host's memory: each device has its link to it, on which the
-    transfers of one direction run one at a time, beside everything else. Without it the system
-    says what memory there is.
+    With ``duration_ps`` it is the host's memory: each device has its own link to it, on which the
+    transfers of one direction run one at a time, beside all other work. Without it the system
+    describes the memory.
     """
 
     id: int
@@ -131,7 +130,7 @@ class EmptyTask:
     """A task that ends when it starts.
 
     As in ASTRA-sim, tasks that depend on it start only when another task of the device ends. It
-    starts when the device communicates nothing, or with ``is_compute``, when it computes nothing.
+    starts when the device has no communication running, or, with ``is_compute``, no computation.
     """
 
     id: int
@@ -144,10 +143,10 @@ Task = ComputeTask | CollectiveTask | SendTask | ReceiveTask | MemoryTask | Empt
 
 
 def needs(task: Task) -> tuple[int, ...]:
-    """Return the dependencies of a task where communication may overtake communication.
+    """Return a task's dependencies if communication may overtake communication.
 
     A device with one stream for all communication follows ``depends_on``, which keeps the program's
-    order; a device with a stream for each group follows only these.
+    order; a device with a stream for each group follows only the dependencies returned.
 
     >>> send = SendTask(id=3, name="", depends_on=(1, 2), pairs=((0, 1),), size_bytes=1, tag=0,
     ...                 order_only=(2,))
@@ -180,7 +179,7 @@ class TaskGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The work of a cluster: task graphs, and the index of the one that each device follows.
+    """The work of a cluster: task graphs and each device's graph index.
 
     An SPMD program is one graph that every device follows.
     """
@@ -200,7 +199,7 @@ def spmd_job(graph: TaskGraph) -> Job:
 
 
 def as_job(work: Job | TaskGraph) -> Job:
-    """Return ``work`` as a job, in which every device follows a graph given alone."""
+    """Return ``work`` as a job; a single graph goes to every device."""
     return spmd_job(work) if isinstance(work, TaskGraph) else work
 
 
@@ -241,7 +240,7 @@ ALWAYS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Which devices take part in which tasks of one graph, and how.
+    """Which devices take part in which tasks of one graph.
 
     ``role_of_task`` gives, per task, an index into ``partners``, or `ALWAYS`. A map of
     ``partners`` holds the devices that take part: a collective's map gives a device the index
@@ -252,14 +251,17 @@ class Roles:
     partners: tuple[Mapping[int, int], ...]
 
     def key(self, device: int) -> tuple[int | None, ...]:
-        """Return the device's part in each role: devices with equal keys have equal traces."""
+        """Return the device's part in each role.
+
+        Devices with equal keys have equal traces.
+        """
         return tuple([partner.get(device) for partner in self.partners])
 
 
 def find_roles(graph: TaskGraph) -> Roles:
     """Return the roles of a graph's devices.
 
-    Raises `TraceError` on an id used twice, and on groups and pairs that name absent devices or
+    Raises `TraceError` for an id used twice, and for groups and pairs that name absent devices or
     give a device two parts in one task.
     """
     _check_ids(graph)
@@ -315,7 +317,7 @@ def _partners(graph: TaskGraph, task: Task) -> dict[int, int]:
 
 
 def _check_partners(graph: TaskGraph, task: Task, partners: dict[int, int], count: int) -> None:
-    absent = next((one for one in partners if not 0 <= one < graph.device_count), None)
+    absent = next((device for device in partners if not 0 <= device < graph.device_count), None)
     if absent is not None:
         message = f"device {absent} is not among the {graph.device_count} devices"
         raise TraceError(message, location=_location(graph, task))
@@ -330,12 +332,12 @@ def _location(graph: TaskGraph, task: Task) -> str:
 def own_tasks(
     graph: TaskGraph, roles: Roles, key: tuple[int | None, ...], *, keeps_order: bool = True
 ) -> Iterator[tuple[Task, int, tuple[int, ...]]]:
-    """Yield the tasks of a device: each task, its partner (see `Roles`) and its dependencies.
+    """Yield a device's tasks with partner and dependencies.
 
-    Tasks in which the device takes no part are left out; a task that depends on one of them depends
-    on that one's dependencies instead. The partner of a task without a role is 0. Unless
+    Tasks in which the device takes no part are left out, and their dependents inherit their
+    dependencies. `Roles` defines the partner; it is 0 for a task without a role. Unless
     ``keeps_order``, communication may overtake communication: see `hespas.tasks.graph.needs`.
-    Raises `TraceError` on a dependency that doesn't come earlier.
+    Raises `TraceError` for a dependency that doesn't come earlier.
     """
     earlier: set[int] = set()
     inherited: dict[int, tuple[int, ...]] = {}
@@ -357,7 +359,7 @@ def own_tasks(
 def inherit(
     depends_on: tuple[int, ...], inherited: Mapping[int, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return dependencies, in the place of tasks left out what these depend on."""
+    """Replace dependencies on omitted tasks by those tasks' own dependencies."""
     if not inherited or inherited.keys().isdisjoint(depends_on):
         return depends_on
     return tuple(dict.fromkeys(d for dep in depends_on for d in inherited.get(dep, (dep,))))

@@ -1,8 +1,8 @@
-"""The files of a Chakra trace: protobuf messages, their streams, and ``comm_group.json``.
+"""Write Chakra traces: protobuf messages, streams and ``comm_group.json``.
 
 Source of the names and numbers: Chakra's ``et_def.proto``, schema 0.0.4, package
 ``ChakraProtoMsg``. A stream is one ``GlobalMetadata`` and then the ``Node`` messages, each
-preceded by its length as a base-128 varint. The message classes are made from a table, so that no
+preceded by its length as a base-128 varint. The message classes are built from a table, so no
 generated code is needed.
 """
 
@@ -50,7 +50,7 @@ Group = tuple[int, ...]
 
 
 class NodeType(IntEnum):
-    """What a node does."""
+    """The kind of work of a node."""
 
     INVALID = 0
     METADATA = 1
@@ -74,12 +74,12 @@ NUMBER_OF_KIND = {
     CollectiveKind.REDUCE_SCATTER_BLOCK: 8,
     CollectiveKind.BARRIER: 9,
 }
-"""Collectives as Chakra's ``CollectiveCommType`` numbers them."""
+"""The number of each collective in Chakra's ``CollectiveCommType``."""
 KIND_OF_NUMBER = {number: kind for kind, number in NUMBER_OF_KIND.items()}
 
 
 class Node(Protocol):
-    """A ``Node``, of which protobuf knows the type of each field only at run time."""
+    """A ``Node`` message; protobuf knows its field types only at run time."""
 
     id: int
     name: str
@@ -109,7 +109,7 @@ class Schema:
     decode_error: type[Exception]
 
 
-# The value kinds of an attribute: the scalar has this number, its list form the next one.
+# The value kinds of an attribute: the number of the scalar; its list form has the next number.
 _VALUES = {
     "double": 3, "float": 5, "int32": 7, "int64": 9, "uint32": 11, "uint64": 13, "sint32": 15,
     "sint64": 17, "fixed32": 19, "fixed64": 21, "sfixed32": 23, "sfixed64": 25, "bool": 27,
@@ -137,7 +137,7 @@ _PACKAGE = "ChakraProtoMsg"
 
 @cache
 def schema() -> Schema:
-    """Return the message classes. protobuf is imported here, the first time only."""
+    """Return the message classes; the first call imports protobuf."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415
     from google.protobuf.message import DecodeError  # noqa: PLC0415 (heavy: only when needed)
 
@@ -212,14 +212,14 @@ def varint(number: int) -> bytes:
 
 
 def delimited(messages: Iterable[bytes]) -> bytes:
-    """Return the messages, each after its length."""
+    """Join messages, each after its length."""
     return b"".join([part for message in messages for part in (varint(len(message)), message)])
 
 
 def split_delimited(stream: BinaryIO, *, size_bytes: int, location: str) -> Iterator[bytes]:
-    """Yield the messages of a stream of so many bytes as they are read.
+    """Yield the messages of a stream of ``size_bytes`` as they arrive.
 
-    Raises `TraceError` where the stream ends too soon.
+    Raises `TraceError` if the stream ends too soon.
     """
     position = 0
     while first := stream.read(1):
@@ -235,7 +235,7 @@ def split_delimited(stream: BinaryIO, *, size_bytes: int, location: str) -> Iter
 
 
 def _read_varint(stream: BinaryIO, digit: int, position: int, location: str) -> tuple[int, int]:
-    """Return a number that begins with ``digit``, and how many bytes it has."""
+    """Return a number that begins with ``digit``, and its length in bytes."""
     size = digit & 0x7F
     for length in range(1, 10):
         if digit < 0x80:
@@ -251,7 +251,7 @@ def _read_varint(stream: BinaryIO, digit: int, position: int, location: str) -> 
 
 
 def write_groups(groups: Mapping[int, Group], file: Path) -> None:
-    """Write ``comm_group.json``: the devices of each group, by the group's number in traces."""
+    """Write ``comm_group.json``: the devices of each group number."""
     table = {str(number): group for number, group in groups.items()}
     file.write_text(json.dumps(table) + "\n", "utf-8")
 
@@ -298,12 +298,12 @@ def write_traces(
 ) -> tuple[Path, ...]:
     """Write ``<prefix>.<device>.et`` for every device, and ``comm_group.json``.
 
-    Returns the files in device order, the group file last. The same job gives the same bytes.
-    Devices with equal nodes share a file by hard links, where the file system has them.
-    ``duration_micros`` is a whole number whose rounding error is carried forward: the sum over
-    a device is right within 1 us; ``duration_ns`` holds the exact duration.
-    Trace files of the same prefix left by an earlier, larger job are removed.
-    Raises `TraceError` if a graph contradicts itself or its devices.
+    Returns the files in device order, the group file last. Equal jobs give equal bytes. Devices
+    with equal nodes share a file by hard links, if the file system supports them.
+    ``duration_micros`` is a whole number whose rounding error is carried forward: the sum over a
+    device is right within 1 us; ``duration_ns`` holds the exact duration. Trace files of the same
+    prefix left by an earlier, larger job are removed. Raises `TraceError` if a graph contradicts
+    itself or its devices.
     """
     job = as_job(work)
     roles = [find_roles(graph) for graph in job.graphs]
@@ -312,7 +312,9 @@ def write_traces(
     files = [directory / f"{prefix}.{device}.et" for device in range(job.device_count)]
     _remove_stale(directory, prefix, job.device_count)
     for index, graph in enumerate(job.graphs):
-        followers = [device for device, of in enumerate(job.graph_of_device) if of == index]
+        followers = [
+            device for device, graph_index in enumerate(job.graph_of_device) if graph_index == index
+        ]
         writer = _NodeWriter(graph, roles[index], group_ids)
         alike: dict[tuple[int | None, ...], list[int]] = {}
         for device in followers:
@@ -326,7 +328,7 @@ def write_traces(
 
 
 def _group_ids(job: Job) -> dict[Group, int]:
-    """Return each group's number: from 1, in order of first appearance."""
+    """Return each group's number, from 1 in order of first appearance."""
     ids: dict[Group, int] = {}
     everyone = tuple(range(job.device_count))
     for graph in job.graphs:
@@ -350,7 +352,7 @@ def _remove_stale(directory: Path, prefix: str, device_count: int) -> None:
 
 def _write_alike(content: bytes, files: list[Path]) -> None:
     first, *others = files
-    # A new file each time: the old one may be linked under other names.
+    # Write a new file each time: the old one may have links under other names.
     first.unlink(missing_ok=True)
     first.write_bytes(content)
     for file in others:
@@ -363,7 +365,7 @@ def _write_alike(content: bytes, files: list[Path]) -> None:
 
 
 class _NodeWriter:
-    """Turns tasks into the bytes of nodes; equal nodes of several devices are serialised once."""
+    """Serialises tasks as nodes; equal nodes of several devices once."""
 
     def __init__(self, graph: TaskGraph, roles: Roles, group_ids: Mapping[Group, int]) -> None:
         self._graph = graph
@@ -383,13 +385,13 @@ class _NodeWriter:
         self._head = delimited([metadata.SerializeToString()])
 
     def content(self, key: tuple[int | None, ...], device: int) -> bytes:
-        """Return the file content of all devices with this key; ``device`` is one of them."""
+        """Return the file content of all devices with this key."""
         bytes_of_node = self._bytes_of_node
         parts = [self._head]
         needed = own_tasks(self._graph, self._roles, key, keeps_order=False)
         ordered = own_tasks(self._graph, self._roles, key)
         for (task, partner, depends_on), (*_, needs) in zip(ordered, needed, strict=True):
-            # A send's bytes name both ends, a collective's only the group.
+            # A send names both ends, a collective only the group.
             end = device if isinstance(task, SendTask | ReceiveTask) else ALWAYS
             node_key = (task.id, partner, end, depends_on, needs)
             if node_key not in bytes_of_node:
@@ -402,8 +404,8 @@ class _NodeWriter:
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
         match task:
             case ComputeTask():
-                given = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
-                work = {name: value for name, value in given.items() if value is not None}
+                recorded_work = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
+                work = {name: value for name, value in recorded_work.items() if value is not None}
                 if task.has_duration:
                     head = self._compute(task, depends_on)
                 else:
@@ -431,14 +433,14 @@ class _NodeWriter:
                 return head + self._attributes({"comm_size": task.size_bytes, **ends})
 
     def _order_only(self, depends_on: tuple[int, ...], needs: tuple[int, ...]) -> bytes:
-        """Return the attribute with the dependencies that only keep the order of communication."""
+        """Return the attribute of dependencies that only order communication."""
         if len(needs) == len(depends_on):
             return b""
         others = sorted({*depends_on}.difference(needs))
         return self._attributes({"order_only": " ".join(map(str, others))})
 
     def _compute(self, task: ComputeTask, depends_on: tuple[int, ...]) -> bytes:
-        # One message is filled again and again: a new one each time would double the cost.
+        # One message is reused: a new one each time would double the cost.
         node = self._compute_node
         node.id = task.id
         node.name = task.name
@@ -489,7 +491,7 @@ def _field(value: float | str | bool) -> str:
 
 
 def _whole_micros(tasks: Iterable[Task]) -> dict[int, int]:
-    """Round durations to whole microseconds so that no sum of them is off by more than half."""
+    """Round durations to microseconds, keeping every partial sum within half."""
     micros: dict[int, int] = {}
     total_ps = written = 0
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Turn one Chakra node into a task, and the group or peer that the task still lacks."""
+"""Parse one Chakra node into a task, its group and its peer."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from hespas.tasks.graph import (
 )
 
 EVERYONE = 0
-"""The group id that stands for all devices."""
+"""The group id of all devices."""
 PENDING_TABLE = -1
-"""The group table of a collective before the tables are made."""
+"""The group table of a collective before the tables are built."""
 
 _NS_PER_MICROSECOND = 1000
 _SHORTEST_REPLAY_NS = 1
-# Attributes that don't change when a node runs: its work (unless the system's roofline is enabled),
+# Attributes without effect on when a node runs: its work (unless the system's roofline is enabled),
 # and a priority, which has no effect if one communication runs at a time.
 _IDLE_ATTRIBUTES = frozenset({"num_ops", "tensor_size", "comm_priority"})
-# The origin of a node in a PyTorch trace, as Chakra's converter notes it.
+# The origin of a node in a PyTorch trace, written by Chakra's converter.
 _PYTORCH_ATTRIBUTES = frozenset(
     {"rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "stream"}
 )
@@ -61,12 +61,12 @@ _ALLOWED: Mapping[int, frozenset[str]] = {
 
 
 class ParsedNode(NamedTuple):
-    """A task whose group table or pairs are still to be filled in.
+    """A task whose group table or pairs are not yet set.
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
     (``own`` is None if the node doesn't name its own device). ``notes`` are the attributes that
-    tools for custom collectives add, ``unknown`` the names of attributes unknown to hespas. A node
-    that ``is_metadata`` does nothing and takes no time.
+    tools for custom collectives add, ``unknown`` the names of attributes unknown to hespas. An
+    ``is_metadata`` node has no work and takes no time.
     """
 
     task: Task
@@ -80,7 +80,7 @@ class ParsedNode(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    """A node with its attributes by name, for errors that name file, id and node."""
+    """A node and its attributes, with errors naming file and node."""
 
     node: Node
     values: Mapping[str, object]
@@ -112,11 +112,11 @@ class _Reader:
 def parse_node(
     node: Node, location: str, *, with_notes: bool = False, is_recorded: bool = False
 ) -> ParsedNode:
-    """Return a node's task. Raises `TraceError` on missing and invalid attributes.
+    """Return a node's task; `TraceError` for missing or invalid attributes.
 
     ``location`` names the file. ``with_notes`` accepts the attributes of tools for custom
-    collectives. ``is_recorded`` makes tasks of the recorded durations of all nodes; sizes, groups
-    and peers may then be absent.
+    collectives. With ``is_recorded`` all nodes take their recorded durations; sizes, groups and
+    peers may then be absent.
     """
     values: dict[str, object] = {}
     for attribute in node.attr:
@@ -155,7 +155,7 @@ def _depends_on(node: Node) -> tuple[int, ...]:
 
 
 def _order_only(reader: _Reader) -> tuple[int, ...]:
-    """Return the dependencies that only keep the order of communication (hespas' attribute)."""
+    """Return the dependencies that only order communication (hespas' attribute)."""
     noted = reader.values.get("order_only", "")
     numbers = noted.split() if isinstance(noted, str) else ["?"]
     if not all(number.isdecimal() for number in numbers):
@@ -176,7 +176,7 @@ def _compute(reader: _Reader) -> ParsedNode:
     )
     has_work = bool(task.operations or task.tensor_bytes)
     has_duration = "duration_ns" in reader.values or node.duration_micros > 0
-    # ASTRA-sim never prices the CPU's work; a short task of the CPU has 0 microseconds.
+    # ASTRA-sim never prices the CPU's work; a short CPU task has 0 microseconds.
     if has_work and not has_duration and not task.is_on_host:
         task = replace(task, has_duration=False)
     return ParsedNode(task)
@@ -196,7 +196,7 @@ def _memory(reader: _Reader) -> ParsedNode:
 
 
 def _host_link_ps(reader: _Reader) -> int | None:
-    """Return how long a transfer over the link to the host takes (hespas' attribute)."""
+    """Return the duration of a host transfer (hespas' attribute), or None."""
     time_ns = reader.values.get("host_link_ns")
     if time_ns is None:
         return None
@@ -252,7 +252,7 @@ def _group(reader: _Reader) -> int:
 
 
 def _recorded(reader: _Reader) -> ParsedNode:
-    """Return communication, memory access or an empty node with its recorded duration."""
+    """Parse a node as a task with its recorded duration."""
     node, values = reader.node, reader.values
     if values.get("is_cpu_op", False):
         return _compute(reader)

@@ -1,6 +1,6 @@
 """Read Chakra traces back into a job.
 
-Files are read message by message, equal ones once. Traces that differ only in groups and peers
+Files are read message by message, equal files once. Traces that differ only in groups and peers
 become one task graph.
 """
 
@@ -44,17 +44,17 @@ _Claims = Mapping[tuple[int, int | None, int], ParsedNode]
 
 
 def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: bool = False) -> Job:
-    """Read ``<prefix>.<device>.et`` for devices 0, 1, ... and the groups they name.
+    """Read ``<prefix>.<device>.et`` for all devices, and their groups.
 
     One file is read at a time, message by message; equal files are read once, and devices that
     differ only in groups and peers share a graph.
-    A compute node lasts ``duration_ns`` where it has one, else ``duration_micros``, of which 0
-    stands for 1 ns, as in ASTRA-sim; one that has work (``num_ops``, ``tensor_size``) and neither
-    becomes a task without ``has_duration``. Metadata nodes are left out: what depends on one
-    depends on what that depends on. A group name that is absent, "" or "0" means all devices.
-    ``is_recorded`` makes tasks of the recorded durations, for systems with ``replay-only``. Unknown
-    attributes are ignored and named in a warning. Raises `TraceError`, naming file and node, on
-    anything missing, damaged, contradictory or without a model (communication of the CPU).
+    A compute node takes ``duration_ns`` if it has one, else ``duration_micros``, of which 0 means
+    1 ns, as in ASTRA-sim; a node with work (``num_ops``, ``tensor_size``) and neither becomes a
+    task without ``has_duration``. Metadata nodes are left out, and their dependents inherit their
+    dependencies. A group name that is absent, "" or "0" means all devices. With ``is_recorded`` all
+    tasks take their recorded durations, for systems with ``replay-only``. Unknown attributes are
+    ignored and named in a warning. Raises `TraceError`, naming file and node, for missing, damaged
+    or contradictory content, and for communication of the CPU, which has no model.
     """
     files = trace_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
@@ -82,7 +82,7 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
 
 
 def read_messages(path: Path) -> tuple[ParsedNode, ...]:
-    """Read one member's part in a custom collective, dependencies first.
+    """Read one member's part of a custom collective, dependencies first.
 
     A peer is a position in the group. Raises `TraceError`, naming file and node.
     """
@@ -94,7 +94,7 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
 
 
 class _Groups:
-    """The groups by number, and those that hold every device."""
+    """The groups by number, and the groups of all devices."""
 
     def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
         self.device_count = device_count
@@ -106,17 +106,21 @@ class _Groups:
         self._orders: dict[frozenset[int], tuple[tuple[int, ...], str]] = {}
 
     def _find_twins(self) -> dict[int, frozenset[int]]:
-        """Return the groups that share their members with another group, and those members."""
+        """Return the groups whose members equal another group's."""
         everyone = {EVERYONE: frozenset(range(self.device_count))}
         members = self.members | everyone if self.whole else self.members
         counts = Counter(members.values())
-        return {number: of for number, of in members.items() if counts[of] > 1}
+        return {
+            number: group_members
+            for number, group_members in members.items()
+            if counts[group_members] > 1
+        }
 
     def check_order(self, used: Iterable[int], file: str) -> None:
-        """Raise if groups of the same members alternate in another order than in other files.
+        """Raise if groups of equal members alternate differently between files.
 
         A job distinguishes groups by their members only. Files that disagree on the order would
-        look like a job whose collectives match, though the devices wait for each other forever.
+        look like a job whose collectives match, although the devices deadlock.
         """
         orders: dict[frozenset[int], tuple[int, ...]] = {}
         for number in used:
@@ -124,10 +128,10 @@ class _Groups:
                 members = self._twins[number]
                 orders[members] = (*orders.get(members, ()), number)
         for members, order in orders.items():
-            earlier, other = self._orders.setdefault(members, (order, file))
-            both = min(len(earlier), len(order))
-            if earlier[:both] != order[:both]:
-                message = f"groups of the same members come in another order than in {other}"
+            earlier, earlier_file = self._orders.setdefault(members, (order, file))
+            common_length = min(len(earlier), len(order))
+            if earlier[:common_length] != order[:common_length]:
+                message = f"groups of the same members come in another order than in {earlier_file}"
                 raise TraceError(message, location=file)
 
 
@@ -151,7 +155,7 @@ def trace_files(prefix: Path) -> list[Path]:
 
 
 def distinct_files(files: list[Path]) -> list[list[int]]:
-    """Return the devices whose traces are equal: linked by inode, others by their hash."""
+    """Group devices by equal traces: by inode, then by hash."""
     by_inode: dict[tuple[int, int], list[int]] = {}
     by_hash: dict[bytes, list[int]] = {}
     for device, file in enumerate(files):
@@ -176,7 +180,7 @@ def parsed_nodes(
 ) -> Iterator[ParsedNode]:
     """Yield the nodes of a device's trace as they are read.
 
-    Raises `TraceError`, naming file and node, for what is damaged.
+    Raises `TraceError`, naming file and node, for damaged content.
     """
     location = str(file)
     parse = schema().node.FromString
@@ -204,7 +208,7 @@ def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -
 
 
 def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
-    """Return the node with group 0, all devices, if its group holds every device."""
+    """Replace a group that holds every device by group 0."""
     if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
         return node
     return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
@@ -237,7 +241,7 @@ def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> _Trace:
 
 
 def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
-    """Put dependencies first, keeping the file's order where it does so already."""
+    """Sort nodes with dependencies first, keeping a valid file order."""
     by_id = {node.task.id: node for node in nodes}
     _check_ids(nodes, by_id, location)
     seen: set[int] = set()
@@ -255,9 +259,9 @@ def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
 
 
 def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
-    """Leave metadata nodes out; what depends on one inherits its dependencies.
+    """Drop metadata nodes; their dependents inherit their dependencies.
 
-    In ``nodes`` dependencies come first.
+    ``nodes`` have dependencies first.
     """
     inherited: dict[int, tuple[int, ...]] = {}
     for node in nodes:
@@ -271,7 +275,11 @@ def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
             continue
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
             needed = inherit(needs(task), inherited)
-            order_only = [one for one in inherit(task.order_only, inherited) if one not in needed]
+            order_only = [
+                dependency
+                for dependency in inherit(task.order_only, inherited)
+                if dependency not in needed
+            ]
             task = replace(task, order_only=tuple(order_only))
         yield node._replace(task=replace(task, depends_on=depends_on))
 
@@ -288,16 +296,16 @@ def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], locatio
 
 
 def node_location(location: str, node: ParsedNode) -> str:
-    """Return where a node stands, for messages."""
+    """Return a node's location for messages."""
     return f"{location}: node {node.task.id} ({node.task.name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trace:
-    """The tasks of some devices, with groups and peers separated from the tasks.
+    """The tasks of some devices, without groups and peers.
 
-    ``groups`` has the group id of each collective that isn't among all devices, in order;
-    ``peers`` the other end of each send and receive.
+    ``groups`` has the group id of each collective that isn't among all devices, in order; ``peers``
+    has the other end of each send and receive.
     """
 
     tasks: tuple[Task, ...]
@@ -309,7 +317,7 @@ class _Trace:
 def _merged(
     name: str, traces: Iterable[_Trace], groups: Mapping[int, Group], device_count: int
 ) -> Job:
-    """Return the job of the traces, with one graph for each distinct sequence of tasks."""
+    """Merge traces into a job, one graph per distinct task sequence."""
     by_tasks: dict[tuple[Task, ...], list[_Trace]] = {}
     for trace in traces:
         by_tasks.setdefault(trace.tasks, []).append(trace)
@@ -327,12 +335,15 @@ def _merged(
 
 
 def _vectors(traces: Sequence[_Trace]) -> Iterator[tuple[int, ...]]:
-    """Yield, for each collective in turn, its group id in every trace."""
+    """Yield each collective's group ids in all traces."""
     return zip(*(trace.groups for trace in traces), strict=True)
 
 
 def _mergeable(traces: list[_Trace], groups: Mapping[int, Group]) -> list[list[_Trace]]:
-    """Split traces whose groups overlap, since a group table has one group per device."""
+    """Split traces whose groups overlap.
+
+    A group table has one group per device.
+    """
     for vector in set(_vectors(traces)):
         members = [device for group in set(vector) for device in groups[group]]
         if len(set(members)) != len(members):
@@ -361,12 +372,12 @@ def _group_table(vector: tuple[int, ...], groups: Mapping[int, Group]) -> GroupT
 
 
 def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
-    """Yield (device, peer) of all devices for each transfer in turn; equal ones are shared."""
+    """Yield (device, peer) pairs of each transfer; equal results are shared."""
     shared: dict[tuple[int, ...], Pairs] = {}
     for vector in zip(*(trace.peers for trace in traces), strict=True):
         if vector not in shared:
-            both = zip(traces, vector, strict=True)
-            ends = [(device, peer) for trace, peer in both for device in trace.devices]
+            trace_peers = zip(traces, vector, strict=True)
+            ends = [(device, peer) for trace, peer in trace_peers for device in trace.devices]
             shared[vector] = tuple(sorted(ends))
         yield shared[vector]
 
@@ -389,12 +400,12 @@ _HINT = "leave --stream out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedTrace:
-    """What a first reading of a device's trace says.
+    """The results of a first reading of a device's trace.
 
-    ``reach`` is how far a node may stand behind the last node that it depends on, counted from the
-    beginning of the file for nodes that depend on none: once a node has ended, only nodes up to
-    ``reach`` behind it can start. ``groups`` are those of its collectives but for that of all
-    devices, ``kinds`` what these do.
+    ``reach`` is the largest distance from a node back to its last dependency, or to the beginning
+    of the file for nodes without one: once a node has ended, only nodes up to ``reach`` behind it
+    can start. ``groups`` are the groups of its collectives except that of all devices, ``kinds``
+    are the kinds of these collectives.
     """
 
     file: Path
@@ -404,10 +415,11 @@ class ScannedTrace:
 
 
 def scan_trace(file: Path) -> ScannedTrace:
-    """Read a trace once, with 8 bytes of memory for each node.
+    """Read a trace once, with 8 bytes of memory per node.
 
-    Raises `TraceError` for what `read_traces` refuses in one file, for ids that don't ascend, and
-    for tasks that cannot be streamed: all but computations of devices and collectives.
+    Raises `TraceError` for content that `read_traces` refuses in one file, for ids that don't
+    ascend, and for tasks that cannot be streamed: all except computations of devices and
+    collectives.
     """
     ids = array("Q")
     reach = 0
@@ -419,10 +431,10 @@ def scan_trace(file: Path) -> ScannedTrace:
             _refuse(file, node, "its id is not above that of the node before")
         last = -1
         for dependency in task.depends_on:
-            at = bisect_left(ids, dependency)
-            if at == len(ids) or ids[at] != dependency:
+            position = bisect_left(ids, dependency)
+            if position == len(ids) or ids[position] != dependency:
                 _refuse(file, node, f"it depends on {dependency}, which does not stand before it")
-            last = max(last, at)
+            last = max(last, position)
         reach = max(reach, len(ids) - last)
         ids.append(task.id)
         match task:
@@ -438,7 +450,7 @@ def scan_trace(file: Path) -> ScannedTrace:
 
 
 def stream_trace(file: Path) -> Iterator[ParsedNode]:
-    """Yield the nodes of a trace but for metadata, whose dependencies others inherit."""
+    """Yield the nodes of a trace without metadata; dependents inherit."""
     return _without_metadata(parsed_nodes(file))
 
 

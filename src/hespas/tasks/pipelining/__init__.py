@@ -1,7 +1,7 @@
-"""Pipelines of several programs: in which order each stage computes its micro-batches, and when.
+"""Schedule pipelines: the order and the times of each stage's passes.
 
-In come a schedule's name or its text, and the duration of each pass of each stage; out comes when
-each stage does what. All of it is plain values: nothing here knows of models, programs or networks.
-`schedule` has the passes of each stage in order, `timing` when they run, `options` what a user
-chooses.
+The inputs are a schedule's name or text, and the duration of each pass of each stage; the output is
+when each stage runs which pass. All of it is plain values, independent of models, programs and
+networks. `schedule` has the passes of each stage in order, `timing` their start and end times,
+`options` the user's options.
 """

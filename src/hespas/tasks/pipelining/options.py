@@ -1,4 +1,4 @@
-"""How a model is divided into stages, and what of their communication is hidden: options."""
+"""Options of pipeline stages and of hidden communication."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hespas.tasks.pipelining.schedule import NAMES, chunks_named, load_schedule
 
 
 class Overlap(Enum):
-    """What of a pipeline's communication can be hidden; the values are what options name.
+    """Communication of a pipeline that can be hidden; values are option names.
 
-    ``TP``: collectives of tensor parallelism under the products beside them. ``GRADIENTS``: sums of
-    gradients under the backward passes that follow. ``PARAMETERS``: gathering weights under the
-    forward passes before they are needed. ``MESSAGES``: sends beside what a stage computes next.
-    ``ACCUMULATION``: adding gradients to those of earlier micro-batches as the products write them.
+    ``TP``: collectives of tensor parallelism under neighbouring products. ``GRADIENTS``: gradient
+    sums under the backward passes that follow. ``PARAMETERS``: weight gathers under the forward
+    passes before their use. ``MESSAGES``: sends under the stage's next computation.
+    ``ACCUMULATION``: gradient accumulation over micro-batches in the products' own writes.
     ``EXPERTS``: all-to-alls of routed experts under the products of shared ones, with and without
     stages. ``EXCHANGES``: the same all-to-alls under a pass of another micro-batch.
     """
@@ -37,12 +37,12 @@ class Overlap(Enum):
 
 
 def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
-    """Read ``NAME=on`` or ``NAME=off``, several with commas between.
+    """Parse ``NAME=on`` or ``NAME=off``, several separated by commas.
 
     >>> parse_overlaps(["tp=off,gradients=on"])
     {'tp': False, 'gradients': True}
     """
-    listed = (text for given in texts for text in given.split(","))
+    listed = (text for argument in texts for text in argument.split(","))
     pairs = parse_pairs(listed, name="overlap", form="NAME=on or NAME=off")
     for name, value in pairs.items():
         check_overlap(name, name)
@@ -54,17 +54,19 @@ def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
 
 
 def check_overlap(name: str, text: str) -> None:
-    """Raise `ConfigError` for a name of nothing that can be hidden; ``text`` is what was given."""
-    known = [each.value for each in Overlap]
-    if name not in known:
-        raise ConfigError(f"{option('overlap')} is {text!r}", hint=suggestion(name, known))
+    """Raise `ConfigError` for an unknown name; ``text`` is the user's."""
+    names = [overlap.value for overlap in Overlap]
+    if name not in names:
+        raise ConfigError(f"{option('overlap')} is {text!r}", hint=suggestion(name, names))
 
 
 _LAYERS = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(?:x(\d{{1,6}}))?")
 
 
 def parse_stage_layers(text: str) -> tuple[int, ...]:
-    """Read layers for each part, in the order of the model; ``2x3`` stands for ``2,2,2``.
+    """Parse the layers of each part; ``2x3`` means ``2,2,2``.
+
+    Parts follow the order of the model.
 
     >>> parse_stage_layers("1,2x3,1")
     (1, 2, 2, 2, 1)
@@ -81,7 +83,7 @@ _MOST_PARTS = 1 << 16
 
 
 def parse_schedule(text: str) -> str:
-    """Return a schedule's name, or the file that has it; `ConfigError` where there is neither."""
+    """Return a schedule's name or file; `ConfigError` for other text."""
     if not Path(text).is_file():
         chunks_named(text)
     return text
@@ -92,7 +94,7 @@ STAGES = Use(" {}", f"drop it, or give {option('mesh')} an axis pipe, as in pipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """How the stages of a pipeline share the layers, and in which order they compute.
+    """How stages share the layers, and in which order they compute.
 
     ``schedule`` is a name of `hespas.tasks.pipelining.schedule.NAMES`, or a file's.
     """
@@ -128,11 +130,11 @@ class PipelineOptions:
     )
 
     def hides(self, what: Overlap) -> bool:
-        """Return whether something is hidden: as asked for, else as Megatron-Core does.
+        """Return whether communication is hidden: the user's choice, else Megatron-Core's.
 
-        Its recipes for large models hide all of it but all-to-alls of experts
-        (``--moe-shared-expert-overlap``, ``--overlap-moe-expert-parallel-comm``); it lets a stage
-        wait for its sends where a stage has one chunk.
+        Megatron-Core's recipes for large models hide all communication except all-to-alls of
+        experts (``--moe-shared-expert-overlap``, ``--overlap-moe-expert-parallel-comm``); a stage
+        with one chunk waits for its sends.
         """
         if what.value in self.overlap:
             return self.overlap[what.value]
@@ -145,9 +147,9 @@ class PipelineOptions:
 
     @property
     def schedule_is_named(self) -> bool:
-        """Whether the schedule is one by name, and not in a file."""
+        """Whether the schedule is given by name, not as a file."""
         return not Path(self.schedule or DEFAULT).is_file()
 
 
 DEFAULT = "1f1b"
-"""The schedule where none is named."""
+"""The default schedule."""

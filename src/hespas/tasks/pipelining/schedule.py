@@ -1,14 +1,14 @@
-"""A schedule of a pipeline, as values: the passes of each stage, in the order that it runs them.
+"""Define pipeline schedules: the ordered passes of each stage.
 
-A model is cut into parts, one after another. With one part a stage, part ``s`` is on stage ``s``.
-With several *chunks* a stage, they take turns: chunk ``c`` of stage ``s`` is part
-``c * stages + s``, as Megatron-LM interleaves them (D. Narayanan et al., Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM, 2021).
+A model is cut into consecutive parts. With one part per stage, part ``s`` is on stage ``s``. With
+several *chunks* per stage, stages alternate: chunk ``c`` of stage ``s`` is part ``c * stages + s``,
+as Megatron-LM interleaves them (D. Narayanan et al., Efficient Large-Scale Language Model Training
+on GPU Clusters Using Megatron-LM, 2021).
 
 As text, a schedule has a line for each stage, with its passes in order. ``F3`` is the forward pass
-of micro-batch 3, ``B3`` its backward pass, ``W3`` the gradients of its weights, where a schedule
-has them apart. ``F3.1`` is that of chunk 1 of the stage. What stands before a colon names the stage
-and is not read; ``#`` begins a comment.
+of micro-batch 3, ``B3`` its backward pass, ``W3`` the gradients of its weights, if a schedule
+separates them. ``F3.1`` is the pass of chunk 1 of the stage. The text before a colon names the
+stage and is ignored; ``#`` begins a comment.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hespas.errors import ConfigError, option
 
 
 class Pass(Enum):
-    """What a stage computes of one micro-batch; the values are the letters of texts.
+    """A stage's pass over one micro-batch; values are the letters in texts.
 
-    ``BACKWARD`` computes the gradients of the inputs and of the weights; in a schedule that has
-    ``WEIGHTS``, it leaves the latter to that.
+    ``BACKWARD`` computes the gradients of the inputs and of the weights; in a schedule with
+    ``WEIGHTS``, that pass computes the gradients of the weights.
     """
 
     FORWARD = "F"
@@ -56,9 +56,9 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The order of the passes of each stage, and over how many micro-batches and chunks they go.
+    """The passes of each stage in order, with micro-batch and chunk counts.
 
-    ``name`` is what it was asked for by.
+    ``name`` is the user's name or file.
     """
 
     name: str
@@ -78,23 +78,22 @@ class Schedule:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of weights are passes of their own, as in zero-bubble schedules."""
+        """Whether weight gradients are separate passes, as in zero-bubble schedules."""
         return any(action.kind is Pass.WEIGHTS for action in self.order[0])
 
     def part(self, stage: int, chunk: int) -> int:
-        """Return the part of the model that a chunk of a stage is."""
+        """Return the part of the model that a chunk of a stage holds."""
         return chunk * self.stages + stage
 
     def place(self, part: int) -> tuple[int, int]:
-        """Return the stage and the chunk that a part of the model is."""
+        """Return the stage and the chunk of a part of the model."""
         return part % self.stages, part // self.stages
 
     def inputs(self, stage: int, action: Action) -> Iterator[tuple[int, Action]]:
-        """Yield the passes that a pass waits for, each with its stage.
+        """Yield the passes that a pass waits for, with their stages.
 
-        A forward pass waits for that of the part before, a backward pass for that of the part
-        behind and for the forward pass of its own part, the gradients of weights for the backward
-        pass.
+        A forward pass waits for the preceding part's, a backward pass for the following part's and
+        for the forward pass of its own part, the weight gradients for the backward pass.
         """
         kind, micro_batch, chunk = action
         part = self.part(stage, chunk)
@@ -110,7 +109,7 @@ class Schedule:
             yield stage, Action(Pass.BACKWARD, micro_batch, chunk)
 
     def receiver(self, stage: int, action: Action) -> int | None:
-        """Return the stage that waits for what a pass makes; None where no other part does."""
+        """Return the stage that receives a pass's output, or None."""
         part = self.part(stage, action.chunk)
         match action.kind:
             case Pass.FORWARD if part + 1 < self.parts:
@@ -122,14 +121,14 @@ class Schedule:
 
 
 def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
-    """Return the share of the time in which a stage waits, if stages are equal and messages free.
+    """Return the idle share of equal stages with free messages.
 
-    Of GPipe and 1F1B it is ``(p - 1) / (m + p - 1)``; ``V`` chunks a stage divide the time that a
-    stage waits by V, hence ``(p - 1) / (V m + p - 1)``; gradients of weights that are as long as
-    the other two passes fill two thirds of it, hence ``(p - 1) / (3 m + p - 1)``, where there are
-    at least ``p`` micro-batches. `ConfigError` for fewer, and for a name that is none. Sources: D.
-    Narayanan et al., 2021 (as above), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism,
-    2023, table 1.
+    It is ``(p - 1) / (m + p - 1)`` for GPipe and 1F1B; ``V`` chunks per stage divide the idle time
+    by V, hence ``(p - 1) / (V m + p - 1)``; weight gradients as long as each of the other two
+    passes fill two thirds of it, hence ``(p - 1) / (3 m + p - 1)``, for at least ``p``
+    micro-batches. Raises `ConfigError` for fewer, and for an unknown name. Sources: D. Narayanan et
+    al., 2021 (as above), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism, 2023, table
+    1.
 
     >>> ideal_bubble("1f1b", stages=8, micro_batches=8)
     0.4666666666666667
@@ -145,9 +144,9 @@ def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
 
 
 def check_schedule(schedule: Schedule, *, location: str = "") -> None:
-    """Raise `ConfigError` for a schedule that misses or repeats a pass, or deadlocks."""
+    """Raise `ConfigError` for a missing or repeated pass, or a deadlock."""
     kinds = list(Pass) if schedule.splits_backward else [Pass.FORWARD, Pass.BACKWARD]
-    wanted = {
+    expected = {
         Action(kind, number, chunk)
         for kind in kinds
         for number in range(schedule.micro_batches)
@@ -162,10 +161,10 @@ def check_schedule(schedule: Schedule, *, location: str = "") -> None:
                 location=location,
                 hint="keep one",
             )
-        for problem, found in (("lacks", wanted - set(order)), ("has", set(order) - wanted)):
-            if found:
+        for problem, wrong in (("lacks", expected - set(order)), ("has", set(order) - expected)):
+            if wrong:
                 first = min(
-                    found, key=lambda action: (action.micro_batch, action.chunk, str(action))
+                    wrong, key=lambda action: (action.micro_batch, action.chunk, str(action))
                 )
                 raise ConfigError(
                     f"stage {stage} {problem} {first}"
@@ -184,9 +183,9 @@ def _ranges(kinds: list[Pass], schedule: Schedule) -> Iterator[str]:
 
 
 def run_order(schedule: Schedule, *, location: str = "") -> Iterator[tuple[int, Action]]:
-    """Yield all passes with their stages, each after those that it waits for.
+    """Yield all passes with their stages, dependencies first.
 
-    Raises `ConfigError` where stages wait for each other, naming them and what they wait for.
+    Raises `ConfigError` if stages wait for each other, naming them and the passes they wait for.
     """
     place = [0] * schedule.stages
     done: set[tuple[int, Action]] = set()
@@ -217,7 +216,7 @@ def run_order(schedule: Schedule, *, location: str = "") -> Iterator[tuple[int, 
 
 
 def _cycle(schedule: Schedule, place: list[int], stuck: list[int]) -> str:
-    """Return which stages wait for each other, each once."""
+    """Describe the stages that wait for each other, each once."""
     waits: list[str] = []
     stage, seen = stuck[0], set[int]()
     done = [set(order[:reached]) for order, reached in zip(schedule.order, place, strict=True)]
@@ -236,7 +235,7 @@ def _cycle(schedule: Schedule, place: list[int], stuck: list[int]) -> str:
 
 
 NAMES = ("gpipe", "1f1b", "interleaved:V", "zero-bubble")
-"""The schedules that frameworks have, by name; V is how many chunks a stage has.
+"""The schedules of frameworks, by name; V is the number of chunks per stage.
 
 Sources: Y. Huang et al., GPipe, 2019; D. Narayanan et al., 2021, as above (1F1B, interleaved); P.
 Qi et al., Zero Bubble Pipeline Parallelism, 2023 (the schedule ZB-H1).
@@ -245,7 +244,7 @@ _INTERLEAVED = re.compile(r"interleaved:(\d{1,4})")
 
 
 def chunks_named(name: str) -> int:
-    """Return how many chunks a stage has in a schedule; `ConfigError` for a name that is none.
+    """Return the chunks per stage of a schedule; `ConfigError` if unknown.
 
     >>> chunks_named("interleaved:8"), chunks_named("1f1b")
     (8, 1)
@@ -262,10 +261,10 @@ def chunks_named(name: str) -> int:
 
 
 def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule of a name.
+    """Return the schedule with a name.
 
-    Raises `ConfigError` for a name that is none, and for micro-batches that an interleaved schedule
-    cannot take in turns.
+    Raises `ConfigError` for an unknown name, and for micro-batches that an interleaved schedule
+    cannot divide by the stages.
 
     >>> schedule = schedule_named("1f1b", stages=2, micro_batches=3)
     >>> [" ".join(map(str, each)) for each in schedule.order]
@@ -291,17 +290,17 @@ def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:
 
 
 def _gpipe(micro_batches: int) -> tuple[Action, ...]:
-    """All forward passes, then all backward passes, the last micro-batch first."""
+    """Order all forward passes, then all backward passes in reverse."""
     numbers = range(micro_batches)
     forward = [Action(Pass.FORWARD, number) for number in numbers]
     return (*forward, *(Action(Pass.BACKWARD, number) for number in reversed(numbers)))
 
 
 def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Action, ...]:
-    """Forward passes to fill the pipeline, then one forward and one backward pass in turns.
+    """Order a warm-up of forward passes, then forward and backward alternately.
 
-    With several chunks, a stage computes as many micro-batches as there are stages with one chunk,
-    and then with the next.
+    With several chunks, a stage computes one micro-batch per stage with one chunk, then with the
+    next.
     """
     turns = list(_turns(stages, micro_batches, chunks))
     forward = [Action(Pass.FORWARD, number, chunk) for number, chunk in turns]
@@ -311,11 +310,11 @@ def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tup
     filling = min(filling, len(forward))
     steady = len(forward) - filling
     pairs = zip(forward[filling:], backward[:steady], strict=True)
-    return (*forward[:filling], *(each for pair in pairs for each in pair), *backward[steady:])
+    return (*forward[:filling], *(action for pair in pairs for action in pair), *backward[steady:])
 
 
 def _turns(stages: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, int]]:
-    """Yield micro-batches and chunks in the order of the forward passes of every stage."""
+    """Yield micro-batches and chunks in every stage's forward order."""
     if chunks == 1:
         yield from ((number, 0) for number in range(micro_batches))
         return
@@ -325,10 +324,12 @@ def _turns(stages: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, 
 
 
 def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Action, ...]:
-    """As 1F1B, with the gradients of weights as many micro-batches late as stages stand before.
+    """Order 1F1B with delayed weight gradients (ZB-H1).
 
-    At the end they fill the time in which the stage would wait. It holds as many micro-batches as
-    there are stages, and so needs no more memory than the first stage of 1F1B.
+    The delay is as many micro-batches as there are preceding stages.
+
+    At the end they fill the stage's idle time. The schedule holds as many micro-batches as there
+    are stages, so it needs no more memory than the first stage of 1F1B.
     """
     filling = min(micro_batches, stages - 1 - stage)
     order = [Action(Pass.FORWARD, number) for number in range(filling)]
@@ -346,9 +347,10 @@ _WORD = re.compile(rf"([FBW])(\d{{1,{MOST_DIGITS}}})(?:\.(\d{{1,{MOST_DIGITS}}})
 
 
 def read_schedule(text: str, *, name: str) -> Schedule:
-    r"""Return the schedule that a text has.
+    r"""Parse the text of a schedule.
 
-    Raises `ConfigError` with the line for what is no pass, and for a schedule that can't run.
+    Raises `ConfigError` with the line for a word that is no pass, and for a schedule that can't
+    run.
 
     >>> schedule = read_schedule("0: F0 F1 B0 B1\n1: F0 B0 F1 B1", name="mine")
     >>> schedule.stages, schedule.micro_batches, schedule.chunks
@@ -356,14 +358,14 @@ def read_schedule(text: str, *, name: str) -> Schedule:
     """
     order: list[tuple[Action, ...]] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        kept = line.partition("#")[0]
-        named, colon, listed = kept.partition(":")
-        words = (listed if colon else named).split()
+        passes_text = line.partition("#")[0]
+        before_colon, colon, listed = passes_text.partition(":")
+        words = (listed if colon else before_colon).split()
         if words:
             order.append(tuple(_action(word, f"{name}:{number}") for word in words))
     if not order:
         raise ConfigError("no stage has a pass", location=name, hint="write a line for each stage")
-    actions = [action for each in order for action in each]
+    actions = [action for stage_order in order for action in stage_order]
     schedule = Schedule(
         name=name,
         micro_batches=1 + max(action.micro_batch for action in actions),
@@ -391,7 +393,7 @@ def _action(word: str, location: str) -> Action:
 
 
 def load_schedule(path: Path) -> Schedule:
-    """Return the schedule of a file; `ConfigError` for one that can't be read or can't run."""
+    """Read a schedule from a file; `ConfigError` if unreadable or wrong."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

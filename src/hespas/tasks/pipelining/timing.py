@@ -1,8 +1,9 @@
-"""When each pass of a schedule starts and ends: exact, for durations of passes and messages.
+"""Compute when each pass of a schedule starts and ends.
 
-Each stage runs its passes in the order of the schedule, each as soon as the passes that it waits
-for have ended and what they send has arrived. A forward pass may run beside the backward pass
-before it, which waits for it where that makes both end earlier: they start and end together.
+The times are exact for given durations of passes and messages. Each stage runs its passes in the
+order of the schedule, each as soon as the passes that it waits for have ended and their messages
+have arrived. A forward pass may run beside the preceding backward pass, which waits for it if both
+then end earlier: they start and end together.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """How long everything takes, in ps.
+    """The durations of passes and messages, in ps.
 
-    ``of`` says it of a pass on a stage, ``message_ps`` of what a pass sends to another stage. With
-    ``holds_sender`` a stage waits until its message has arrived, else it goes on meanwhile.
-    ``ready_ps`` is when the weights of a chunk of a stage are there; 0 where it is not given.
-    ``hidden`` says by how much a backward and a forward pass of a stage are shorter side by side;
-    without it, passes never are.
+    ``of`` gives a pass on a stage, ``message_ps`` a message from one stage to another. With
+    ``holds_sender`` a stage waits until its message has arrived, else it continues. ``ready_ps`` is
+    when the weights of a chunk of a stage are ready; missing entries are 0. ``hidden`` gives the
+    savings of a backward and a forward pass of a stage side by side; without it, passes never run
+    side by side.
     """
 
     of: Callable[[int, Action], int]
@@ -36,10 +37,10 @@ class Durations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """When each pass starts and ends, by stage, in ps from the start of the step.
+    """When each pass starts and ends, in ps from the step's start.
 
-    Of passes that run side by side, the backward one has the first part of the time that both take.
-    ``hidden_ps`` says by how much each of them is shorter than alone.
+    Of two passes side by side, the backward one has the first part of the time that both take.
+    ``hidden_ps`` is the saving of each against running alone.
     """
 
     schedule: Schedule
@@ -49,18 +50,18 @@ class Times:
     @property
     def finish_ps(self) -> int:
         """When the last pass ends."""
-        return max(end for each in self.passes for _, end in each.values())
+        return max(end for stage_passes in self.passes for _, end in stage_passes.values())
 
     def busy_ps(self, stage: int) -> int:
-        """Return how long a stage computes, what its passes wait for in themselves included."""
+        """Return the time a stage runs passes, including waits inside passes."""
         return sum(end - start for start, end in self.passes[stage].values())
 
     @property
     def bubble(self) -> float:
-        """The share of the time, up to the end of the last pass, in which stages run no pass."""
-        whole = self.finish_ps * self.schedule.stages
+        """The share of all stages' time without a pass, until the end."""
+        total = self.finish_ps * self.schedule.stages
         busy = sum(map(self.busy_ps, range(self.schedule.stages)))
-        return 1 - busy / whole if whole else 0.0
+        return 1 - busy / total if total else 0.0
 
 
 def timed(schedule: Schedule, durations: Durations) -> Times:
@@ -84,11 +85,11 @@ def timed(schedule: Schedule, durations: Durations) -> Times:
 
 @dataclass(slots=True, kw_only=True)
 class _Clock:
-    """One run of a schedule in the order of time, so that what is ready at a time is known.
+    """A run of a schedule in time order, so readiness is known.
 
-    ``place`` is how many passes of each stage have run, ``free_ps`` when it can run the next.
-    ``ends_ps`` is when those that wait for a pass have it. ``coming`` are the next passes of stages
-    by when they start; the stages in it are ``looked_at``.
+    ``place`` counts the passes that each stage has run, ``free_ps`` is when it can run the next.
+    ``ends_ps`` is when a pass's output is available. ``coming`` are the stages' next passes by
+    start time; ``looked_at`` are the stages in it.
     """
 
     schedule: Schedule
@@ -103,7 +104,7 @@ class _Clock:
     done: int = 0
 
     def run(self) -> None:
-        """Run all passes that can be."""
+        """Run all passes that can run."""
         stages = range(self.schedule.stages)
         self.place = [0 for _ in stages]
         self.free_ps = [0 for _ in stages]
@@ -124,7 +125,7 @@ class _Clock:
             self._look(stage)
 
     def _look(self, stage: int) -> None:
-        """Note when the next pass of a stage starts, if that is known."""
+        """Queue the next pass of a stage if its start is known."""
         if stage in self.looked_at:
             return
         action = self._next(stage)
@@ -134,11 +135,11 @@ class _Clock:
             self.looked_at.add(stage)
 
     def _next(self, stage: int, *, behind: int = 0) -> Action | None:
-        order, at = self.schedule.order[stage], self.place[stage] + behind
-        return order[at] if at < len(order) else None
+        order, position = self.schedule.order[stage], self.place[stage] + behind
+        return order[position] if position < len(order) else None
 
     def _ready(self, stage: int, action: Action) -> int | None:
-        """Return when all is there that a pass waits for; None where that is not known yet."""
+        """Return when all inputs of a pass have arrived; None if unknown."""
         ready = self.durations.ready_ps.get((stage, action.chunk), 0)
         for source, waited in self.schedule.inputs(stage, action):
             end = self.ends_ps.get((source, waited))
@@ -149,28 +150,28 @@ class _Clock:
         return ready
 
     def _start(self, stage: int, start: int) -> list[Action]:
-        """Run the next pass of a stage, and what runs beside it."""
+        """Run the next pass of a stage, and a pass beside it."""
         action = self._next(stage)
-        assert action is not None  # noqa: S101 - for the type checker: it was looked at
+        assert action is not None  # noqa: S101 - for the type checker: it was queued
         begins_at, hidden = self._beside(stage, action, start)
         self.hidden_ps[stage].update(hidden)
         ran = list(hidden) or [action]
         end = begins_at
-        for each in ran:
-            begins, end = end, end + self.durations.of(stage, each) - hidden.get(each, 0)
-            self.passes[stage][each] = (begins, end)
+        for pass_run in ran:
+            begins, end = end, end + self.durations.of(stage, pass_run) - hidden.get(pass_run, 0)
+            self.passes[stage][pass_run] = (begins, end)
         self.free_ps[stage] = end
-        for each in ran:
-            self.ends_ps[stage, each] = end
-            target = self.schedule.receiver(stage, each)
+        for pass_run in ran:
+            self.ends_ps[stage, pass_run] = end
+            target = self.schedule.receiver(stage, pass_run)
             if self.durations.holds_sender and target is not None and target != stage:
                 self.free_ps[stage] += self.durations.message_ps(stage, target)
         return ran
 
     def _beside(self, stage: int, action: Action, start: int) -> tuple[int, dict[Action, int]]:
-        """Return when a backward pass and the forward pass behind it start side by side.
+        """Return the common start of a backward and the next forward pass.
 
-        With it comes how much shorter each is; nothing, and the start as it is, where they would
+        The dictionary has the saving of each; it is empty, and the start unchanged, if they would
         not end earlier than one after the other.
         """
         behind = self._next(stage, behind=1)
