@@ -354,7 +354,7 @@ class _Schedule:
             sorted(awaited.union(self.host_waits.get(next_region, ())))
         )
 
-    def _moving(self, values: Iterable[Value]) -> tuple[int, ...]:
+    def _transfers_of(self, values: Iterable[Value]) -> tuple[int, ...]:
         numbers = {number for value in values for number in self.moved.get(value, ())}
         return tuple(sorted(numbers))
 
@@ -363,7 +363,7 @@ class _Schedule:
 
     def _op(self, op: Op, role: _Role) -> None:
         # The readers of a transfer beside the compute stream wait for it.
-        moving = self._moving(values_read(op)) if self.moved else ()
+        moving = self._transfers_of(values_read(op)) if self.moved else ()
         match role:
             case _Role.ALLOCATES:
                 return
@@ -382,9 +382,9 @@ class _Schedule:
                 self._wait_for(moving)
             case _:
                 pass
-        self._runs(op, role)
+        self._run(op, role)
 
-    def _runs(self, op: Op, role: _Role) -> None:
+    def _run(self, op: Op, role: _Role) -> None:
         if role is _Role.ASYNCHRONOUS:
             self._asynchronous(op)
         elif role is _Role.REGION:

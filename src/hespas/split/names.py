@@ -55,12 +55,12 @@ def operation_names(graph: RegionGraph) -> OperationNames:
     else:
         operations = [op for region in graph.regions for op in operations_of(region)]
     listed = tuple(operations)
-    after = _After()
+    after = _GradientValues()
     after.walk(listed)
     unmarked = Phase.OTHER if after.has_marks else Phase.FORWARD
     if not after.values:
         return OperationNames(optimiser=frozenset(), unmarked=unmarked)
-    serving = _Serving(after=after.values, elsewhere=set(graph.results))
+    serving = _OptimiserOperations(after=after.values, elsewhere=set(graph.results))
     serving.walk(listed)
     return OperationNames(optimiser=frozenset(serving.optimiser), unmarked=unmarked)
 
@@ -76,7 +76,7 @@ def _blocks(op: Op) -> tuple[Block, ...]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _After:
+class _GradientValues:
     """Finds the gradients and the values that depend on them."""
 
     values: set[Value] = field(default_factory=set[Value])
@@ -120,7 +120,7 @@ _MARKED = frozenset({Phase.FORWARD, Phase.RECOMPUTATION, Phase.BACKWARD})
 
 
 @dataclass(slots=True, kw_only=True)
-class _Serving:
+class _OptimiserOperations:
     """Finds the optimiser's operations, in reverse order.
 
     ``elsewhere`` holds the values that other operations than the optimiser's read.
@@ -193,23 +193,23 @@ class Carried:
         unnamed_share = 1.0
         for position, value in enumerate(op.operands):
             share = size_bytes(value.type) / total_bytes
-            for name, part in self._of_value(op, position, _FAR).items():
+            for name, part in self._names_of_operand(op, position, _FAR).items():
                 shares[name] = shares.get(name, 0.0) + part * share
                 unnamed_share -= part * share
         if unnamed_share > _ROUNDING or not shares:
-            combined = _together(op, own)
+            combined = _combined_name(op, own)
             shares[combined] = shares.get(combined, 0.0) + max(0.0, unnamed_share)
         return shares
 
-    def _of_value(self, op: Op, at: int, far: int) -> Mapping[Named, float]:
+    def _names_of_operand(self, op: Op, at: int, far: int) -> Mapping[Named, float]:
         """Return the names of one operand, or of its result's reader."""
         if op.kind in _GATHERS and at < len(op.results):
-            name = self._reader(op.results[at], far)
+            name = self._name_of_reader(op.results[at], far)
             if name is not None:
                 return {name: 1.0}
-        return self._makers(op.operands[at], far)
+        return self._names_of_producers(op.operands[at], far)
 
-    def _reader(self, value: Value, far: int) -> Named | None:
+    def _name_of_reader(self, value: Value, far: int) -> Named | None:
         """Return the name of the nearest reader in a module, or None."""
         pending, seen = [value], {value}
         for _ in range(far):
@@ -226,14 +226,14 @@ class Carried:
             seen.update(pending)
         return None
 
-    def _makers(self, value: Value, far: int) -> dict[Named, float]:
+    def _names_of_producers(self, value: Value, far: int) -> dict[Named, float]:
         """Return the names of a value's producers by share of bytes."""
         op = self.made.get(value)
         if far == 0:
             return {}
         if op is None:
             origins = self.before.get(value, ())
-            candidates = (self._makers(source, far - 1) for source in origins)
+            candidates = (self._names_of_producers(source, far - 1) for source in origins)
             return next((names for names in candidates if names), dict[Named, float]())
         own_name = self.names.of(op)
         if own_name.path:
@@ -242,7 +242,7 @@ class Carried:
         shares: dict[Named, float] = {}
         for source in op.operands:
             share = size_bytes(source.type) / total_bytes if total_bytes else 0.0
-            for name, part in self._makers(source, far - 1).items():
+            for name, part in self._names_of_producers(source, far - 1).items():
                 shares[name] = shares.get(name, 0.0) + part * share
         # Indices, constants and zeros have no name and belong to no module.
         total = sum(shares.values())
@@ -253,7 +253,7 @@ _ROUNDING = 1e-9
 _MOVES = frozenset({"bitcast", "copy", "tuple", "get_tuple_element", "optimization_barrier"})
 
 
-def _together(op: Op, own: Named) -> Named:
+def _combined_name(op: Op, own: Named) -> Named:
     """Return the combined collective's own name, or a description."""
     if own != NO_NAME or len(op.operands) < 2:
         return own

@@ -242,7 +242,7 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
     remaining = deque(task for task in tasks.tasks if not is_host_launch(task))
     for region in graph.regions:
         name = region_name(region)
-        names = {name} if isinstance(region, Compute) else {name, *_halves(name)}
+        names = {name} if isinstance(region, Compute) else {name, *_first_task_names(name)}
         if not remaining or remaining[0].name not in names:
             continue
         task = remaining.popleft()
@@ -252,7 +252,7 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
     return region_of
 
 
-def _halves(name: str) -> tuple[str, ...]:
+def _first_task_names(name: str) -> tuple[str, ...]:
     """Return the possible names of the first of a region's two tasks."""
     return f"{name}_send", f"{name}_to_host"
 

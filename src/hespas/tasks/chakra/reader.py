@@ -58,7 +58,7 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     """
     files = trace_files(prefix)
     groups = {} if comm_groups is None else read_groups(comm_groups, len(files))
-    context = _Groups(groups, len(files))
+    context = _GroupTables(groups, len(files))
     traces: list[_Trace] = []
     shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
     unknown: Counter[str] = Counter()
@@ -68,11 +68,11 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         unknown.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
-        nodes = [_localised(node, context) for node in parsed]
+        nodes = [_with_global_group(node, context) for node in parsed]
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in devices:
-            _check(claims, device, str(files[device]), context)
-        ordered = list(_without_metadata(_in_order(nodes, location)))
+            _check_claims(claims, device, str(files[device]), context)
+        ordered = list(_without_metadata(_dependencies_first(nodes, location)))
         trace = _trace(ordered, tuple(devices))
         traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
     if unknown:
@@ -90,10 +90,10 @@ def read_messages(path: Path) -> tuple[ParsedNode, ...]:
         parsed = list(parsed_nodes(path, with_notes=True))
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", location=str(path)) from None
-    return tuple(_without_metadata(_in_order(parsed, str(path))))
+    return tuple(_without_metadata(_dependencies_first(parsed, str(path))))
 
 
-class _Groups:
+class _GroupTables:
     """The groups by number, and the groups of all devices."""
 
     def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
@@ -207,14 +207,14 @@ def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -
         raise TraceError("the message is damaged", location=location) from error
 
 
-def _localised(node: ParsedNode, groups: _Groups) -> ParsedNode:
+def _with_global_group(node: ParsedNode, groups: _GroupTables) -> ParsedNode:
     """Replace a group that holds every device by group 0."""
     if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
         return node
     return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
 
 
-def _check(claims: _Claims, device: int, file: str, groups: _Groups) -> None:
+def _check_claims(claims: _Claims, device: int, file: str, groups: _GroupTables) -> None:
     """Raise if a group lacks the device, or a transfer names a wrong device."""
     for (group, own, peer), node in claims.items():
         if group != EVERYONE and group not in groups.members:
@@ -240,7 +240,7 @@ def _trace(nodes: list[ParsedNode], devices: tuple[int, ...]) -> _Trace:
     )
 
 
-def _in_order(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
+def _dependencies_first(nodes: list[ParsedNode], location: str) -> list[ParsedNode]:
     """Sort nodes with dependencies first, keeping a valid file order."""
     by_id = {node.task.id: node for node in nodes}
     _check_ids(nodes, by_id, location)
@@ -362,7 +362,7 @@ def _graph(
     return TaskGraph(
         name=name,
         device_count=device_count,
-        tasks=tuple([_filled(task, tables, pairs) for task in traces[0].tasks]),
+        tasks=tuple([_with_groups_and_pairs(task, tables, pairs) for task in traces[0].tasks]),
         group_tables=tuple([_group_table(vector, groups) for vector in table_of]),
     )
 
@@ -382,7 +382,7 @@ def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
         yield shared[vector]
 
 
-def _filled(task: Task, tables: Iterator[int], pairs: Iterator[Pairs]) -> Task:
+def _with_groups_and_pairs(task: Task, tables: Iterator[int], pairs: Iterator[Pairs]) -> Task:
     match task:
         case CollectiveTask(group_table=int()):
             return replace(task, group_table=next(tables))

@@ -111,7 +111,7 @@ class _Clock:
         self.passes = [{} for _ in stages]
         self.hidden_ps = [{} for _ in stages]
         for stage in stages:
-            self._look(stage)
+            self._queue_next(stage)
         while self.coming:
             start, stage = heapq.heappop(self.coming)
             self.looked_at.remove(stage)
@@ -121,10 +121,10 @@ class _Clock:
             for action in ran:
                 target = self.schedule.receiver(stage, action)
                 if target is not None:
-                    self._look(target)
-            self._look(stage)
+                    self._queue_next(target)
+            self._queue_next(stage)
 
-    def _look(self, stage: int) -> None:
+    def _queue_next(self, stage: int) -> None:
         """Queue the next pass of a stage if its start is known."""
         if stage in self.looked_at:
             return
@@ -153,7 +153,7 @@ class _Clock:
         """Run the next pass of a stage, and a pass beside it."""
         action = self._next(stage)
         assert action is not None  # noqa: S101 - for the type checker: it was queued
-        begins_at, hidden = self._beside(stage, action, start)
+        begins_at, hidden = self._side_by_side(stage, action, start)
         self.hidden_ps[stage].update(hidden)
         ran = list(hidden) or [action]
         end = begins_at
@@ -168,7 +168,9 @@ class _Clock:
                 self.free_ps[stage] += self.durations.message_ps(stage, target)
         return ran
 
-    def _beside(self, stage: int, action: Action, start: int) -> tuple[int, dict[Action, int]]:
+    def _side_by_side(
+        self, stage: int, action: Action, start: int
+    ) -> tuple[int, dict[Action, int]]:
         """Return the common start of a backward and the next forward pass.
 
         The dictionary has the saving of each; it is empty, and the start unchanged, if they would
