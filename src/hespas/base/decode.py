@@ -1,4 +1,4 @@
-"""Turn plain values into typed ones, and msgspec's complaints into one-line errors."""
+"""Convert plain values to typed ones, with one-line errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spot:
-    """A place inside a value: its JSON path, what is there, and what should be."""
+    """A position inside a value: JSON path, value and expected type."""
 
     path: str
     value: object
@@ -53,10 +53,10 @@ class _Spot:
 
 
 def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
-    """Return ``data`` as a ``form`` (a msgspec struct or dataclass), without coercing any value.
+    """Convert ``data`` to ``form``, a struct or dataclass, without coercion.
 
-    ``location`` (a file) and ``at`` (the JSON path of ``data`` in it) go into the `ConfigError`
-    that any unknown key, missing key, wrong type or impossible figure raises.
+    ``location`` (a file) and ``at`` (the JSON path of ``data`` in it) appear in the `ConfigError`
+    for an unknown key, a missing key, a wrong type or an impossible number.
     """
     root = _Spot(path=at, value=data, form=form)
     _refuse_not_finite(root, location)
@@ -66,13 +66,13 @@ def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
     except msgspec.ValidationError as error:
         raise _explain(str(error), root, location) from None
     except HespasError as error:
-        # The form's own check doesn't know where its value was read.
+        # The form's own check doesn't know the location of its value.
         error.location = error.location or location
         raise
 
 
 def _refuse_unknown_keys(spot: _Spot, location: str) -> None:
-    """Refuse keys that a dataclass lacks; msgspec refuses those that a struct lacks."""
+    """Refuse unknown keys of dataclasses; msgspec does so for structs."""
     if not (is_dataclass(_plain(spot.form)) and isinstance(spot.value, dict)):
         return
     fields = _fields(spot.form)
@@ -118,7 +118,7 @@ def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
 
 
 def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
-    """Return what is wrong at ``spot``, and how to fix it."""
+    """Return the error at ``spot`` and its hint."""
     quoted = _QUOTED.search(what)
     name = quoted[1] if quoted else ""
     if what.startswith("Object contains unknown field"):
@@ -156,18 +156,18 @@ def _step_in(index: str, spot: _Spot) -> _Spot:
     if index != "...":
         value = cast("Sequence[object]", spot.value)[int(index)]
         return _Spot(path=f"{spot.path}[{index}]", value=value, form=member)
-    # msgspec doesn't say which entry of a mapping is wrong: find the first that is.
+    # msgspec doesn't say which entry of a mapping is wrong: find the first wrong one.
     entries = cast("Mapping[str, object]", spot.value).items()
     key, value = next(entry for entry in entries if not _fits(entry[1], member))
     return _Spot(path=f"{spot.path}.{key}", value=value, form=member)
 
 
 def _container(form: object) -> object:
-    """Return the list, tuple or mapping among the types that a value may have."""
+    """Return the list, tuple or mapping type of a union."""
     plain = _plain(form)
     if get_origin(plain) not in {Union, UnionType}:
         return plain
-    kinds = [_plain(each) for each in get_args(plain)]
+    kinds = [_plain(member) for member in get_args(plain)]
     return next((kind for kind in kinds if get_origin(kind) in {list, tuple, dict}), plain)
 
 
@@ -180,7 +180,7 @@ def _fits(value: object, form: object) -> bool:
 
 
 def _plain(form: object) -> object:
-    """Strip ``Annotated[...]`` and ``| None`` off a type."""
+    """Strip ``Annotated[...]`` and ``| None`` from a type."""
     if get_origin(form) is Annotated:
         return _plain(get_args(form)[0])
     if get_origin(form) in (Union, UnionType):
@@ -207,7 +207,7 @@ def _choices(form: object) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of ``path``; `ConfigError` when it can't be read or isn't UTF-8."""
+    """Read a UTF-8 file; `ConfigError` if it can't be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -219,16 +219,16 @@ def read_text(path: Path) -> str:
             f"byte {error.start} is not UTF-8", location=str(path), hint="save the file as UTF-8"
         ) from None
     except ValueError as error:
-        # A path with a zero in it.
+        # The path contains a zero byte.
         message = f"cannot be read: {error}"
         raise ConfigError(message, location=repr(str(path)), hint="check the path") from None
 
 
 def read_json(path: Path) -> object:
-    """Return the value that the JSON file ``path`` holds.
+    """Read the value of a JSON file.
 
-    Raises `ConfigError` at ``file:line:column`` for malformed JSON, and for what JSON lets
-    pass though it misleads: a key given twice, NaN, Infinity.
+    Raises `ConfigError` at ``file:line:column`` for malformed JSON, and for misleading content that
+    JSON parsers accept: a key given twice, NaN, Infinity.
     """
     text = read_text(path)
 
@@ -251,14 +251,14 @@ def read_json(path: Path) -> object:
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply", location=str(path)) from None
     except ValueError as error:
-        # Python reads no number of more digits than sys.get_int_max_str_digits().
+        # Python parses no number of more digits than sys.get_int_max_str_digits().
         raise ConfigError(f"malformed JSON: {error}", location=str(path)) from None
     _refuse_half_characters(text, value, str(path))
     return value
 
 
 def _refuse_half_characters(text: str, value: object, location: str) -> None:
-    """Raise `ConfigError` for half of a pair of surrogates, which no file or terminal can hold."""
+    """Raise `ConfigError` for a lone surrogate, which no file can hold."""
     if "\\ud" not in text.lower():
         return
     try:
@@ -271,7 +271,7 @@ def _refuse_half_characters(text: str, value: object, location: str) -> None:
 
 
 def read_yaml(path: Path) -> object:
-    """Return the value that the YAML file ``path`` holds, plain types only.
+    """Read the value of a YAML file, plain types only.
 
     Raises `ConfigError` at ``file:line:column`` for malformed YAML, and for a top-level key
     given twice.
@@ -280,7 +280,7 @@ def read_yaml(path: Path) -> object:
 
     text = read_text(path)
     try:
-        # LibYAML's parser, where PyYAML was built with it, takes a tenth of the time.
+        # LibYAML's parser, if PyYAML was built with it, takes a tenth of the time.
         root, value = _composed(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -295,7 +295,10 @@ def read_yaml(path: Path) -> object:
 
 
 def _composed(text: str, kind: Any) -> tuple[Any, object]:
-    """Return the root of a YAML text, None for an empty one, and its value."""
+    """Return the root node and the value of a YAML text.
+
+    The root of an empty text is None.
+    """
     loader = kind(text)
     try:
         root = loader.get_single_node()

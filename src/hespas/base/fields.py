@@ -1,14 +1,14 @@
-"""Fields of options dataclasses: what flags, configuration keys, help texts and checks derive from.
+"""Declare options as dataclass fields: flags, keys, help and checks.
 
-An option is declared once, as a field of a frozen dataclass. It says what it applies to: where that
-is not there, `refuse_unused` refuses it.
+An option is declared once, as a field of a frozen dataclass. It states what it applies to: if that
+is absent, `refuse_unused` refuses the option.
 
 >>> MILK = Use(" on black coffee", "drop it, or add milk")
 >>> @dataclass(frozen=True, kw_only=True)
 ... class Coffee:
 ...     cups: int = declare(help="How many cups.", key="cup_count", least=1, default=1)
 ...     froth: bool = declare(help="Froth the milk.", applies_to=(MILK,), default=False)
->>> [(each.name, each.key, each.help_text) for each in options_in(Coffee)][0]
+>>> [(option.name, option.key, option.help_text) for option in options_in(Coffee)][0]
 ('cups', 'cup_count', 'How many cups (default: 1).')
 >>> build(Coffee, {"cups": 2})
 Coffee(cups=2, froth=False)
@@ -50,10 +50,10 @@ from hespas.errors import option as mark
 
 
 class Group(Enum):
-    """The headings of help texts, in the order in which they are shown.
+    """The headings of help texts, in display order.
 
-    ``MAIN`` are those that most users need. A dataclass of options names its group as ``GROUP``; a
-    field that stands elsewhere declares its own (`hespas.base.fields.Option`).
+    ``MAIN`` has the options that most users need. A dataclass of options names its group as
+    ``GROUP``; a field of another group declares its own (`hespas.base.fields.Option`).
 
     >>> [group.value for group in Group][:2]
     ['Options', 'Workload']
@@ -83,9 +83,9 @@ _METADATA = "option"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """What options apply to; an option has no effect where none of it is there.
+    """A thing that options apply to; without it they have no effect.
 
-    ``lack`` completes the sentence "OPTION has no effect", with ``{}`` for what is known only then;
+    ``lack`` completes the sentence "OPTION has no effect", with ``{}`` for a detail given later;
     ``remedy`` is the hint.
     """
 
@@ -95,22 +95,22 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What a field declares about its option.
+    """The declaration of an option by a field.
 
-    ``name`` is the main flag without dashes, and what `hespas.errors.option` marks in errors; by
-    default it is the field's name. ``aliases`` are further flags. ``key`` is the key of the
-    configuration file, with dots between nested keys. ``parse`` turns the text of a flag into a
-    value, or it is a number in ``unit``; without both the field's type decides. A number is
-    ``least`` or more, and with a unit alone more than 0. ``applies_to`` are all that must be there
-    for the option to have an effect, after those of its dataclass (``APPLIES_TO``); ``needs`` names
-    the option without which it has none; of the options with the same ``one_of`` at most one may be
-    given. A ``repeats`` option may be given several times, a ``negatable`` switch has a ``--no-``
-    form, or one that ``negated`` names; an option without ``has_flag`` is for the API and the
-    configuration alone. ``default_text`` describes a default that is not a plain value. An option
-    that ``is_hidden`` is left out of the help.
+    ``name`` is the main flag without dashes, and the name that `hespas.errors.option` marks in
+    errors; by default it is the field's name. ``aliases`` are further flags. ``key`` is the key of
+    the configuration file, with dots between nested keys. ``parse`` converts the text of a flag to
+    a value, or the value is a number in ``unit``; without both the field's type decides. A number
+    must be at least ``least``, and, with only a unit, more than 0. ``applies_to`` lists everything
+    that must be present for the option to have an effect, in addition to its dataclass's
+    ``APPLIES_TO``; ``needs`` names the option without which it has none; of the options with equal
+    ``one_of`` at most one may be given. A ``repeats`` option may be given several times, a
+    ``negatable`` switch has a ``--no-`` form, or the form that ``negated`` names; an option without
+    ``has_flag`` is for the API and the configuration only. ``default_text`` describes a default
+    that is not a plain value. An ``is_hidden`` option is left out of the help.
 
-    ``default`` is a value, or a function that makes a fresh one. ``kinds``, the types that the
-    field may hold, and ``form``, what the configuration may hold, are read from the field.
+    ``default`` is a value, or a function that creates one. ``kinds``, the types of the field, and
+    ``form``, the type in the configuration, are derived from the field.
     """
 
     help: str
@@ -138,7 +138,7 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The help with the default."""
+        """The help text with the default."""
         shown = self.default.value if isinstance(self.default, Enum) else self.default
         text = self.help.rstrip(".")
         if self.default_text or not (shown is None or isinstance(shown, bool) or callable(shown)):
@@ -146,9 +146,9 @@ class Option:
         return f"{text}."
 
     def value(self, raw: object) -> object:
-        """Return the value of what a flag or a configuration gives.
+        """Convert the text of a flag or a configuration value.
 
-        Raises `ConfigError` for what the option doesn't take.
+        Raises `ConfigError` for an invalid value.
         """
         if self.parse is not None and isinstance(raw, str | tuple):
             return self.parse(raw)
@@ -177,10 +177,10 @@ class Option:
 
 
 def parse_pairs(texts: Iterable[str], *, name: str, form: str, alone: str = "") -> dict[str, str]:
-    """Return the values of texts ``KEY=VALUE`` by their keys, each of which is given once.
+    """Parse ``KEY=VALUE`` texts; each key may occur once.
 
-    ``name`` is the option's, ``form`` how its texts are written. Where a value may stand without a
-    key, for ``alone``, its key is empty.
+    ``name`` is the option's, ``form`` its syntax in errors. With ``alone`` a value may have no key:
+    its key is empty, and ``alone`` describes it in errors.
 
     >>> parse_pairs(["layers=2", "sequence = 1024"], name="set", form="NAME=VALUE")
     {'layers': '2', 'sequence': '1024'}
@@ -210,18 +210,18 @@ def _declaring(option: Callable[_P, Option]) -> Callable[_P, Any]:
 
 
 declare = _declaring(Option)
-"""Return the dataclass field of an option, which is described as an `Option` is."""
+"""Return the dataclass field of an option; the arguments are those of `Option`."""
 
 
 @cache
 def options_in(section: type) -> tuple[Option, ...]:
-    """Return the options of a dataclass and of the dataclasses nested in it, in order."""
+    """Return the options of a dataclass and its nested dataclasses, in order."""
     return tuple(options_by_field(section).values())
 
 
 @cache
 def options_by_field(section: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass and of those nested in it, by the names of their fields."""
+    """Return a dataclass's options, nested ones included, by field name."""
     types, own = _types_of(section), _own_options(section)
     options: dict[str, Option] = {}
     for field in dataclasses.fields(section):
@@ -239,7 +239,7 @@ def _types_of(section: type) -> Mapping[str, Any]:
 
 @cache
 def _own_options(section: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass, without those nested in it, by the names of its fields."""
+    """Return a dataclass's options by field name, without nested ones."""
     types = _types_of(section)
     return {
         field.name: _completed(field.metadata[_METADATA], field.name, types[field.name], section)
@@ -249,20 +249,20 @@ def _own_options(section: type) -> Mapping[str, Option]:
 
 
 def _completed(declared: Option, name: str, form: object, section: Any) -> Option:
-    """Return the option with what its field and its dataclass say."""
+    """Complete an option from its field and its dataclass."""
     union = get_args(form) if get_origin(form) in (Union, UnionType) else (form,)
     members = [member for member in union if member is not NoneType]
     origins = [get_origin(member) or member for member in members]
     kinds = tuple(origin for origin in origins if isinstance(origin, type))
     enum = next((kind for kind in kinds if issubclass(kind, Enum)), None)
-    values = () if enum is None else tuple(str(each.value) for each in enum)
-    of_file: object = Text if Path in kinds else members[0]
+    values = () if enum is None else tuple(str(choice_of_enum.value) for choice_of_enum in enum)
+    form_in_file: object = Text if Path in kinds else members[0]
     if declared.least is not None and int in kinds:
-        of_file = Annotated[int, Meta(ge=declared.least)]
+        form_in_file = Annotated[int, Meta(ge=declared.least)]
     return replace(
         declared,
         name=declared.name or name,
-        form=of_file,
+        form=form_in_file,
         choices=declared.choices or values,
         kinds=kinds,
         group=declared.group or getattr(section, "GROUP", None),
@@ -271,10 +271,7 @@ def _completed(declared: Option, name: str, form: object, section: Any) -> Optio
 
 
 def given_options(values: object) -> Iterator[tuple[Option, object]]:
-    """Yield the options of a dataclass that don't have their default, and their values.
-
-    Those of dataclasses nested in it are among them.
-    """
+    """Yield a dataclass's options with non-default values, nested ones included."""
     own = _own_options(type(values))
     for field in dataclasses.fields(cast("Any", values)):
         value = getattr(values, field.name)
@@ -287,7 +284,7 @@ def given_options(values: object) -> Iterator[tuple[Option, object]]:
 
 
 def changed(values: object) -> tuple[str, ...]:
-    """Return the names of the options of a dataclass that don't have their default.
+    """Return the names of options with non-default values.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Painting:
@@ -300,23 +297,23 @@ def changed(values: object) -> tuple[str, ...]:
 
 
 def check_options(values: object) -> None:
-    """Raise `ConfigError` for a number out of bounds, and for options that exclude each other.
+    """Raise `ConfigError` for numbers out of bounds and exclusive options.
 
-    Dataclasses call it when they are made.
+    Dataclasses call it from ``__post_init__``.
     """
-    given = list(given_options(values))
-    for option, value in given:
+    changed_options = list(given_options(values))
+    for option, value in changed_options:
         option.check(value)
-    _check_exclusive([option for option, _ in given])
+    _check_exclusive([option for option, _ in changed_options])
 
 
 def refuse_unused(
     values: object, absent: Mapping[Use, bool | str], *, location: str = "", remedy: str = ""
 ) -> None:
-    """Raise `ConfigError` for a given option that applies to what is ``absent``.
+    """Raise `ConfigError` for a given option whose `Use` is ``absent``.
 
-    ``absent`` says of uses whether they are, or the detail that their texts leave open. ``remedy``
-    goes before those of the uses.
+    ``absent`` maps uses to whether they are absent, or to the detail of their text. ``remedy``
+    replaces the hints of the uses.
     """
     for option, _ in given_options(values):
         for use in option.applies_to:
@@ -329,9 +326,9 @@ def refuse_unused(
 
 
 def build(section: type[_T], values: Mapping[str, object]) -> _T:
-    """Return the dataclass with ``values``, by the names of options; others have their defaults.
+    """Build a dataclass from ``values`` by option name, with defaults.
 
-    Raises what the dataclasses raise for values that contradict each other.
+    Raises the dataclasses' errors for contradictory values.
     """
     types, own = _types_of(section), _own_options(section)
     arguments: dict[str, object] = {}
@@ -346,11 +343,11 @@ def build(section: type[_T], values: Mapping[str, object]) -> _T:
 
 
 def overridden(values: _T, overrides: Mapping[str, object]) -> _T:
-    """Return options with fields replaced, those of nested dataclasses included.
+    """Replace fields of options, including those of nested dataclasses.
 
-    ``overrides`` are by the names of fields; None leaves a field as it is, and texts are read as
-    those of flags. Raises `ConfigError` for a name that no field has, for a value of another type,
-    and what the dataclasses raise for values that contradict each other.
+    ``overrides`` are by field name; None leaves a field unchanged, and texts are parsed like flags.
+    Raises `ConfigError` for an unknown name or a value of another type, and the dataclasses' errors
+    for contradictory values.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Painting:
@@ -358,12 +355,12 @@ def overridden(values: _T, overrides: Mapping[str, object]) -> _T:
     >>> overridden(Painting(), {"layers": 3})
     Painting(layers=3)
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    known = options_by_field(type(values))
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"there is no option {name}", hint=suggestion(name, list(known)))
-    return _overridden(values, {name: _typed(known[name], raw) for name, raw in given.items()})
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    options = options_by_field(type(values))
+    for name in changes:
+        if name not in options:
+            raise ConfigError(f"there is no option {name}", hint=suggestion(name, list(options)))
+    return _overridden(values, {name: _typed(options[name], raw) for name, raw in changes.items()})
 
 
 def _typed(option: Option, raw: object) -> object:
@@ -395,7 +392,7 @@ def _overridden(values: _T, overrides: Mapping[str, object]) -> _T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Values from one source, by the names of options: the flags, or a configuration.
+    """Values of one source, flags or a configuration, by option name.
 
     ``location`` names the source in errors; it is empty for flags.
     """
@@ -405,43 +402,43 @@ class Layer:
 
 
 def joined(layers: Sequence[Layer], options: Sequence[Option]) -> dict[str, object]:
-    """Return the values of all layers; the first that gives an option decides.
+    """Merge layers; the first layer that gives an option decides.
 
-    Of options that exclude each other (``one_of``), the first layer that gives any decides all.
+    For options that exclude each other (``one_of``), the first layer that gives any decides all.
     """
     values: dict[str, object] = {}
     for layer in layers:
-        groups = {each.one_of for each in options if each.one_of and each.name in values}
-        for each in options:
-            if each.name in layer.values and each.one_of not in groups:
-                values.setdefault(each.name, layer.values[each.name])
+        groups = {option.one_of for option in options if option.one_of and option.name in values}
+        for option in options:
+            if option.name in layer.values and option.one_of not in groups:
+                values.setdefault(option.name, layer.values[option.name])
     return values
 
 
 def check_effects(layers: Sequence[Layer], options: Sequence[Option]) -> None:
-    """Raise `ConfigError` where a value that one of ``options`` is given would have no effect."""
-    given = {name for layer in layers for name in layer.values}
-    groups = {each.name: each.one_of for each in options if each.one_of}
-    # Options that exclude each other stand in for each other.
-    present = {groups.get(name, name) for name in given}
+    """Raise `ConfigError` for a given option without effect."""
+    names = {name for layer in layers for name in layer.values}
+    groups = {option.name: option.one_of for option in options if option.one_of}
+    # Options that exclude each other count as each other.
+    present = {groups.get(name, name) for name in names}
     for layer in layers:
-        of_layer = [each for each in options if each.name in layer.values]
-        for each in of_layer:
-            if each.needs and groups.get(each.needs, each.needs) not in present:
+        of_layer = [option for option in options if option.name in layer.values]
+        for option in of_layer:
+            if option.needs and groups.get(option.needs, option.needs) not in present:
                 raise ConfigError(
-                    f"{mark(each.name)} has no effect without {mark(each.needs)}",
+                    f"{mark(option.name)} has no effect without {mark(option.needs)}",
                     location=layer.location,
-                    hint=f"give {mark(each.needs)}",
+                    hint=f"give {mark(option.needs)}",
                 )
         _check_exclusive(of_layer, location=layer.location)
 
 
 def _check_exclusive(given: Iterable[Option], *, location: str = "") -> None:
     first_of: dict[str, str] = {}
-    for each in given:
-        if each.one_of and first_of.setdefault(each.one_of, each.name) != each.name:
+    for option in given:
+        if option.one_of and first_of.setdefault(option.one_of, option.name) != option.name:
             raise ConfigError(
-                f"{mark(each.name)} has no effect with {mark(first_of[each.one_of])}",
+                f"{mark(option.name)} has no effect with {mark(first_of[option.one_of])}",
                 location=location,
                 hint="drop one",
             )

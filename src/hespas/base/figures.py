@@ -1,4 +1,4 @@
-"""Types of the figures in files: what msgspec checks when a file is decoded."""
+"""Types and limits of numbers that msgspec checks in decoded files."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from msgspec import Meta
 from hespas.errors import ConfigError
 
 MOST_DEVICES = 1 << 22
-"""Devices of a system, a program or a set in a cluster file."""
+"""The most devices of a system, a program or a set in a cluster file."""
 MOST_CHUNKS = 1 << 16
-"""Chunks that a collective is cut into: ``preferred-dataset-splits``."""
+"""The most chunks of a collective: ``preferred-dataset-splits``."""
 MOST_ALGORITHM_CHUNKS = 1 << 24
-"""Chunks in the buffers of all ranks of a collective algorithm, and chunks that its steps move."""
+"""The most chunks in a collective algorithm's buffers, and the most that its steps move."""
 MOST_DIGITS = 18
-"""Decimal digits of a number that stands in a text: a device, a group, a window of peers."""
+"""The most decimal digits of a number in a text: a device, a group, a window of peers."""
 MOST_DILATION_CASES = 1 << 22
-"""Cases to count a convolution with a dilated input: about its dilation along a dimension, unless
-the kernel's dilation has common factors with it."""
+"""The most cases to count a convolution with a dilated input.
+
+There are about as many as its dilation along a dimension, unless the kernel's dilation has common
+factors with it.
+"""
 MOST_SLICES = 300_000
-"""Slices of a timeline: viewers load about as many in seconds. What is more is summarised."""
+"""The most slices of a timeline, which viewers load in seconds; further ones are summarised."""
 MOST_KERNEL_STEPS = 1 << 22
-"""Steps of a Mosaic kernel's grid, times the rounds of the loops in a step."""
+"""The most steps of a Mosaic kernel's grid, times the iterations of the loops in a step."""
 
 
 def whole_number(text: str) -> int | None:
-    """Return the whole number from 0 on that a text is, with at most `MOST_DIGITS` digits.
+    """Parse a whole number from 0 of at most `MOST_DIGITS` digits.
 
-    None for any other text: Python reads no number of thousands of digits, and digits of other
-    scripts are no figures in a table.
+    Returns None for any other text: Python parses no number of thousands of digits, and digits of
+    other scripts don't belong in a table.
 
     >>> whole_number("4096"), whole_number("-1"), whole_number("9" * 5000)
     (4096, None, None)
@@ -40,7 +43,7 @@ def whole_number(text: str) -> int | None:
 
 
 def amount(text: str) -> float | None:
-    """Return the finite number from 0 on that a text is; None for any other text.
+    """Parse a finite number from 0; None for any other text.
 
     >>> amount("1e3"), amount("-1"), amount("nan")
     (1000.0, None, None)
@@ -62,16 +65,16 @@ Fraction: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 FractionOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 LEAST_BARE_RATE = 1e8
-"""In FLOP/s or B/s: no accelerator is so slow, so a smaller number was meant in another unit."""
+"""In FLOP/s or B/s: no accelerator is slower, so a smaller number is in another unit."""
 USUAL_UNITS = {"FLOP/s": "TFLOP/s", "B/s": "GB/s"}
 """The units in which data sheets give a device's rates."""
 _FACTORS = {"TFLOP/s": "e12", "GB/s": "e9"}
 
 
 def check_rate(rate: float | None, unit: str, *, path: str) -> None:
-    """Raise `ConfigError` for a rate in a file, in ``unit``, that was meant in another unit.
+    """Raise `ConfigError` for a rate that is probably in another unit.
 
-    ``path`` is the JSON path of the rate. None, a rate that is not given, is right.
+    ``unit`` is the rate's unit in the file, ``path`` its JSON path. None, a missing rate, is valid.
 
     >>> check_rate(1555e9, "B/s", path="$.memory_bandwidth")
     >>> check_rate(1555, "B/s", path="$.memory_bandwidth")
@@ -82,7 +85,7 @@ def check_rate(rate: float | None, unit: str, *, path: str) -> None:
     if rate is None or rate >= LEAST_BARE_RATE:
         return
     text, usual = f"{rate:g}", USUAL_UNITS[unit]
-    # A number such as 2e+06 takes no further exponent.
+    # A number such as 2e+06 can't take a second exponent.
     example = "312" if "e" in text else text
     raise ConfigError(
         f"{path} is {text} {unit}", hint=f"give {example}{_FACTORS[usual]} for {example} {usual}"

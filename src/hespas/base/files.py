@@ -33,23 +33,23 @@ def json_bytes(value: object) -> bytes:
 
 
 def cache_home() -> Path:
-    """Return the directory of what hespas caches for the user, which need not exist."""
+    """Return the user's cache directory of hespas, which may not exist."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "hespas"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and move it into place; `OutputError` on failure."""
+    """Write a file atomically; `OutputError` on failure."""
     with replaced_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
 def replaced_file(path: Path) -> Generator[Path]:
-    """Yield a temporary file to fill, which replaces ``path`` if no error is raised.
+    """Yield a temporary file that replaces ``path`` on success.
 
-    A path that is no plain file, such as a link, a pipe or ``/dev/null``, is written to instead.
-    Raises `OutputError` if it cannot be written; ``path`` is unchanged then.
+    If ``path`` is no plain file, such as a link, a pipe or ``/dev/null``, the content is written to
+    it instead. Raises `OutputError` if it cannot be written; ``path`` is unchanged then.
     """
     check_file(path)
     plain = not path.is_symlink() and (path.is_file() or not path.exists())
@@ -73,7 +73,7 @@ def replaced_file(path: Path) -> Generator[Path]:
 
 
 def check_file(path: Path, *, made_later: Path | None = None) -> None:
-    """Raise `OutputError` if a file cannot be written, so that it shows before the work.
+    """Raise `OutputError` early if a file cannot be written.
 
     ``made_later`` is a directory that will exist when the file is written.
     """
@@ -102,7 +102,7 @@ def _failed(path: Path, error: OSError) -> OutputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputMark:
-    """Which workload an output directory belongs to: its content, and the name it was read from."""
+    """The workload of an output directory: its name and content."""
 
     workload: str
     content: str
@@ -110,7 +110,7 @@ class OutputMark:
 
 @contextmanager
 def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generator[Path]:
-    """Yield a directory to fill, whose files move to ``target`` if no error is raised.
+    """Yield a directory whose files move to ``target`` on success.
 
     Files of an earlier run of the same workload are replaced; files that hespas did not write
     stay. Raises `OutputError` if ``target`` holds another workload's files and ``clean`` is
@@ -127,13 +127,13 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
 
 @contextmanager
 def directory_beside(target: Path) -> Generator[Path]:
-    """Yield an empty directory on the file system of ``target``; what stays in it is removed.
+    """Yield a temporary empty directory on the file system of ``target``.
 
-    Raises `OutputError` if it, or what it is filled with, cannot be written. Directories that
-    were made above ``target`` go again if it is not there then.
+    Files left in it are removed. Raises `OutputError` if it or its content cannot be written.
+    Directories created above ``target`` are removed if ``target`` does not exist in the end.
     """
     home = _resolved(target)
-    made = _missing_parents(home)
+    created_parents = _missing_parents(home)
     stage: Path | None = None
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -145,11 +145,11 @@ def directory_beside(target: Path) -> Generator[Path]:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)
         if not home.exists():
-            _remove_empty(made)
+            _remove_empty(created_parents)
 
 
 def move_directory(stage: Path, target: Path) -> None:
-    """Move a directory to a place where there is nothing, or an empty directory."""
+    """Move a directory to an empty or missing target."""
     stage.chmod(0o777 & ~_umask())
     stage.rename(_resolved(target))
 
@@ -169,7 +169,7 @@ def _missing_parents(path: Path) -> list[Path]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Remove directories, innermost first, up to one that is not empty."""
+    """Remove directories, innermost first, until one is not empty."""
     for directory in directories:
         try:
             directory.rmdir()
@@ -178,7 +178,7 @@ def _remove_empty(directories: list[Path]) -> None:
 
 
 def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
-    """Raise `OutputError` if ``target`` is no directory, or holds another workload's files."""
+    """Raise `OutputError` for a file or another workload's directory."""
     above = next((path for path in (target, *target.parents) if path.exists()), None)
     if above is not None and not above.is_dir():
         what = "" if above == target else f"{above} "
@@ -211,10 +211,12 @@ def _read_mark(target: Path) -> OutputMark | None:
 
 
 def _publish(stage: Path, target: Path) -> None:
-    """Move the staged files to ``target``, by one rename if it does not exist yet.
+    """Move the staged files to ``target``.
 
-    If it does, the mark is removed first and written last: a directory without one is incomplete,
-    as after a power cut.
+    A missing target takes one rename.
+
+    In an existing target the mark is removed first and written last: a directory without a mark is
+    incomplete, as after a power cut.
     """
     if not target.exists():
         move_directory(stage, target)
@@ -223,6 +225,6 @@ def _publish(stage: Path, target: Path) -> None:
     for entry in sorted(old, key=lambda entry: entry.name != MARK_FILE):
         entry.unlink()
     for entry in sorted(stage.iterdir(), key=lambda entry: entry.name == MARK_FILE):
-        # A cache that another process made meanwhile stays.
+        # A cache that another process created meanwhile stays.
         if not (entry.is_dir() and (target / entry.name).exists()):
             entry.replace(target / entry.name)

@@ -1,4 +1,4 @@
-"""Run another program in its own directory, with a time limit, a memory limit and a log."""
+"""Run other programs with limits on time, memory and output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EVENT: ContextVar[Event | None] = ContextVar("interruption", default=None)
 
 
 def threads_left() -> int | None:
-    """Return how many threads this machine still lets start; None where it doesn't say.
+    """Return how many more threads the machine allows; None if unknown.
 
     >>> left = threads_left()
     >>> left is None or left > 0
@@ -52,7 +52,7 @@ def threads_left() -> int | None:
 
 
 def end_programs_on(event: Event) -> None:
-    """Let the programs that this thread runs from now on end when ``event`` is set.
+    """End this thread's future programs when ``event`` is set.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> event = Event()
@@ -66,7 +66,7 @@ def end_programs_on(event: Event) -> None:
 
 
 def interruption() -> Event | None:
-    """Return the event that ends this thread's programs; None where there is none."""
+    """Return the event that ends this thread's programs, or None."""
     return _EVENT.get()
 
 
@@ -74,9 +74,11 @@ _STAYS: ContextVar[bool] = ContextVar("stays", default=False)
 
 
 def stay(*, stays: bool) -> None:
-    """Let exports and partitions of this thread run here from now on, or no longer.
+    """Let this thread's exports and partitions run in this process.
 
-    JAX is then started on the CPU alone: no other use of it is possible in this process.
+    Without ``stays`` they run in other processes again.
+
+    JAX is then started on the CPU only: no other use of it is possible in this process.
 
     >>> stay(stays=True)
     >>> is_staying()
@@ -93,7 +95,7 @@ def is_staying() -> bool:
 
 LOG_NAME = "log.txt"
 MOST_LOG_BYTES = 2**28
-"""What a program may print: more is a program that prints without end."""
+"""The most bytes that a program may print; a program that prints more never stops."""
 _READ_BYTES = 2**18
 _LAST_LINES = 3
 _LOOK_EVERY_S = 0.1
@@ -102,18 +104,18 @@ exec 3<&0
 ( (read -r _ <&3; kill -s KILL -- "-$$") >/dev/null 2>&1 & )
 exec "$@" </dev/null 3<&-
 """
-"""Becomes a program, and leaves behind what ends its process group when standard input closes.
+"""Becomes a program, with a watcher that ends its process group when standard input closes.
 
-Its parent holds the other end, so that the program ends with its parent however that ends. The one
-left behind is nobody's child: a program that waits for all of its own doesn't wait for it.
+The parent holds the other end, so the program ends with its parent however that ends. The watcher
+is not the program's child: a program that waits for all its children doesn't wait for it.
 """
-# How programs built with Abseil, as XLA's compilers are, log what ends them.
+# The fatal log line of programs built with Abseil, such as XLA's compilers.
 _FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long a program may run, and how much memory it may address; None means no limit."""
+    """A program's limits on time and addressable memory; None is unlimited."""
 
     time_s: float
     memory_bytes: int | None = None
@@ -121,7 +123,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A program that succeeded: its log, and how long it took."""
+    """A program that succeeded: its log and its duration."""
 
     log: Path
     elapsed_s: float
@@ -137,16 +139,16 @@ def run_program(
 ) -> Finished:
     r"""Run ``command`` in ``directory`` and wait for it.
 
-    ``name`` stands in messages. Standard output and error go to ``log.txt`` in the directory,
-    which is made if it is missing. ``environment`` is added to this process's own. Raises
-    `ToolError`, naming the log, if the program is missing, fails, is killed, takes too long or
-    prints more than `MOST_LOG_BYTES`; it and its children have ended by then. They end with this
-    process too, even if that is killed.
+    ``name`` appears in messages. Standard output and error go to ``log.txt`` in the directory,
+    which is created if missing. ``environment`` is added to this process's own. Raises `ToolError`,
+    naming the log, if the program is missing, fails, is killed, takes too long or prints more than
+    `MOST_LOG_BYTES`; it and its children have ended by then. They end with this process too, even
+    if that is killed.
 
     >>> import sys, tempfile
-    >>> with tempfile.TemporaryDirectory() as made:
+    >>> with tempfile.TemporaryDirectory() as scratch:
     ...     done = run_program([sys.executable, "-c", "print('well')"], name="python",
-    ...                        directory=Path(made), limits=Limits(time_s=60))
+    ...                        directory=Path(scratch), limits=Limits(time_s=60))
     ...     done.log.read_text()
     'well\n'
     """
@@ -176,7 +178,7 @@ def run_program(
 
 
 def _check_executable(program: str, *, name: str, directory: Path) -> None:
-    """Raise `ToolError` where there is no such program, before a shell stumbles over it."""
+    """Raise `ToolError` for a missing program, before the shell does."""
     if "/" not in program:
         reason = None if shutil.which(program) else errno.ENOENT
     else:
@@ -192,7 +194,10 @@ def _reason(file: Path) -> int:
 
 @contextlib.contextmanager
 def _pipe() -> Generator[int]:
-    """Yield the end of a pipe to read from; the other is closed afterwards, or with the process."""
+    """Yield the read end of a pipe.
+
+    The write end closes afterwards, or with the process.
+    """
     read_end, write_end = os.pipe()
     try:
         yield read_end
@@ -202,10 +207,10 @@ def _pipe() -> Generator[int]:
 
 
 def _shell(memory_bytes: int | None) -> tuple[str, ...]:
-    """Return a prefix for a command, a shell that becomes the program.
+    """Return a command prefix: a shell that becomes the program.
 
-    It limits the memory that the program can address. Python code between fork and exec would be
-    unsafe where threads run, as JAX's do.
+    The shell limits the memory that the program can address. Python code between fork and exec
+    would be unsafe while threads run, such as JAX's.
     """
     most = None if memory_bytes is None else within_inherited(resource.RLIMIT_AS, memory_bytes)
     limit = "" if most is None else f"ulimit -v {most // 1024} || exit\n"
@@ -213,9 +218,9 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
 
 
 def within_inherited(kind: int, wanted: int) -> int:
-    """Return a limit for this process's children: what it inherited, where that is lower.
+    """Return a child's limit: ``wanted``, or the inherited one if lower.
 
-    ``kind`` is one of `resource`'s. No process may raise what it inherited.
+    ``kind`` is a constant of `resource`. No process may raise an inherited limit.
 
     >>> within_inherited(resource.RLIMIT_CORE, 0)
     0
@@ -235,7 +240,7 @@ def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: 
             hint="allow more time",
         ) from error
     finally:
-        # Whatever it started dies with it, on Ctrl-C too.
+        # Its children end with it, on Ctrl-C too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -264,7 +269,7 @@ def _wait(
 
 
 def _check_log(log: Path, name: str) -> None:
-    """Raise `ToolError` for a program that prints without end."""
+    """Raise `ToolError` for a program that prints too much."""
     if log.stat().st_size > MOST_LOG_BYTES:
         raise ToolError(
             f"{name} printed more than {MOST_LOG_BYTES >> 20} MiB",
@@ -274,7 +279,7 @@ def _check_log(log: Path, name: str) -> None:
 
 
 def ending(code: int) -> str:
-    """Describe how a process ended, by its exit code; negative codes are signals.
+    """Describe how a process ended; negative codes are signals.
 
     >>> ending(3), ending(-6)
     ('failed with code 3', 'was ended by SIGABRT')
@@ -288,7 +293,10 @@ def ending(code: int) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a log, as one line for a message; a failed check before a stack."""
+    """Return the last lines of a log as one line.
+
+    A failed check is preferred to a stack trace.
+    """
     with log.open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - _READ_BYTES))
@@ -302,9 +310,9 @@ def last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Generator[Path]:
-    """Make a temporary directory, and remove it after the work in it.
+    """Create a temporary directory, and remove it afterwards.
 
-    It is kept, for its log, if the work raises an error and left anything in it, but not on Ctrl-C.
+    It is kept, for its log, if the work raises an error and left files in it, but not on Ctrl-C.
     ``purpose`` is part of its name.
 
     >>> with scratch_directory("example") as directory:
@@ -317,7 +325,7 @@ def scratch_directory(purpose: str) -> Generator[Path]:
     try:
         yield directory
     except Exception:
-        # What was refused before anything ran left nothing to look at.
+        # An empty directory has nothing to look at.
         with contextlib.suppress(OSError):
             directory.rmdir()
         raise
@@ -331,8 +339,8 @@ def scratch_directory(purpose: str) -> Generator[Path]:
 class Worker:
     """A child process that reads questions from standard input and answers on standard output.
 
-    It starts with the first question, and again with the next one after it died. Its standard
-    error goes to ``log.txt`` in ``directory``. `close` ends the process.
+    It starts with the first question, and restarts with the next question after it died. Its
+    standard error goes to ``log.txt`` in ``directory``. `close` ends the process.
     """
 
     command: Sequence[str]
@@ -344,7 +352,7 @@ class Worker:
 
     @property
     def log(self) -> Path:
-        """Where its standard error goes."""
+        """The log of its standard error."""
         return self.directory / LOG_NAME
 
     def ask(self, question: Mapping[str, object], *, time_s: float) -> dict[str, object]:
@@ -372,14 +380,17 @@ class Worker:
             return self._parsed(answer)
 
     def interrupt(self) -> None:
-        """End the process while another thread asks it; that question raises `ToolError`."""
+        """End the process while another thread waits for an answer.
+
+        That thread's question raises `ToolError`.
+        """
         process = self._process
         if process is not None and process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process, if it runs."""
+        """End the process if it runs."""
         with self._lock:
             self._end()
 
@@ -432,7 +443,7 @@ class Worker:
 
     def _died(self, process: subprocess.Popen[bytes]) -> ToolError:
         with suppress(subprocess.TimeoutExpired):
-            # A process that closed its output is about to end: its own exit code says more.
+            # A process that closed its output is about to end: its exit code says more.
             process.wait(timeout=0.2)
         self._end()
         how = ending(process.returncode)
@@ -453,9 +464,9 @@ class Worker:
 
 @lru_cache
 def lasting_worker(module: str, name: str) -> Worker:
-    """Return the worker that runs a module of hespas; the process ends with this one.
+    """Return the worker of a hespas module, ended with this process.
 
-    ``name`` is what messages call it.
+    ``name`` is its name in messages.
     """
     directory = Path(tempfile.mkdtemp(prefix="hespas-worker-"))
     worker = Worker(command=(sys.executable, "-P", "-m", module), name=name, directory=directory)

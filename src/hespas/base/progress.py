@@ -1,8 +1,8 @@
-"""The stages that take time: their beginnings and ends, as records of the log.
+"""Log the beginnings and ends of long stages.
 
 To show progress, add a handler to the logger ``hespas.base.progress`` and set its level to
 INFO, or to DEBUG for steps on the way. Each record holds a `Report` as ``report``. A stage that
-needs no work, such as a compilation that is taken from the cache, has no records.
+needs no work, such as a compilation that is in the cache, has no records.
 
 >>> records = []
 >>> class Shown(logging.Handler):
@@ -33,7 +33,7 @@ LOG = logging.getLogger("hespas.base.progress")
 
 
 class Stage(Enum):
-    """A stage that can take longer than a person likes to wait without a word."""
+    """A stage that may run long enough to need progress reports."""
 
     EXPORT = "export"
     PARTITION = "partition"
@@ -45,7 +45,7 @@ class Stage(Enum):
 
 
 class Event(Enum):
-    """What happened to a stage; one that raises an error has failed."""
+    """An event of a stage; an error in it is a failure."""
 
     BEGIN = "begin"
     ADVANCE = "advance"
@@ -55,11 +55,11 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What happened to a stage.
+    """An event of a stage.
 
-    ``what`` says what it works on. ``kind`` and ``size`` say which others it takes as long as:
-    those of its kind and about its size; a size of 0 says nothing. ``done`` of ``total`` parts are
-    done, where it has parts. ``seconds`` is how long it took, None before its end.
+    ``what`` is the subject of its work. Stages of equal ``kind`` and similar ``size`` take about
+    equal times; a size of 0 means unknown. ``done`` of ``total`` parts are done, if it has parts.
+    ``seconds`` is its duration, None before its end.
     """
 
     stage: Stage
@@ -76,9 +76,10 @@ class Report:
 def stage(
     which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
 ) -> Generator[Callable[[int], None]]:
-    """Log that a stage begins, and that it ends or fails; see `Report` for what is given.
+    """Log the beginning and the end or failure of a stage.
 
-    Yields a function to call with how many more of its parts are done, from any thread.
+    The arguments are fields of `Report`. Yields a function that any thread calls with the number of
+    further parts done.
     """
     name = f"{which.value} {what}".rstrip()
     start_s = perf_counter()
@@ -93,7 +94,7 @@ def stage(
 
 
 def _advance(name: str, begun: Report) -> Callable[[int], None]:
-    """Return what counts parts: a record for each hundredth of them."""
+    """Return a function that counts parts and logs every hundredth."""
     lock = Lock()
     done = 0
 
@@ -110,7 +111,7 @@ def _advance(name: str, begun: Report) -> Callable[[int], None]:
 
 
 def _ignore(more: int) -> None:
-    """Count nothing, where the counts are not logged."""
+    """Ignore counts that are not logged."""
 
 
 def _log_end(text: str, begun: Report, event: Event, seconds: float) -> None:

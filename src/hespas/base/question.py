@@ -1,9 +1,9 @@
-"""A question to a module of hespas that runs in a process of its own, and its answer.
+"""Ask a module of hespas in another process, and return its answer.
 
-Compilers and JAX use gigabytes, can abort and take their settings when they start, so that they do
-not run in the process that asks. The question is ``request.json`` in the process's directory, the
-answer ``answer.json``, or ``refused.json`` where it ends with an error of `hespas.errors`; modules
-say which other files they read and write there.
+Compilers and JAX use gigabytes, can abort and take their settings at startup, so they run outside
+the asking process. The question is ``request.json`` in the process's directory, the answer
+``answer.json``, or ``refused.json`` for an error of `hespas.errors`; modules document which other
+files they read and write there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Request = TypeVar("Request", bound=msgspec.Struct)
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 PROGRAM_FILE = "program.mlir"
-"""The program that a question is about, and in some answers the one that was made."""
+"""The program of a question, and in some answers the resulting one."""
 
 _REQUEST_FILE = "request.json"
 _ANSWER_FILE = "answer.json"
@@ -34,7 +34,10 @@ _REFUSED_FILE = "refused.json"
 
 
 class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """An error; ``error`` names its class in `hespas.errors`, ``trace`` is where it arose."""
+    """An error; ``error`` names its class in `hespas.errors`.
+
+    ``trace`` is its stack trace.
+    """
 
     error: str
     message: str
@@ -53,11 +56,11 @@ def ask(
     limits: Limits,
     environment: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run a module that answers (`serve`) in ``directory``, and return its answer.
+    """Run a module that answers (`serve`) and return its answer.
 
-    ``name`` stands in messages. Raises the error that the module ended with, and `ToolError`,
-    naming the log, for a process that fails or leaves no answer. ``directory`` is removed with an
-    error that says as much as the log.
+    The module runs in ``directory``; ``name`` appears in messages. Raises the module's error, and
+    `ToolError`, naming the log, for a process that fails or leaves no answer. ``directory`` is
+    removed after an error that needs no log.
     """
     (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
     run_program(
@@ -88,18 +91,21 @@ def _error(refusal: _Refusal, log: Path) -> HespasError:
     if kind is ExtraMissingError:
         kind = ToolError
     error = kind(refusal.message, location=location, hint=refusal.hint)
-    # What --debug shows.
+    # For --debug.
     error.add_note(refusal.trace)
     return error
 
 
 def collect_rarely() -> None:
-    """Collect garbage rarely: among all that JAX and a program are it takes a tenth of the time."""
+    """Collect garbage rarely.
+
+    Collections among all objects of JAX and a program take a tenth of the time.
+    """
     gc.set_threshold(200_000, 50, 1000)
 
 
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> None:
-    """Answer the question in the working directory; ``answered`` is given the directory too."""
+    """Answer the question in the working directory, passed to ``answered``."""
     home = Path.cwd()
     collect_rarely()
     question = msgspec.json.decode((home / _REQUEST_FILE).read_bytes(), type=request)

@@ -1,4 +1,4 @@
-"""Name what the user probably meant."""
+"""Suggest the words that the user probably meant."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from hespas.errors import ConfigError
 
 Choice = TypeVar("Choice", bound=Enum)
 _LEAST = 3
-"""With fewer letters a part of a word says nothing."""
+"""The fewest letters that identify a part of a word."""
 _MOST = 3
 _SHOWN = 24
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """Return a hint that names the ``known`` words nearest to ``given``, or else all or many.
+    """Return a hint with the ``known`` words nearest to ``given``.
 
-    Nearest are those that begin with it; then those that are spelled alike, or hold it.
+    Without near ones it lists all words, or the first ones.
+
+    Words that begin with it are nearest; then words of similar spelling, or that contain it.
 
     >>> suggestion("peak_flop", ["peak_flops", "num_npus"])
     "did you mean 'peak_flops'?"
@@ -40,7 +42,7 @@ def suggestion(given: str, known: Iterable[str]) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> list[str]:
-    """Return the few of the ``known`` words that were probably meant, the likeliest first.
+    """Return the ``known`` words that were probably meant, likeliest first.
 
     >>> nearest("hardwear", ["hardware", "run", "kernels"])
     ['hardware']
@@ -51,7 +53,7 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
     folded = given.casefold()
     close = _begun(folded, by_folded)
     if not close:
-        # Nearly all names are right.
+        # Most calls need no spelling search, so its import waits.
         from difflib import get_close_matches  # noqa: PLC0415
 
         close = get_close_matches(folded, by_folded, n=_MOST)
@@ -61,7 +63,7 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
 
 
 def _begun(given: str, known: Iterable[str]) -> list[str]:
-    """Return the shortest words that begin with what is given."""
+    """Return the shortest words that begin with ``given``."""
     if len(given) < _LEAST:
         return []
     begun = [word for word in known if word.startswith(given)]
@@ -69,14 +71,14 @@ def _begun(given: str, known: Iterable[str]) -> list[str]:
 
 
 def choice(name: str, kind: type[Choice], *, what: str) -> Choice:
-    """Return the member of ``kind`` whose value is ``name``; `ConfigError` for any other.
+    """Return the member with the value ``name``; `ConfigError` for others.
 
     >>> class Side(Enum):
     ...     LEFT = "left"
     >>> choice("left", Side, what="the side")
     <Side.LEFT: 'left'>
     """
-    known = {member.value: member for member in kind}
-    if name not in known:
-        raise ConfigError(f"{what} is {name!r}", hint=f"use one of {', '.join(known)}")
-    return known[name]
+    members = {member.value: member for member in kind}
+    if name not in members:
+        raise ConfigError(f"{what} is {name!r}", hint=f"use one of {', '.join(members)}")
+    return members[name]

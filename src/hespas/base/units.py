@@ -23,7 +23,7 @@ _LONG = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµ/]*)\s*")
-# The documented formats have FLOPS/s; most people write FLOPS.
+# The documented formats use FLOPS/s; most people write FLOPS.
 _SPELLINGS = {"FLOP/s": ("FLOP/s", "FLOPS/s", "FLOPS")}
 
 
@@ -40,10 +40,10 @@ def _factors(unit: str) -> dict[str, float]:
 
 @lru_cache(maxsize=1024)
 def to_ns(duration_s: float) -> float:
-    """Return a duration in ns.
+    """Convert a duration to ns.
 
-    The result is rounded to 15 significant digits. A file's figure in ns of up to 15 digits,
-    divided by 1e9 when it was read, therefore comes back exactly.
+    The result is rounded to 15 significant digits. A file's number in ns of up to 15 digits,
+    divided by 1e9 when read, therefore comes back exactly.
 
     >>> 7.7 / 1e9 * 1e9, to_ns(7.7 / 1e9)
     (7.699999999999999, 7.7)
@@ -53,7 +53,7 @@ def to_ns(duration_s: float) -> float:
 
 @lru_cache(maxsize=1024)
 def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
-    """Return a bandwidth in GB/s (1e9 bytes per second), exact as `to_ns` is.
+    """Convert a bandwidth to GB/s (1e9 bytes/s), as exact as `to_ns`.
 
     >>> 1.1 * 1e9 / 1e9, to_gb_per_s(1.1 * 1e9)
     (1.1, 1.1)
@@ -62,7 +62,7 @@ def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
 
 
 def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
-    """Return ``text`` in ``unit`` (one of ``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``...).
+    """Parse a quantity in ``unit`` (``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``, ...).
 
     A bare number is in ``unit`` already. Raises `hespas.errors.ConfigError`, naming ``location``,
     on anything else.
@@ -89,10 +89,10 @@ def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
 
 
 def parse_rate(text: str, unit: str, *, location: str) -> float:
-    """Return a device's rate above 0, in FLOP/s or B/s.
+    """Parse a device's positive rate in FLOP/s or B/s.
 
-    A bare number that no accelerator is so slow as to reach was meant in another unit:
-    `ConfigError` for one, unless it has its unit.
+    A bare number below the rate of any accelerator is probably in another unit: it raises
+    `ConfigError` unless it has its unit.
 
     >>> parse_rate("3350GB/s", "B/s", location="memory_bandwidth")
     3350000000000.0
@@ -122,14 +122,14 @@ def _example(unit: str) -> str:
 
 
 def _scaled(value: float, unit: str, steps: list[tuple[float, str]], form: str = ".4g") -> str:
-    # 999.96 would print as 1000: a value that rounds up to the next prefix gets that prefix.
+    # 999.96 would print as 1000: a value that rounds up to the next prefix takes that prefix.
     magnitude = abs(float(f"{value:.4g}"))
     factor, prefix = next((step for step in steps if magnitude >= step[0]), steps[-1])
     return f"{value / factor:{form}} {prefix}{unit}"
 
 
 def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
-    """Return ``value`` as text with a decimal prefix and, by default, four digits.
+    """Format a value with a decimal prefix, by default with four digits.
 
     >>> format_quantity(1.555e12, "B/s"), format_quantity(0, "FLOP")
     ('1.555 TB/s', '0 FLOP')
@@ -141,7 +141,7 @@ def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Return a duration as text in the largest of s, ms, us, ns, ps that it reaches.
+    """Format a duration in the largest fitting unit from s to ps.
 
     >>> format_time(0.0605898), format_time(3.456e-6), format_time(0.0)
     ('60.59 ms', '3.456 us', '0 s')
@@ -153,7 +153,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_amount(amount: float) -> str:
-    """Return a number as text before a unit that is a word: in thousands or millions if large.
+    """Format a number before a word, in thousands or millions if large.
 
     >>> format_amount(20130.0), format_amount(7.25)
     ('20.13 k ', '7.25 ')
@@ -163,7 +163,7 @@ def format_amount(amount: float) -> str:
 
 
 def format_energy(energy_j: float) -> str:
-    """Return an energy as text.
+    """Format an energy.
 
     >>> format_energy(0.005934), format_energy(80580.0), format_energy(0.0)
     ('5.934 mJ', '80.58 kJ', '0 J')
@@ -174,7 +174,7 @@ def format_energy(energy_j: float) -> str:
 
 
 def format_bytes_binary(size: float) -> str:
-    """Return a size as text with a binary prefix.
+    """Format a size with a binary prefix.
 
     >>> format_bytes_binary(40 * 2**30)
     '40 GiB'

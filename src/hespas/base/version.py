@@ -1,4 +1,4 @@
-"""Versions, which are part of every cache key: that of hespas, and those of installed packages."""
+"""Report the versions of hespas and of packages, for cache keys."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _SEPARATORS = re.compile(r"[-_.]+")
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package; `ModuleNotFoundError` where it is not there.
+    """Return a package's version; `ModuleNotFoundError` if it isn't installed.
 
-    The names of packages' directories say it. `importlib.metadata`, which takes 40 ms to import,
-    is asked for what is installed in another way.
+    The names of packages' directories contain it. `importlib.metadata`, which takes 40 ms to
+    import, handles packages installed in other ways.
 
     >>> installed_version("msgspec")[0].isdigit()
     True
     """
     wanted = _SEPARATORS.sub("_", package).lower()
     for directory in sys.path:
-        for found in Path(directory).glob("*.dist-info"):
-            name, _, version = found.stem.partition("-")
+        for directory_of_package in Path(directory).glob("*.dist-info"):
+            name, _, version = directory_of_package.stem.partition("-")
             if _SEPARATORS.sub("_", name).lower() == wanted:
                 return version
     from importlib.metadata import version as other_version  # noqa: PLC0415 - as above

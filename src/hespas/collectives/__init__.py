@@ -1,6 +1,7 @@
-"""Collective algorithms: described once, verified, written out, and read from files.
+"""Describe, verify, write and read collective algorithms.
 
-`hespas.collectives.algorithms.ALGORITHMS` has the common ones by name. Each gives, for a collective
-and a number of members, a `hespas.collectives.schedule.Schedule`: rounds of messages, with who
-sends which parts to whom, to be added or stored. The network models time schedules.
+`hespas.collectives.algorithms.ALGORITHMS` has the common ones by name. For a collective and a
+number of members each gives a `hespas.collectives.schedule.Schedule`: rounds of messages, with the
+parts that each member sends, their targets, and whether these store or add them. The network models
+time schedules.
 """

@@ -1,7 +1,7 @@
-"""The collective algorithms: the rounds of every collective that each of them runs.
+"""Define the collective algorithms by their rounds.
 
-To add one, append a `hespas.collectives.schedule.CollectiveAlgorithm` to `ALGORITHMS`: the network
-models, programs in MSCCL's form, their verification and the tests find it there.
+To add one, append a `hespas.collectives.schedule.CollectiveAlgorithm` to `ALGORITHMS`, which the
+network models, programs in MSCCL's form, their verification and the tests read.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def _levels(members: int) -> list[int]:
     return [1 << level for level in range((members - 1).bit_length())]
 
 
-# The ring: parts go around the list of members, from each to the next.
+# The ring: parts go around the list of members, from each member to the next.
 
 
 def _around(members: int, first: int, operation: Operation) -> Rounds:
-    """Return n - 1 rounds, the first of which sends the part ``first`` past one's own number."""
+    """Return n - 1 ring rounds that begin with part rank + ``first``."""
 
     def parts(message: Message) -> range:
         return _only((message.source + first - message.round) % members)
@@ -65,7 +65,7 @@ def _around(members: int, first: int, operation: Operation) -> Rounds:
 
 
 def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return the rounds that add parts up, those that hand sums out, or both."""
+    """Return the ring's reduce rounds, its gather rounds, or both."""
     if collective is _REDUCE_SCATTER:
         return (_around(members, -1, Operation.REDUCE),)
     if collective is _ALL_GATHER:
@@ -74,7 +74,7 @@ def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return the ring in which the part for the d-th next member is handed on d times."""
+    """Return the ring that forwards the d-th next member's part d times."""
 
     def parts(message: Message) -> range:
         distance = (1 + isqrt(1 + 8 * message.round)) // 2
@@ -88,7 +88,7 @@ def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 def _chain(
     collective: CollectiveKind, members: int, pieces: int | None = None
 ) -> tuple[Rounds, ...]:
-    """Return a pipeline along the list, in which the k-th piece leaves the first in round k."""
+    """Return a pipeline along the list; piece k leaves in round k."""
     count = members if pieces is None else pieces
 
     def parts(message: Message) -> range:
@@ -129,7 +129,10 @@ RING = CollectiveAlgorithm(
 
 
 def _both_ways(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return a ring whose halves of part k, 2 k and 2 k + 1, go around in opposite directions."""
+    """Return a ring whose part halves go around in opposite directions.
+
+    The halves of part k are 2 k and 2 k + 1.
+    """
 
     def both(rounds: Rounds) -> Rounds:
         def parts(message: Message) -> range:
@@ -143,11 +146,14 @@ def _both_ways(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return tuple(map(both, _ring(collective, members)))
 
 
-# The binomial tree: in each round, every member that has the data sends it to one that has not.
+# The binomial tree: in each round, every member that has the data sends it to one without it.
 
 
 def _binomial_tree(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return rounds in which the first 1, 2, 4, ... members send on; a reduction's are reversed."""
+    """Return rounds in which 1, 2, 4, ... members send.
+
+    A reduction's rounds are reversed.
+    """
     is_reduction = collective is _REDUCE
     form = Form.COLLECT if is_reduction else Form.SPREAD
     operation = Operation.REDUCE if is_reduction else Operation.COPY
@@ -180,13 +186,13 @@ def _direct_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _of_root(collective: CollectiveKind, _: int) -> tuple[Rounds, ...]:
-    """Return the round in which the root hears from all others, or sends to them."""
+    """Return the round of messages to the root, or from it."""
     if collective is _GATHER:
         return (Rounds(pattern=Pattern(Form.TO_ROOT), parts=_part_of_source),)
     return (Rounds(pattern=Pattern(Form.FROM_ROOT), parts=_part_of_target),)
 
 
-# The dissemination barrier: in round k, each notifies the member 2**k further.
+# The dissemination barrier: in round k, each member notifies the one 2**k positions further.
 # Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 
 
@@ -198,7 +204,7 @@ def _dissemination(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 # The double binary tree: each of two trees adds up half of the data and hands the sum down. A leaf
-# of one tree is an inner member of the other, so that everyone sends about as much; see
+# of one tree is an inner member of the other, so all members send about equal amounts; see
 # `hespas.collectives.schedule.tree_parent` for the trees and their source.
 
 
@@ -213,7 +219,7 @@ def _up_and_down(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]
 
 
 def binary_tree_all_reduce(members: int) -> Schedule:
-    """Return the sum of everything up one tree, level by level, and down again."""
+    """Return an all-reduce up and down one tree, level by level."""
     rounds = _up_and_down(members, Form.CLIMB, Form.DESCEND)
     return cut_evenly("binary-tree", _ALL_REDUCE, members, rounds, parts=1)
 
@@ -223,15 +229,19 @@ def _double_binary_tree(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 # Recursive halving and doubling, among a power of two. In halving, the members at a distance
-# exchange halves of what they still have to add up; doubling undoes it. ASTRA-sim's halving, and
-# the one that is used here, begins with the nearest member, with which it exchanges every second
-# part. In programs a message has to be one piece of memory: they begin with the farthest member.
+# exchange halves of the parts that they still have to add up; doubling reverses it. ASTRA-sim's
+# halving, which the network models follow, begins with the nearest member, with which it exchanges
+# every second part. In programs a message has to be contiguous memory: they begin with the farthest
+# member.
 # Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 # MPICH" (2005).
 
 
 def _shared(members: int, member: int, bits: int) -> range:
-    """Return the parts whose number agrees with a member's in ``bits``, lowest or highest."""
+    """Return the parts whose number matches a member's in ``bits``.
+
+    The bits are the lowest or the highest ones.
+    """
     free = members - 1 & ~bits
     first = member & bits
     return range(first, (first | free) + 1, 1 if free & 1 else bits + 1)
@@ -253,19 +263,22 @@ def _exchange(members: int, distance: int, bits: int, operation: Operation) -> R
 def _halve_and_double(
     collective: CollectiveKind, members: int, distances: Sequence[int]
 ) -> tuple[Rounds, ...]:
-    """Return halving, doubling, or both; ``distances`` are in the order of halving.
+    """Return halving rounds, doubling rounds, or both.
 
-    After some rounds of halving, a member goes on with the parts that agree with its own number in
-    the bits that are the distances so far. In doubling, members give those away again.
+    ``distances`` are in the order of halving. After some rounds of halving, a member keeps the
+    parts that match its own number in the bits of the distances so far. In doubling, members send
+    these parts out again.
     """
     shared_bits = [
         (distance, sum(distances[: index + 1])) for index, distance in enumerate(distances)
     ]
     rounds: list[Rounds] = []
     if collective is not _ALL_GATHER:
-        rounds += [_exchange(members, *one, Operation.REDUCE) for one in shared_bits]
+        rounds += [_exchange(members, *exchange, Operation.REDUCE) for exchange in shared_bits]
     if collective is not _REDUCE_SCATTER:
-        rounds += [_exchange(members, *one, Operation.COPY) for one in reversed(shared_bits)]
+        rounds += [
+            _exchange(members, *exchange, Operation.COPY) for exchange in reversed(shared_bits)
+        ]
     return tuple(rounds)
 
 
@@ -285,13 +298,13 @@ HALVING_DOUBLING = CollectiveAlgorithm(
 )
 
 
-# In the switch: members send what they have once, and get the result once. The pattern stands for
-# the load of links: a message to another member crosses the link up to the switch and the link down
+# In the switch: members send their data once, and get the result once. The pattern represents the
+# load of links: a message to another member crosses the link up to the switch and the link down
 # from it. Source: NVIDIA's SHARP and NVLink SHARP.
 
 
 def _in_switch(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    # The link down to a member carries what all others have.
+    # The link down to a member carries the data of all others.
     size_parts = members - 1 if collective is _ALL_GATHER else members
     rounds = Rounds(
         pattern=shift(1),
@@ -347,12 +360,12 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
 
 
 def algorithms_for(collective: CollectiveKind, members: int) -> tuple[CollectiveAlgorithm, ...]:
-    """Return the algorithms that can run a collective among so many members.
+    """Return the algorithms that can run a collective among ``members``.
 
-    Those that are usual for it come first.
+    The usual ones for the collective come first.
 
-    >>> [one.name for one in algorithms_for(CollectiveKind.ALL_TO_ALL, 6)]
+    >>> [algorithm.name for algorithm in algorithms_for(CollectiveKind.ALL_TO_ALL, 6)]
     ['direct', 'ring']
     """
-    able = [one for one in ALGORITHMS.values() if one.supports(collective, members)]
-    return tuple(sorted(able, key=lambda one: collective not in one.usual_for))
+    able = [item for item in ALGORITHMS.values() if item.supports(collective, members)]
+    return tuple(sorted(able, key=lambda item: collective not in item.usual_for))

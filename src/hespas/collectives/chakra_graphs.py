@@ -1,12 +1,13 @@
-"""Programs as graphs of sends, receives and computations, one per rank, in Chakra files.
+"""Write and read programs as per-rank graphs in Chakra files.
 
-Source of the form: ASTRA-sim's custom collectives, and the names and notes that MSCCL's converter
-to them writes. The notes ``step_type``, ``srcbuf``, ``srcoff``, ``dstbuf``, ``dstoff`` and
-``inplace`` are added here, so that a graph says all that the program did.
+A graph has sends, receives and computations. Source of the form: ASTRA-sim's custom collectives,
+and the names and notes that MSCCL's converter to them writes. hespas adds the notes ``step_type``,
+``srcbuf``, ``srcoff``, ``dstbuf``, ``dstoff`` and ``inplace``, so a graph preserves the whole
+program.
 
-Where notes say which chunks are moved, the program that a graph came from is restored and verified.
-Of other graphs it can be checked that every send has its receive, that no rank waits for ever, and
-that what a rank ends with can hold something of every rank that it must.
+If notes say which chunks are moved, the program of a graph is restored and verified. For other
+graphs the check is that every send has its receive, that no rank waits forever, and that each
+rank's result can hold data of every rank that it must.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _NODES_OF_A_STEP = 3
 
 
 def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode, ...]:
-    """Return what a rank does where its input is ``size_bytes``, dependencies first.
+    """Return a rank's graph for ``size_bytes`` of input, dependencies first.
 
-    Chunks are of equal size, rounded up to whole bytes. A send ends when it has arrived, and
-    copying and reducing take 1 ns, as in the graphs that MSCCL's converter makes.
+    Chunks have equal sizes, rounded up to whole bytes. A send ends at its arrival, and copying and
+    reducing take 1 ns, as in the graphs of MSCCL's converter.
     """
     threadblocks = program.ranks[rank].threadblocks
     step_ids = [
@@ -76,7 +77,7 @@ def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode
 
 
 def _in_order(rank: Rank) -> Iterator[tuple[Threadblock, StepId]]:
-    """Yield the steps of a rank, each after those that it waits for."""
+    """Yield the steps of a rank, dependencies first."""
     ended: set[StepId] = set()
     position = {block.id: 0 for block in rank.threadblocks}
     has_moved = True
@@ -141,10 +142,10 @@ def _notes(
 
 
 def write_graphs(program: Program, prefix: Path, *, size_bytes: int) -> tuple[Path, ...]:
-    """Write ``<prefix>.<rank>.et`` for every rank, whose input is ``size_bytes``.
+    """Write ``<prefix>.<rank>.et`` for every rank with ``size_bytes`` of input.
 
-    ``all-reduce-implementation-custom`` and its like in ``system.json`` take the prefix. Verify the
-    algorithm first: see `hespas.collectives.verify.verify`.
+    ``all-reduce-implementation-custom`` and similar keys in ``system.json`` take the prefix. Verify
+    the algorithm first: see `hespas.collectives.verify.verify`.
     """
     if size_bytes < program.input_chunks:
         message = f"{size_bytes} bytes cannot be cut into {program.input_chunks} chunks"
@@ -205,10 +206,10 @@ def read_graphs(prefix: Path) -> tuple[tuple[ParsedNode, ...], ...]:
 def collective_graphs(
     path: Path, program: Program, *, kind: CollectiveKind, members: int, size_bytes: int
 ) -> Sequence[Sequence[ParsedNode]]:
-    """Return what every member of a collective does.
+    """Return the graph of every member of a collective.
 
-    Raises `AlgorithmError` for an algorithm of another collective or number of ranks, and for
-    nothing to send. One whose ``coll`` is custom is taken for whatever it is used for.
+    Raises `AlgorithmError` for an algorithm of another collective or number of ranks, and for a
+    size below 1 byte. An algorithm whose ``coll`` is custom may run any collective.
     """
     problem = ""
     if program.collective not in (kind, CollectiveKind.CUSTOM):
@@ -224,10 +225,11 @@ def collective_graphs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphsVerified:
-    """The result: ``verified`` where the graphs say which chunks they move.
+    """The verification result of graphs.
 
-    Else ``unknown`` says what they lack; then only this was checked: that they end, that every
-    message has its receive, and that every rank can have heard of every other.
+    ``verified`` is set if the graphs say which chunks they move. Else ``unknown`` says what they
+    lack, and the checks were only that they end, that every message has its receive, and that data
+    of every rank can reach every other.
     """
 
     verified: Verified | None
@@ -237,9 +239,9 @@ class GraphsVerified:
 def verify_graphs(
     graphs: Sequence[Sequence[ParsedNode]], collective: CollectiveKind, *, name: str
 ) -> GraphsVerified:
-    """Verify graphs, one per rank, that are to do a collective, as far as their notes allow.
+    """Verify one graph per rank, as far as their notes allow.
 
-    The collective is one whose result every rank has a part in.
+    Every rank must contribute to the result of the collective.
     """
     check_graphs(graphs)
     try:
@@ -250,14 +252,14 @@ def verify_graphs(
 
 
 _Key = tuple[int, int, int, int]
-"""Tag, source, target and size: what a receive must share with its send."""
+"""Tag, source, target and size, which a receive shares with its send."""
 
 
 def check_graphs(graphs: Sequence[Sequence[ParsedNode]]) -> None:
-    """Raise `AlgorithmError`, naming rank and node, for graphs that can't do a collective.
+    """Raise `AlgorithmError` for graphs that can't run a collective.
 
-    A message that is never received, a receive that waits for ever, peers that are not there; and a
-    rank that never hears, not even through others, of another one.
+    These are messages without a receive, receives that wait forever, missing peers, and ranks that
+    no data of another rank reaches, not even through others. The error names rank and node.
     """
     run = _Run(graphs)
     run.check_ended()
@@ -273,7 +275,10 @@ def check_graphs(graphs: Sequence[Sequence[ParsedNode]]) -> None:
 
 
 class _Run:
-    """``ended`` has, for each rank's nodes that ended, the ranks whose data they may hold."""
+    """A run of graphs; ``ended`` maps ended nodes to contributing ranks.
+
+    A bit is set for each rank whose data a node may hold.
+    """
 
     def __init__(self, graphs: Sequence[Sequence[ParsedNode]]) -> None:
         self.ended: list[dict[int, int]] = [{} for _ in graphs]
@@ -332,16 +337,16 @@ def _node_text(rank: int, node: ParsedNode) -> str:
 
 
 class UnknownProgramError(Exception):
-    """The graphs don't say what they do; the message names what is lacking."""
+    """Graphs lack information about their program; the message names it."""
 
 
 def graph_program(
     graphs: Sequence[Sequence[ParsedNode]], collective: CollectiveKind, *, name: str
 ) -> Program:
-    """Return the program whose graphs these are.
+    """Restore the program of graphs.
 
-    Without notes on buffers, all chunks are taken to be of one buffer, in place. Raises
-    `UnknownProgramError` where notes are lacking or contradict the graph.
+    Without notes on buffers, all chunks are assumed in one buffer, in place. Raises
+    `UnknownProgramError` if notes are missing or contradict the graph.
     """
     notes = [node.notes for nodes in graphs for node in nodes if node.notes]
     counts = {note.get("total_chunk_cnt") for note in notes}
@@ -374,11 +379,11 @@ def _check_sizes(graphs: Sequence[Sequence[ParsedNode]]) -> None:
 
 
 _Position = tuple[int, int]
-"""A threadblock, and a step of it."""
+"""A threadblock and the index of a step."""
 
 
 class _GraphStep(NamedTuple):
-    """A step without what it waits for, and the nodes that it became."""
+    """A step without its dependencies, and its nodes."""
 
     step: Step
     nodes: list[ParsedNode]
@@ -395,28 +400,30 @@ class _RankReader:
         step_of = {
             node.task.id: (block, index)
             for block, steps in blocks.items()
-            for index, one in enumerate(steps)
-            for node in one.nodes
+            for index, graph_step in enumerate(steps)
+            for node in graph_step.nodes
         }
         waits = {
-            (block, index): self._waits(one, (block, index), step_of)
+            (block, index): self._waits(graph_step, (block, index), step_of)
             for block, steps in blocks.items()
-            for index, one in enumerate(steps)
+            for index, graph_step in enumerate(steps)
         }
-        # A step that waits for several others has nops before it, which shifts what follows.
+        # A step that waits for several others has nops before it, which shift later steps.
         step_ids = {
             (block, index): StepId(
-                block, index + sum(max(0, len(waits[block, one]) - 1) for one in range(index + 1))
+                block,
+                index
+                + sum(max(0, len(waits[block, graph_step]) - 1) for graph_step in range(index + 1)),
             )
             for block, index in waits
         }
         threadblocks: list[Threadblock] = []
         for block, graph_steps in blocks.items():
             steps: list[Step] = []
-            for index, one in enumerate(graph_steps):
-                *others, last = [step_ids[other] for other in waits[block, index]] or [None]
-                steps += [wait_step(other) for other in others if other is not None]
-                steps.append(replace(one.step, after=last))
+            for index, graph_step in enumerate(graph_steps):
+                *others, last = [step_ids[wait] for wait in waits[block, index]] or [None]
+                steps += [wait_step(wait) for wait in others if wait is not None]
+                steps.append(replace(graph_step.step, after=last))
             threadblocks.append(self._threadblock(block, graph_steps, steps))
         scratch_chunks = [
             place.offset + step.count
@@ -431,7 +438,7 @@ class _RankReader:
         return UnknownProgramError(f"rank {self.number}: node {node.task.id}{text}")
 
     def _blocks(self) -> dict[int, list[_GraphStep]]:
-        """Return the steps of every threadblock in their order."""
+        """Return the steps of every threadblock in order."""
         position_of: dict[int, _Position] = {}
         nodes_at: dict[_Position, list[ParsedNode]] = {}
         for node in self.nodes:
@@ -441,7 +448,7 @@ class _RankReader:
         blocks: dict[int, list[_GraphStep]] = {}
         for (block, _), nodes in sorted(nodes_at.items()):
             steps = blocks.setdefault(block, [])
-            # Without its kind, a step is one for each transfer.
+            # Without a kind, each transfer is its own step.
             is_one = "step_type" in nodes[0].notes
             for index, node in enumerate(nodes):
                 if not index or not (is_one or isinstance(node.task, ComputeTask)):
@@ -455,7 +462,9 @@ class _RankReader:
             return block, step
         before = node.task.depends_on
         if isinstance(node.task, ComputeTask) and len(before) == 1 and before[0] in position_of:
-            (received,) = [other for other in self.nodes if other.task.id == before[0]]
+            (received,) = [
+                node_before for node_before in self.nodes if node_before.task.id == before[0]
+            ]
             if received.notes.get("is_rrc"):
                 return position_of[before[0]]  # the addition of a receive-reduce-copy
         raise self.unknown(node, " doesn't say which step it is of")
@@ -487,8 +496,8 @@ class _RankReader:
                     return Place(buffer, self._integer(node, f"{end}off"))
             raise self.unknown(node, f": {end}buf is {name!r}")
         in_input = self.collective is CollectiveKind.REDUCE_SCATTER
-        whole = Buffer.INPUT if in_input else Buffer.OUTPUT
-        return Place(whole, self._integer(node, "chunk_offset"))
+        buffer_of_kind = Buffer.INPUT if in_input else Buffer.OUTPUT
+        return Place(buffer_of_kind, self._integer(node, "chunk_offset"))
 
     def _integer(self, node: ParsedNode, name: str) -> int:
         value = node.notes.get(name)
@@ -504,12 +513,12 @@ class _RankReader:
         waits = [step_of[number] for number in one.nodes[0].task.depends_on]
         if index and (block, index - 1) not in waits:
             raise self.unknown(one.nodes[0], " doesn't follow its threadblock's last step")
-        return [other for other in dict.fromkeys(waits) if other[0] != block]
+        return [wait for wait in dict.fromkeys(waits) if wait[0] != block]
 
     def _threadblock(
         self, number: int, graph_steps: list[_GraphStep], steps: list[Step]
     ) -> Threadblock:
-        nodes = [node for one in graph_steps for node in one.nodes]
+        nodes = [node for graph_step in graph_steps for node in graph_step.nodes]
         sends = {node.peer for node in nodes if isinstance(node.task, SendTask)}
         receives = {node.peer for node in nodes if isinstance(node.task, ReceiveTask)}
         tags = {node.task.tag for node in nodes if isinstance(node.task, SendTask | ReceiveTask)}

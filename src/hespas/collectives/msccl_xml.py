@@ -1,7 +1,7 @@
 """Read and write programs as MSCCL's XML.
 
-Source of elements and attributes: the files that MSCCL's runtime reads. ``algo`` holds a
-``gpu`` for each rank, which holds a ``tb`` for each threadblock, which holds its ``step``s.
+Source of elements and attributes: the files that MSCCL's runtime reads. ``algo`` holds a ``gpu``
+for each rank, a ``gpu`` a ``tb`` for each threadblock, and a ``tb`` its ``step``s.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _SHARED = COMMON_KINDS[1:]
 def read_program(path: Path) -> Program:
     """Read a program from a file.
 
-    Raises `AlgorithmError`, naming file, rank, threadblock and step, for what is missing, malformed
-    or contradictory. Whether it computes its collective is for `hespas.collectives.verify.verify`
-    to say.
+    Raises `AlgorithmError`, naming file, rank, threadblock and step, for missing, malformed or
+    contradictory content. `hespas.collectives.verify.verify` checks that the program computes its
+    collective.
     """
     try:
         text = path.read_text()
@@ -68,7 +68,7 @@ def read_program(path: Path) -> Program:
 
 
 def read_verified(path: Path) -> Program:
-    """Read an MSCCL XML file and verify it. Raises `AlgorithmError`, naming the file."""
+    """Read and verify an MSCCL XML file; `AlgorithmError` names it."""
     program = read_program(path)
     try:
         verify(program)
@@ -160,9 +160,9 @@ class _Reader:
         return self.fail(where, f"{name} is {shown}")
 
     def children(self, element: Element, tag: str, where: str) -> list[Element]:
-        other = next((child.tag for child in element if child.tag != tag), None)
-        if other is not None:
-            self.fail(where, f"<{element.tag}> holds <{other}>, where only <{tag}> may be")
+        wrong_tag = next((child.tag for child in element if child.tag != tag), None)
+        if wrong_tag is not None:
+            self.fail(where, f"<{element.tag}> holds <{wrong_tag}>, where only <{tag}> may be")
         return list(element)
 
     def program(self, root: Element) -> Program:
@@ -204,7 +204,7 @@ class _Reader:
         )
 
     def _rank(self, number: int, gpu: _Gpu, element: Element, *, is_declared: bool) -> Rank:
-        """Return a rank, of which a step says that others wait for it: the runtime signals then."""
+        """Read a rank; awaited steps must be marked, so the runtime signals."""
         signals: set[StepId] = set()
         blocks = [
             self._threadblock(number, block, signals)
@@ -267,7 +267,7 @@ class _Reader:
 
 
 def program_xml(program: Program) -> str:
-    """Return a program as MSCCL's XML; `parse_program` gives it back."""
+    """Return a program as MSCCL's XML; `parse_program` restores it."""
     larger = max(program.input_chunks, program.output_chunks)
     channels = {block.channel for _, block, _, _ in program.steps()}
     root = ElementTree.Element(

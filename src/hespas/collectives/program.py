@@ -1,9 +1,10 @@
-"""A collective program: what every threadblock of every rank does, step by step.
+"""Define collective programs: the steps of every threadblock of every rank.
 
-Source of the terms and of what steps do: MSCCL, whose runtime reads such programs from XML.
-`program` writes a schedule out as one. A connection between two ranks gets a threadblock at either
-end; one that sends to a rank and receives from one, the same or, in a ring, another, does both.
-Steps that touch the same memory keep the order of the rounds: where they are of different
+Source of the terms and of the effects of steps: MSCCL, whose runtime reads such programs from XML.
+
+`program` writes a schedule as one. A connection between two ranks gets a threadblock at either end;
+a threadblock may send to one rank and receive from one, which is the same rank, or, in a ring,
+another. Steps that touch the same memory keep the order of the rounds: if they are in different
 threadblocks, one waits for the other.
 """
 
@@ -24,7 +25,7 @@ from hespas.program.collectives import CollectiveKind
 
 
 class Buffer(Enum):
-    """Where chunks are on a rank."""
+    """A rank's buffer of chunks."""
 
     INPUT = "i"
     OUTPUT = "o"
@@ -32,10 +33,10 @@ class Buffer(Enum):
 
 
 class StepKind(Enum):
-    """What a step does: MSCCL's abbreviation, and which of five things it does.
+    """The kind of a step: MSCCL's abbreviation and the step's effects.
 
     A step that receives takes the next message of its threadblock's receive peer; one that sends
-    makes a message for the send peer. One that reduces adds what it receives, or its target, to its
+    sends a message to the send peer. One that reduces adds the received data, or its target, to its
     source.
     """
 
@@ -66,7 +67,7 @@ class StepKind(Enum):
 
 
 class Place(NamedTuple):
-    """A chunk's place on a rank."""
+    """The position of a chunk on a rank."""
 
     buffer: Buffer
     offset: int
@@ -81,9 +82,9 @@ class StepId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step on ``count`` chunks, from ``source`` and to ``target`` on.
+    """One step on ``count`` chunks, starting at ``source`` and ``target``.
 
-    It begins when the step before it in its threadblock has ended, and ``after`` too.
+    It begins when the preceding step of its threadblock and ``after`` have ended.
     """
 
     kind: StepKind
@@ -101,7 +102,7 @@ def wait_step(after: StepId) -> Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threadblock:
-    """Steps that follow each other, with at most one peer to send to and one to receive from.
+    """Steps in sequence, with at most one peer in each direction.
 
     A connection of two ranks has channels; messages of one channel arrive in order.
     """
@@ -115,23 +116,23 @@ class Threadblock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """What one rank does. ``scratch_chunks`` is the size of its scratch buffer."""
+    """One rank's threadblocks; ``scratch_chunks`` is its scratch buffer's size."""
 
     scratch_chunks: int
     threadblocks: tuple[Threadblock, ...]
 
     def awaited(self) -> set[StepId]:
-        """Return the steps that others wait for."""
+        """Return the steps that other steps wait for."""
         return {step.after for block in self.threadblocks for step in block.steps if step.after}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A collective program for ``len(ranks)`` ranks, with chunks in each rank's buffers.
+    """A collective program for ``len(ranks)`` ranks, in chunks of their buffers.
 
-    ``is_in_place`` says that the smaller buffer is a part of the larger: an all-gather's input is
-    the rank's part of its output, a reduce-scatter's output that of its input. ``root`` matters to
-    broadcasts and reduces. ``protocol`` is a name that nothing here depends on.
+    With ``is_in_place`` the smaller buffer is a part of the larger: an all-gather's input is the
+    rank's part of its output, a reduce-scatter's output the rank's part of its input. ``root`` is
+    used by broadcasts and reduces. ``protocol`` is a name without effect in hespas.
     """
 
     name: str
@@ -144,7 +145,7 @@ class Program:
     protocol: str = "Simple"
 
     def chunk_bytes(self, size_bytes: int) -> int:
-        """Return the bytes of a chunk where a rank's input is ``size_bytes``, rounded up."""
+        """Return a chunk's bytes for ``size_bytes`` of input, rounded up."""
         return -(-size_bytes // self.input_chunks)
 
     def steps(self) -> Iterator[tuple[int, Threadblock, int, Step]]:
@@ -156,9 +157,10 @@ class Program:
 
 
 def chunk_counts(collective: CollectiveKind, ranks: int, chunks: int) -> tuple[int, int]:
-    """Return the (input, output) chunks of a rank, of which the larger buffer has ``chunks``.
+    """Return a rank's (input, output) chunks; the larger buffer has ``chunks``.
 
-    An all-gather's or gather's input, a reduce-scatter's or scatter's output are one rank's part.
+    An all-gather's or gather's input and a reduce-scatter's or scatter's output are one rank's
+    part.
 
     >>> chunk_counts(CollectiveKind.ALL_GATHER, 4, 8)
     (2, 8)
@@ -173,12 +175,12 @@ def chunk_counts(collective: CollectiveKind, ranks: int, chunks: int) -> tuple[i
 
 
 def step_text(rank: int, step: StepId) -> str:
-    """Return how errors name a step."""
+    """Return a step's name in errors."""
     return f"rank {rank}, threadblock {step.threadblock}, step {step.step}"
 
 
 def place_text(place: Place) -> str:
-    """Return how errors name a chunk."""
+    """Return a chunk's name in errors."""
     return f"{place.buffer.name.lower()} chunk {place.offset}"
 
 
@@ -188,10 +190,12 @@ _IN_INPUT = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER)
 def program(schedule: Schedule) -> Program:
     """Return the program of a schedule; `hespas.collectives.verify.verify` checks it.
 
-    It works in place, except for an all-to-all. Raises `AlgorithmError` for one that no program
-    does: a barrier, which moves no data, and what switches add up.
+    It works in place, except for an all-to-all. Raises `AlgorithmError` for schedules without a
+    program: a barrier, which moves no data, and reductions in switches.
     """
-    is_in_switch = any(one.operation is Operation.IN_SWITCH for one in schedule.rounds)
+    is_in_switch = any(
+        schedule_rounds.operation is Operation.IN_SWITCH for schedule_rounds in schedule.rounds
+    )
     if is_in_switch or not schedule.parts:
         raise AlgorithmError(f"{schedule.name} {schedule.collective.value} has no program")
     members = schedule.members
@@ -229,10 +233,10 @@ _SEND, _RECEIVE = 0, 1
 
 @dataclass(slots=True)
 class _Block:
-    """A threadblock that is being written, with the peers that it sends to and receives from.
+    """A threadblock under construction, with its send and receive peers.
 
-    ``ended`` gives, by the number of another threadblock, how many steps of it have surely ended
-    when the next step begins.
+    ``ended`` gives, by the number of another threadblock, how many of its steps are certain to have
+    ended when the next step begins.
     """
 
     number: int
@@ -244,7 +248,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Accesses:
-    """The steps that touched a chunk last: what wrote it, and what has read it since."""
+    """The latest accesses to a chunk: its write, and the reads since."""
 
     write: StepId | None = None
     reads: list[StepId] = field(default_factory=list[StepId])
@@ -261,7 +265,7 @@ class _RankWriter:
         self._scratch: dict[object, int] = {}
 
     def write_round(self, rounds: Rounds, messages: list[_Sent]) -> None:
-        """Write the steps of one round: what is sent, what comes, and what is added then."""
+        """Write the steps of one round: sends, receives, then additions."""
         targets: dict[int, set[int]] = defaultdict(set)
         for message, parts in messages:
             if message.source == self._rank:
@@ -272,12 +276,16 @@ class _RankWriter:
                     self._add(block, StepKind.SEND, place, place, count)
         # In a ring, the threadblock that sends to the next also receives from the previous.
         arriving = [
-            (self._block(one.channel, _RECEIVE, one.source, targets[one.channel]), one, parts)
-            for one, parts in messages
-            if one.target == self._rank
+            (
+                self._block(message.channel, _RECEIVE, message.source, targets[message.channel]),
+                message,
+                parts,
+            )
+            for message, parts in messages
+            if message.target == self._rank
         ]
         adding: list[tuple[Place, Place, int]] = []
-        for block, message, parts in sorted(arriving, key=lambda one: one[0].number):
+        for block, message, parts in sorted(arriving, key=lambda arrival: arrival[0].number):
             for part, count in _pieces(parts):
                 place = target = self._place(part)
                 kind = StepKind.RECEIVE
@@ -291,11 +299,11 @@ class _RankWriter:
             self._add(self._local_block(), StepKind.REDUCE, staging, place, count)
 
     def written(self) -> Rank:
-        """Return the rank; of an all-to-all, its part for itself is copied."""
+        """Return the rank; an all-to-all also copies the rank's own part."""
         if self._schedule.collective is CollectiveKind.ALL_TO_ALL:
             source, target = Place(Buffer.INPUT, self._rank), Place(Buffer.OUTPUT, self._rank)
             self._add(self._local_block(), StepKind.COPY, source, target, 1)
-        # Threadblocks of one channel stand together.
+        # Sort threadblocks by channel.
         order = sorted(self._blocks, key=lambda block: block.channel)
         number_of = {block.number: index for index, block in enumerate(order)}
         return Rank(
@@ -304,9 +312,10 @@ class _RankWriter:
         )
 
     def _block(self, channel: int, end: int, peer: int, targets: set[int]) -> _Block:
-        """Return the threadblock that sends to a peer, or receives from it.
+        """Return the threadblock that sends to or receives from a peer.
 
-        One that is free at this end serves if its other peer is the same, or the only target.
+        A threadblock that is free at this end is used if its other peer is the same, or the only
+        target.
         """
         partners = {peer, *targets} if len(targets) == 1 else {peer}
         blocks = [block for block in self._blocks if block.channel == channel]
@@ -331,7 +340,7 @@ class _RankWriter:
         return self._blocks[-1]
 
     def _place(self, part: int) -> Place:
-        """Return where a part is on this rank, as it comes, goes or stays."""
+        """Return a part's position on this rank, final or in transit."""
         schedule = self._schedule
         if schedule.collective is not CollectiveKind.ALL_TO_ALL:
             return Place(Buffer.INPUT if schedule.collective in _IN_INPUT else Buffer.OUTPUT, part)
@@ -349,13 +358,13 @@ class _RankWriter:
         return Place(Buffer.SCRATCH, offsets[0])
 
     def _add(self, block: _Block, kind: StepKind, source: Place, target: Place, count: int) -> None:
-        """Add a step, which waits for what touched the same chunks."""
+        """Add a step that waits for earlier accesses to its chunks."""
         reads = _chunks(source, count) if kind.reads else []
         if kind is StepKind.REDUCE:
             reads += _chunks(target, count)
         writes = _chunks(target, count) if kind.writes else []
         waits = self._waits_for(block, reads, writes)
-        # A step waits for one other. A nop waits for each further one, and for all of a receive.
+        # A step can wait for one other. Nops wait for the rest, and for everything before a receive.
         last = waits.pop() if waits and not kind.receives else None
         block.steps += [wait_step(after) for after in waits]
         block.steps.append(Step(kind=kind, source=source, target=target, count=count, after=last))
@@ -367,7 +376,10 @@ class _RankWriter:
             self._accesses[place] = _Accesses(write=step)
 
     def _waits_for(self, block: _Block, reads: list[Place], writes: list[Place]) -> list[StepId]:
-        """Return the steps of other threadblocks to wait for, none of which waits for another."""
+        """Return the necessary waits for steps of other threadblocks.
+
+        None of these steps waits for another.
+        """
         earlier = {self._accesses[place].write for place in (*reads, *writes)}
         earlier |= {step for place in writes for step in self._accesses[place].reads}
         waits = [
@@ -381,8 +393,9 @@ class _RankWriter:
             step
             for step in waits
             if not any(
-                other != step and self._ended_after[other].get(step.threadblock, 0) > step.step
-                for other in waits
+                implied_by != step
+                and self._ended_after[implied_by].get(step.threadblock, 0) > step.step
+                for implied_by in waits
             )
         ]
         for step in waits:
@@ -392,7 +405,7 @@ class _RankWriter:
 
 
 def _pieces(parts: range) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) of parts that are next to each other."""
+    """Yield (first, count) of contiguous parts."""
     if parts.step == 1 and parts:
         yield parts[0], len(parts)
     else:

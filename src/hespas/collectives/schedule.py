@@ -1,9 +1,10 @@
-"""A collective algorithm as rounds: who sends which parts to whom, to be added or stored.
+"""Describe a collective algorithm as rounds of messages.
 
-This is the one description that everything else is made from: the closed forms and the events of
-`hespas.simulate.astra`, the transfers of `hespas.simulate.flow`, MSCCL programs
-(`hespas.collectives.program`), which are verified. It is symbolic: a ring among a
-million members is two `Rounds`, and parts are computed only where they are asked for.
+A message has a source, a target and parts, which the target stores or adds. This is the only
+description of an algorithm: the closed forms and the events of `hespas.simulate.astra`, the
+transfers of `hespas.simulate.flow` and MSCCL programs (`hespas.collectives.program`), which are
+verified, derive from it. It is symbolic: a ring among a million members is two `Rounds`, and parts
+are computed only on demand.
 
 >>> from hespas.collectives.algorithms import ALGORITHMS
 >>> from hespas.program.collectives import CollectiveKind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """The kinds of patterns, in words; positions go around the list of members."""
+    """The forms of patterns, as text; positions wrap around the members."""
 
     SHIFT = "each to the members {first} to {last} further"
     NEIGHBOURS = "each to the next and to the previous member"
@@ -53,7 +54,7 @@ class Form(Enum):
 
 
 class Along(Enum):
-    """Several dimensions at once, whose links go from neighbour to neighbour."""
+    """A set of network dimensions with neighbour links."""
 
     LOOP = "around a loop through all of them"
     EVERY_AXIS = "along every axis"
@@ -61,10 +62,10 @@ class Along(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Messages of equal size at the same time: a form, and the numbers in its words.
+    """Concurrent messages of equal size: a form and its numbers.
 
-    ``line`` is the dimension of the network along whose lines the members are, each line by itself,
-    or several dimensions at once; None for the whole list.
+    With ``line`` the pattern runs separately in each line of members along that network dimension,
+    or along several dimensions at once; None is the whole list.
     """
 
     form: Form
@@ -81,7 +82,7 @@ def shift(first: int, last: int | None = None) -> Pattern:
 def ends(  # noqa: C901, PLR0911 - one case for each form
     pattern: Pattern, members: int
 ) -> tuple[Integers, Integers]:
-    """Return the positions of the sources and of the targets of a pattern's messages.
+    """Return the source and target positions of a pattern's messages.
 
     >>> [array.tolist() for array in ends(shift(1), 3)]
     [[0, 1, 2], [1, 2, 0]]
@@ -124,7 +125,7 @@ def ends(  # noqa: C901, PLR0911 - one case for each form
 def messages(pattern: Pattern, members: int) -> Iterator[tuple[int, int, int]]:
     """Yield the (source, target, channel) of a pattern's messages.
 
-    Only patterns that overlay two structures, two directions or two trees, have a channel 1.
+    Only patterns of two structures, two directions or two trees, have a channel 1.
 
     >>> list(messages(Pattern(Form.NEIGHBOURS), 2))
     [(0, 1, 0), (1, 0, 0), (0, 1, 1), (1, 0, 1)]
@@ -137,7 +138,7 @@ def messages(pattern: Pattern, members: int) -> Iterator[tuple[int, int, int]]:
 
 
 def messages_per_member(pattern: Pattern, members: int) -> int:
-    """Return how many messages the member that sends most sends.
+    """Return the most messages that one member sends.
 
     >>> messages_per_member(shift(1, 3), 8)
     3
@@ -154,10 +155,12 @@ def messages_per_member(pattern: Pattern, members: int) -> int:
 
 
 def tree_parent(members: int, position: int) -> int:
-    """Return the parent in a binary tree of any size, whose root, 0, has one child.
+    """Return a position's parent in a binary tree of any size.
 
-    Positions are in order: left of a member, the member, right of it. The lowest bit set in a
-    position is its height above the leaves, which are odd. Source: NCCL's trees.
+    The root, 0, has one child.
+
+    Positions are in order: left subtree, member, right subtree. The lowest bit set in a position is
+    its height above the leaves, which are odd. Source: NCCL's trees.
 
     >>> [tree_parent(6, position) for position in range(1, 6)]
     [2, 4, 2, 0, 4]
@@ -168,11 +171,12 @@ def tree_parent(members: int, position: int) -> int:
 
 
 def second_tree_position(members: int, position: int) -> int:
-    """Return who takes a position of `tree_parent`'s tree in the second of two trees.
+    """Return the member at a position of the second tree.
 
-    The second tree is mirrored for an even number of members, else shifted by one, so that a leaf
-    of one tree is an inner member of the other. Source: Sanders, Speck and Traeff, "Two-tree
-    algorithms for full bandwidth broadcast, reduction and scan" (2009), as NCCL numbers them.
+    The tree has the shape of `tree_parent`. It is mirrored for an even number of members, else
+    shifted by one, so a leaf of one tree is an inner member of the other. Source: Sanders, Speck
+    and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), as
+    NCCL numbers them.
 
     >>> [second_tree_position(4, position) for position in range(4)]
     [3, 2, 1, 0]
@@ -182,27 +186,29 @@ def second_tree_position(members: int, position: int) -> int:
 
 @cache
 def tree_depths(members: int) -> tuple[int, ...]:
-    """Return how far each position of `tree_parent`'s tree is from the root.
+    """Return each position's distance from the root of `tree_parent`'s tree.
 
     >>> tree_depths(6)
     (0, 3, 2, 3, 1, 2)
     """
     depths = [0] * members
     for position in range(1, members):
-        at = position
-        while at:
-            at = tree_parent(members, at)
+        ancestor = position
+        while ancestor:
+            ancestor = tree_parent(members, ancestor)
             depths[position] += 1
     return tuple(depths)
 
 
 def _tree_edges(members: int, depth: int | None) -> tuple[Integers, Integers]:
-    """Return children, of one depth or of all, and their parents."""
+    """Return children, of one depth or all, and their parents."""
     import numpy as np  # noqa: PLC0415 - as above
 
     depths = tree_depths(members)
-    children = [at for at in range(1, members) if depth is None or depths[at] == depth]
-    parents = [tree_parent(members, at) for at in children]
+    children = [
+        position for position in range(1, members) if depth is None or depths[position] == depth
+    ]
+    parents = [tree_parent(members, position) for position in children]
     return np.array(children, dtype=np.int64), np.array(parents, dtype=np.int64)
 
 
@@ -210,17 +216,21 @@ def _edges_of_both(members: int, depth: int | None) -> tuple[Integers, Integers]
     import numpy as np  # noqa: PLC0415 - as above
 
     child, parent = _tree_edges(members, depth)
-    renamed = np.array([second_tree_position(members, at) for at in range(members)], dtype=np.int64)
+    renamed = np.array(
+        [second_tree_position(members, position) for position in range(members)], dtype=np.int64
+    )
     return np.concatenate((child, renamed[child])), np.concatenate((parent, renamed[parent]))
 
 
 def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int, ...]:
-    """Return the positions in a box in the order of a loop, counted along the first side first.
+    """Return a loop through the positions of a box.
 
-    Neighbours in the loop are neighbours in the box, also the last and the first, if a side is
-    even. Along one side, ``is_closed`` says that its ends are neighbours; otherwise the loop goes
-    there by every second position and back by the others. If no side is even, the way from the
-    last back to the first is longer.
+    Positions count along the first side first.
+
+    Neighbours in the loop are neighbours in the box, also the last and the first if a side is even.
+    For one side, ``is_closed`` says that its ends are neighbours; otherwise the loop goes out by
+    every second position and back by the others. If no side is even, the way from the last back to
+    the first is longer.
 
     >>> loop_through([4], is_closed=True), loop_through([4])
     ((0, 1, 2, 3), (0, 2, 3, 1))
@@ -239,17 +249,17 @@ def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int,
     others = [axis for axis in range(len(sizes)) if axis != even]
     column = list(_path([sizes[axis] for axis in others], [strides[axis] for axis in others]))
     rows = [row * strides[even] for row in range(sizes[even])]
-    # Up and down all columns but the first, row by row, then back along the first one.
-    there = [
+    # Up and down all columns except the first, row by row, then back along the first one.
+    outward = [
         row + position
         for number, row in enumerate(rows)
         for position in (column[1:] if number % 2 == 0 else column[:0:-1])
     ]
-    return (*there, *[row + column[0] for row in reversed(rows)])
+    return (*outward, *[row + column[0] for row in reversed(rows)])
 
 
 def _path(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
-    """Yield all positions of a box, each a neighbour of the one before."""
+    """Yield all positions of a box, each next to the preceding one."""
     *inner, size = sizes
     *inner_strides, stride = strides
     if not inner:
@@ -261,7 +271,7 @@ def _path(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
 
 
 class Operation(Enum):
-    """What becomes of a message."""
+    """What a target does with a message."""
 
     COPY = "stored"
     REDUCE = "added"
@@ -278,17 +288,17 @@ class Message(NamedTuple):
 
 
 PartsOf = Callable[[Message], range]
-"""Gives the parts that a message carries; none if it isn't sent after all."""
+"""Gives the parts of a message; an empty range means that it isn't sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """``count`` rounds of one pattern, in each of which all messages go at once.
+    """``count`` rounds of one pattern; messages of a round are concurrent.
 
-    Every message carries ``size_parts`` parts: those that ``parts`` gives. ``depth`` above 1 marks
-    a pipeline: a part passes so many members one after the other while others follow, and it may be
-    cut into any number of pieces. With ``is_staged``, messages to be added land in memory of their
-    own first, so that those of one round need not wait for each other.
+    Every message carries ``size_parts`` parts, which ``parts`` lists. ``depth`` above 1 marks a
+    pipeline: a part passes ``depth`` members one after the other while others follow, and it may be
+    cut into any number of pieces. With ``is_staged``, messages to be added first arrive in separate
+    memory, so that messages of one round need not wait for each other.
     """
 
     pattern: Pattern
@@ -302,12 +312,11 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The rounds of one collective among ``members``, one after the other.
+    """The rounds of one collective among ``members``, in order.
 
     The data is cut into ``parts`` equal parts, of which each member's input holds ``input_parts``.
-    In an all-to-all, part ``o * members + d`` is what member o has for member d. The parts are
-    divided among ``channels`` that work on their own, such as the two directions of a bidirectional
-    ring.
+    In an all-to-all, part ``o * members + d`` goes from member o to member d. The parts are divided
+    among independent ``channels``, such as the two directions of a bidirectional ring.
     """
 
     name: str
@@ -320,14 +329,14 @@ class Schedule:
     root: int = 0
 
     def message_bytes(self, rounds: Rounds, size_bytes: int) -> int:
-        """Return the bytes of a message where a member's input is ``size_bytes``.
+        """Return a message's bytes for ``size_bytes`` of input per member.
 
-        Rounded down to whole bytes, but up where a part is divided among channels.
+        The result is rounded down to whole bytes, but up if a part is divided among channels.
         """
         if not self.input_parts:
             return 0
-        whole = size_bytes * rounds.size_parts * self.channels // self.input_parts
-        return ceil(whole / self.channels)
+        all_channels = size_bytes * rounds.size_parts * self.channels // self.input_parts
+        return ceil(all_channels / self.channels)
 
     def messages(self) -> Iterator[tuple[Rounds, Message, range]]:
         """Yield every message with its rounds and its parts, in order."""
@@ -340,17 +349,17 @@ class Schedule:
                         yield rounds, message, parts
 
     def by_round(self) -> Iterator[tuple[Rounds, list[tuple[Message, range]]]]:
-        """Yield the messages of one round after the other, with their parts."""
-        for _, group in groupby(self.messages(), key=lambda one: (id(one[0]), one[1].round)):
+        """Yield the messages of each round, with their parts."""
+        for _, group in groupby(self.messages(), key=lambda item: (id(item[0]), item[1].round)):
             sent = list(group)
             yield sent[0][0], [(message, parts) for _, message, parts in sent]
 
     def windowed(self, window: int | None) -> Schedule:
-        """Return the schedule in which a member sends to at most ``window`` others at once.
+        """Limit each member to ``window`` concurrent targets.
 
         >>> from hespas.collectives.algorithms import ALGORITHMS
         >>> direct = ALGORITHMS["direct"].schedule(CollectiveKind.ALL_GATHER, 4).windowed(2)
-        >>> [(one.pattern.first, one.pattern.last) for one in direct.rounds]
+        >>> [(rounds.pattern.first, rounds.pattern.last) for rounds in direct.rounds]
         [(1, 2), (3, 3)]
         """
         if window is None:
@@ -382,13 +391,15 @@ def cut_evenly(
     parts: int | None = None,
     channels: int = 1,
 ) -> Schedule:
-    """Return a schedule whose larger buffer is cut into ``parts``, by default one a member.
+    """Return a schedule with the larger buffer cut into ``parts``.
 
-    An all-gather's and a gather's input is one member's share of them; an all-to-all has as many
+    The default is one part per member and channel.
+
+    An all-gather's and a gather's input is one member's share of them; an all-to-all has ``parts``
     for each member. The last member of a chain is the root of its reduction.
     """
     total = members * channels if parts is None else parts
-    is_chain = any(one.pattern.form is Form.PATH for one in rounds)
+    is_chain = any(item.pattern.form is Form.PATH for item in rounds)
     return Schedule(
         name=name,
         collective=collective,
@@ -402,16 +413,16 @@ def cut_evenly(
 
 
 RoundsOf = Callable[[CollectiveKind, int], tuple[Rounds, ...]]
-"""Gives the rounds of a collective among a number of members."""
+"""Returns the rounds of a collective among a number of members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAlgorithm:
-    """A collective algorithm: for each collective that it can run, its rounds among members.
+    """A collective algorithm: its rounds for each collective it can run.
 
-    ``parts`` and ``channels`` are those of `cut_evenly`. ``usual_for`` are the collectives for
-    which it goes before others that are as fast. Programs follow ``contiguous_rounds``, where
-    ``rounds`` send parts that are not next to each other in memory.
+    ``parts`` and ``channels`` are arguments of `cut_evenly`. ``usual_for`` are the collectives for
+    which it is preferred to equally fast algorithms. Programs follow ``contiguous_rounds`` if
+    ``rounds`` send parts that are not contiguous in memory.
     """
 
     name: str
@@ -423,7 +434,7 @@ class CollectiveAlgorithm:
     usual_for: tuple[CollectiveKind, ...] = ()
 
     def supports(self, collective: CollectiveKind, members: int) -> bool:
-        """Return whether it can run a collective among so many members."""
+        """Return whether it can run a collective among ``members``."""
         is_power = members & members - 1 == 0
         return collective in self.rounds and members > 1 and (
             is_power or not self.needs_power_of_two
@@ -432,10 +443,10 @@ class CollectiveAlgorithm:
     def schedule(
         self, collective: CollectiveKind, members: int, *, is_contiguous: bool = False
     ) -> Schedule:
-        """Return the schedule of a collective; a program follows the contiguous one.
+        """Return the schedule of a collective; programs need the contiguous one.
 
-        Raises `AlgorithmError` for a collective that it can't run, for fewer than two members, and
-        for a number of them that isn't a power of two where it must be.
+        Raises `AlgorithmError` for an unsupported collective, for fewer than two members, and for a
+        number of members that must be a power of two but isn't.
         """
         if collective not in self.rounds:
             raise AlgorithmError(f"there is no {self.name} algorithm for {collective.value}")
@@ -463,14 +474,14 @@ HIERARCHICAL = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
 )
-"""The collectives that can run along one dimension of the network after the other.
+"""The collectives that can run along the network dimensions in turn.
 
 Source: Cho et al., "BlueConnect" (2019), and ASTRA-sim's ``localBWAware``.
 """
 
 
 class DimensionPhase(NamedTuple):
-    """A collective along one dimension, of ``size_bytes`` in each member's input."""
+    """A collective along one dimension; ``size_bytes`` is each member's input."""
 
     dimension: int
     collective: CollectiveKind
@@ -480,9 +491,12 @@ class DimensionPhase(NamedTuple):
 def phases(
     collective: CollectiveKind, sizes: Mapping[int, int], size_bytes: int
 ) -> Iterator[DimensionPhase]:
-    """Yield the phases of a collective, given the members along each dimension, innermost first.
+    """Yield the phases of a collective along network dimensions.
 
-    An all-reduce scatters along all dimensions but the last, reduces along that, and gathers back.
+    ``sizes`` are the members along each dimension, innermost first.
+
+    An all-reduce scatters along all dimensions except the last, reduces along that one, and gathers
+    back.
     An all-gather begins with the outermost dimension, the others with the innermost.
 
     >>> for phase in phases(CollectiveKind.ALL_REDUCE, {0: 8, 1: 4}, 1000):
@@ -502,12 +516,12 @@ def phases(
 def phase_order(
     collective: CollectiveKind, dimensions: Sequence[int]
 ) -> Iterator[tuple[int, CollectiveKind]]:
-    """Yield the phases of a collective along dimensions, given from the innermost."""
+    """Yield a collective's phases; ``dimensions`` are innermost first."""
     if collective is not CollectiveKind.ALL_REDUCE:
         is_gather = collective is CollectiveKind.ALL_GATHER
-        yield from ((one, collective) for one in dimensions[:: -1 if is_gather else 1])
+        yield from ((dimension, collective) for dimension in dimensions[:: -1 if is_gather else 1])
         return
     *inner, last = dimensions
-    yield from ((one, CollectiveKind.REDUCE_SCATTER) for one in inner)
+    yield from ((dimension, CollectiveKind.REDUCE_SCATTER) for dimension in inner)
     yield last, CollectiveKind.ALL_REDUCE
-    yield from ((one, CollectiveKind.ALL_GATHER) for one in reversed(inner))
+    yield from ((dimension, CollectiveKind.ALL_GATHER) for dimension in reversed(inner))

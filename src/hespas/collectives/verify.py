@@ -1,10 +1,10 @@
-"""Whether a program computes its collective: it is run on symbols.
+"""Verify that a program computes its collective by running it on symbols.
 
 A chunk's value is the set of ranks whose contributions are in it. Messages are buffered: a send
-doesn't wait for its receive, as in MSCCL, whose connections have slots for several. What blocks
-here therefore blocks everywhere. Each threadblock has a vector clock, which counts, for every
-threadblock, the steps that have surely ended: accesses to one chunk that nothing orders are
-detected by it.
+doesn't wait for its receive, as in MSCCL, whose connections have slots for several. A program that
+blocks in this run therefore blocks everywhere. Each threadblock has a vector clock, which counts,
+for every threadblock, the steps that are certain to have ended: it detects unordered accesses to
+one chunk.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from hespas.program.collectives import CollectiveKind
 class Value(NamedTuple):
     """The sum over some ranks of one chunk of their inputs.
 
-    ``chunk`` is its place in the input, ``ranks`` a bit for each rank. ``fault`` says what is wrong
-    with it, and at which step that came about.
+    ``chunk`` is its position in the input, ``ranks`` a bit for each rank. ``fault`` describes an
+    error in it and the step that caused it.
     """
 
     chunk: int
@@ -49,7 +49,7 @@ class Value(NamedTuple):
 
 
 def added(one: Value, other: Value, where: str) -> Value:
-    """Return the sum of two values, with the fault of adding the same or unlike things.
+    """Add two values; repeated or unlike contributions are a fault.
 
     >>> added(Value(0, 0b01), Value(0, 0b10), "here")
     Value(chunk=0, ranks=3, fault='')
@@ -68,7 +68,7 @@ def added(one: Value, other: Value, where: str) -> Value:
 
 
 def ranks_text(ranks: int) -> str:
-    """Return how errors name a set of ranks.
+    """Return a set of ranks as text for errors.
 
     >>> ranks_text(0b1011)
     'ranks 0, 1, 3'
@@ -88,7 +88,7 @@ class _Access(NamedTuple):
 
 @dataclass(slots=True)
 class _Chunk:
-    """A chunk of memory: its value, the step that wrote it, and those that have read it since."""
+    """A chunk of memory: its value, last write, and reads since."""
 
     value: Value | None = None
     written: _Access | None = None
@@ -114,7 +114,7 @@ class _Message(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """A threadblock that runs: its rank, its number among all, and the next step."""
+    """A running threadblock: its rank, number and position."""
 
     rank: int
     number: int
@@ -123,7 +123,7 @@ class Block:
 
     @property
     def step(self) -> Step:
-        """The step that comes next."""
+        """The next step."""
         return self.threadblock.steps[self.position]
 
     @property
@@ -143,23 +143,23 @@ class Block:
         return (self.threadblock.channel, self.rank, self.threadblock.send_peer)
 
     def text(self) -> str:
-        """Return how errors name the next step."""
+        """Return the next step's name in errors."""
         return step_text(self.rank, self.step_id)
 
 
 class Execution:
-    """One run: the ``transfers``, the values in the end, and the blocks that are stuck.
+    """One run: its ``transfers``, final values and blocked threadblocks.
 
-    Raises `AlgorithmError` for two steps that access one chunk in no order, and messages whose ends
-    differ in size.
+    Raises `AlgorithmError` for two steps that access one chunk without an order, and for messages
+    whose ends differ in size.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         blocks = [
             (rank, threadblock)
-            for rank, one in enumerate(program.ranks)
-            for threadblock in one.threadblocks
+            for rank, rank_program in enumerate(program.ranks)
+            for threadblock in rank_program.threadblocks
         ]
         self.blocks = [Block(rank, number, block) for number, (rank, block) in enumerate(blocks)]
         self.transfers: list[Transfer] = []
@@ -198,11 +198,11 @@ class Execution:
         return self._chunks.setdefault(key, _Chunk())
 
     def value(self, rank: int, place: Place) -> Value | None:
-        """Return what a chunk holds."""
+        """Return the value of a chunk."""
         return self._chunk(rank, place).value
 
     def last_writer(self, rank: int, place: Place) -> str:
-        """Return how errors name the step that wrote a chunk last; "" if none did."""
+        """Return the name of a chunk's last writer, or ""."""
         written = self._chunk(rank, place).written
         return "" if written is None else self._text(written)
 
@@ -221,7 +221,7 @@ class Execution:
         values = read or received
         if read and received:
             pairs = zip(read, received, strict=True)
-            values = tuple([added(mine, other, block.text()) for mine, other in pairs])
+            values = tuple([added(mine, theirs, block.text()) for mine, theirs in pairs])
         if step.kind.writes:
             self._write(block, step.target, values)
         self._clocks[block.number, block.number] = block.position + 1
@@ -234,7 +234,7 @@ class Execution:
         block.position += 1
 
     def _learn(self, block: Block, clock: Clock) -> None:
-        """Have a threadblock know what another knew."""
+        """Merge another threadblock's clock into this one's."""
         np.maximum(self._clocks[block.number], clock, out=self._clocks[block.number])
 
     def _receive(self, block: Block) -> tuple[Value, ...]:
@@ -276,7 +276,7 @@ class Execution:
     def _check_order(
         self, block: Block, place: Place, earlier: Iterable[tuple[_Access | None, str]], doing: str
     ) -> None:
-        """Raise for an earlier access to a chunk that nothing orders before this one."""
+        """Raise for an earlier access to a chunk that is unordered."""
         for access, did in earlier:
             own = (block.number, block.position)
             if (
@@ -295,9 +295,9 @@ class Execution:
 
 
 def _settled_place(program: Program, rank: int, place: Place) -> Place:
-    """Return where a place really is: in place, one buffer is a part of the other.
+    """Return the real position of a chunk of an in-place program.
 
-    The larger buffer stands, and the output where both are equal.
+    One buffer is a part of the other: the larger one counts, or the output if both are equal.
     """
     inputs, outputs = program.input_chunks, program.output_chunks
     large = Buffer.INPUT if inputs > outputs else Buffer.OUTPUT
@@ -312,7 +312,7 @@ _LONGEST_CHAIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A program that computes its collective, and its messages in an order that works.
+    """A program that computes its collective, with its messages in order.
 
     ``is_result_known`` is False for a custom collective, of which only the run was checked.
     """
@@ -322,21 +322,21 @@ class Verified:
     is_result_known: bool
 
     def chunks_by_link(self) -> Mapping[tuple[int, int], int]:
-        """Return how many chunks go from one rank to another, by (source, target)."""
+        """Count the chunks between ranks, by (source, target)."""
         chunks: dict[tuple[int, int], int] = {}
-        for one in self.transfers:
-            link = (one.source, one.target)
-            chunks[link] = chunks.get(link, 0) + one.count
+        for transfer in self.transfers:
+            link = (transfer.source, transfer.target)
+            chunks[link] = chunks.get(link, 0) + transfer.count
         return dict(sorted(chunks.items()))
 
 
 def verify(program: Program) -> Verified:
-    """Return a program's messages, if it computes its collective.
+    """Return a program's messages after verifying its collective.
 
-    At the end every rank must hold every chunk that it must, with each rank's contribution in it
-    exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and chunk, for a chunk
-    that is wrong, a contribution that is missing or there twice, two steps that access a chunk in
-    no order (one of them writing), messages without a receive, and steps that wait for ever.
+    At the end every rank must hold every required chunk, with each rank's contribution in it
+    exactly once. Raises `AlgorithmError`, naming rank, threadblock, step and chunk, for a wrong
+    chunk, a missing or repeated contribution, two unordered accesses to a chunk (one of them a
+    write), messages without a receive, and steps that wait forever.
 
     >>> from hespas.collectives.program import common_program
     >>> len(verify(common_program("ring", CollectiveKind.ALL_REDUCE, 4)).transfers)
@@ -371,24 +371,24 @@ def _waits(execution: Execution, block: Block) -> str:
     seen: list[Block] = []
     while block not in seen and len(reasons) < _LONGEST_CHAIN:
         seen.append(block)
-        reason, other = _why(execution, block)
+        reason, cause = _why(execution, block)
         reasons.append(reason)
-        if other is None or other.is_done:
+        if cause is None or cause.is_done:
             return "; ".join(reasons)
-        block = other
+        block = cause
     return f"{'; '.join(reasons)}; so nothing goes on"
 
 
 def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
     after = execution.awaited_step(block)
     if after is not None:
-        other = next(
-            other
-            for other in execution.blocks
-            if (other.rank, other.threadblock.id) == (block.rank, after.threadblock)
+        awaited_block = next(
+            awaited_block
+            for awaited_block in execution.blocks
+            if (awaited_block.rank, awaited_block.threadblock.id) == (block.rank, after.threadblock)
         )
         awaited = f"threadblock {after.threadblock}, step {after.step}"
-        return f"{block.text()} waits for {awaited}", other
+        return f"{block.text()} waits for {awaited}", awaited_block
     connection = block.connection(is_incoming=True)
     channel, source, _ = connection
     reason = f"{block.text()} waits for a message of rank {source} on channel {channel}"
@@ -400,7 +400,7 @@ def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
 
 
 def _check_results(execution: Execution) -> None:
-    """Raise for a wrong chunk: the first that a step has spoilt, else the first of all."""
+    """Raise for a wrong chunk, preferably the first spoilt by a step."""
     program = execution.program
     wrong: list[tuple[bool, str]] = []
     for rank in range(len(program.ranks)):
@@ -418,11 +418,11 @@ def _check_results(execution: Execution) -> None:
 
 
 def _required(program: Program, rank: int, chunk: int) -> Value | None:
-    """Return what a chunk of a rank's output must hold; None where anything may be."""
+    """Return the required value of an output chunk, or None."""
     count = len(program.ranks)
     everyone = (1 << count) - 1
     own = rank * program.output_chunks + chunk
-    # Per source, an all-gather's output has a whole input, an all-to-all's a part of it.
+    # An all-gather's output has the whole input of each source, an all-to-all's a part of it.
     is_all_to_all = program.collective is CollectiveKind.ALL_TO_ALL
     share = max(1, program.input_chunks // (count if is_all_to_all else 1))
     owner, part = divmod(chunk, share)
@@ -456,7 +456,10 @@ def _problem(value: Value | None, required: Value) -> str:
 
 
 def check_structure(program: Program) -> None:
-    """Raise `AlgorithmError`, naming rank, threadblock and step, for what cannot be run."""
+    """Raise `AlgorithmError` for a program that cannot run.
+
+    The error names rank, threadblock and step.
+    """
     count = len(program.ranks)
     totals = {
         "its buffers have": count * (program.input_chunks + program.output_chunks)
