@@ -281,7 +281,7 @@ def read_yaml(path: Path) -> object:
     text = read_text(path)
     try:
         # LibYAML's parser, if PyYAML was built with it, takes a tenth of the time.
-        root, value = _composed(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        root, value = _load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         location = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -294,7 +294,7 @@ def read_yaml(path: Path) -> object:
     return value
 
 
-def _composed(text: str, kind: Any) -> tuple[Any, object]:
+def _load_yaml(text: str, kind: Any) -> tuple[Any, object]:
     """Return the root node and the value of a YAML text.
 
     The root of an empty text is None.

@@ -171,7 +171,7 @@ def run_program(
             raise ToolError(
                 f"{name} cannot be started: {error.strerror or error}", location=str(command[0])
             ) from error
-        code = _waited(process, limits.time_s, name=name, log=log)
+        code = _wait_with_cleanup(process, limits.time_s, name=name, log=log)
     if code != 0:
         raise ToolError(f"{name} {ending(code)}: {last_words(log)}", location=str(log))
     return Finished(log=log, elapsed_s=monotonic() - started_s)
@@ -183,12 +183,12 @@ def _check_executable(program: str, *, name: str, directory: Path) -> None:
         reason = None if shutil.which(program) else errno.ENOENT
     else:
         file = directory / program
-        reason = None if os.access(file, os.X_OK) else _reason(file)
+        reason = None if os.access(file, os.X_OK) else _error_number(file)
     if reason is not None:
         raise ToolError(f"{name} cannot be started: {os.strerror(reason)}", location=program)
 
 
-def _reason(file: Path) -> int:
+def _error_number(file: Path) -> int:
     return errno.EACCES if file.exists() else errno.ENOENT
 
 
@@ -229,7 +229,9 @@ def within_inherited(kind: int, wanted: int) -> int:
     return wanted if inherited == resource.RLIM_INFINITY else min(wanted, inherited)
 
 
-def _waited(process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path) -> int:
+def _wait_with_cleanup(
+    process: subprocess.Popen[bytes], time_s: float, *, name: str, log: Path
+) -> int:
     try:
         code = _wait(process, time_s, interruption(), name=name, log=log)
         _check_log(log, name)
@@ -376,8 +378,8 @@ class Worker:
             except OSError:
                 answer = b""
             if not answer.endswith(b"\n"):
-                raise self._died(process)
-            return self._parsed(answer)
+                raise self._death_error(process)
+            return self._parse_answer(answer)
 
     def interrupt(self) -> None:
         """End the process while another thread waits for an answer.
@@ -434,14 +436,14 @@ class Worker:
                 answer += piece
         return answer
 
-    def _parsed(self, answer: bytes) -> dict[str, object]:
+    def _parse_answer(self, answer: bytes) -> dict[str, object]:
         try:
             return dict(json.loads(answer))
         except (ValueError, TypeError) as error:
             self._end()
             raise ToolError(f"{self.name} answered nonsense", location=str(self.log)) from error
 
-    def _died(self, process: subprocess.Popen[bytes]) -> ToolError:
+    def _death_error(self, process: subprocess.Popen[bytes]) -> ToolError:
         with suppress(subprocess.TimeoutExpired):
             # A process that closed its output is about to end: its exit code says more.
             process.wait(timeout=0.2)

@@ -51,7 +51,7 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
     """
     by_folded = {word.casefold(): word for word in sorted(set(known))}
     folded = given.casefold()
-    close = _begun(folded, by_folded)
+    close = _with_prefix(folded, by_folded)
     if not close:
         # Most calls need no spelling search, so its import waits.
         from difflib import get_close_matches  # noqa: PLC0415
@@ -62,7 +62,7 @@ def nearest(given: str, known: Iterable[str]) -> list[str]:
     return [by_folded[word] for word in close]
 
 
-def _begun(given: str, known: Iterable[str]) -> list[str]:
+def _with_prefix(given: str, known: Iterable[str]) -> list[str]:
     """Return the shortest words that begin with ``given``."""
     if len(given) < _LEAST:
         return []

@@ -55,7 +55,7 @@ def _levels(members: int) -> list[int]:
 # The ring: parts go around the list of members, from each member to the next.
 
 
-def _around(members: int, first: int, operation: Operation) -> Rounds:
+def _ring_rounds(members: int, first: int, operation: Operation) -> Rounds:
     """Return n - 1 ring rounds that begin with part rank + ``first``."""
 
     def parts(message: Message) -> range:
@@ -67,10 +67,10 @@ def _around(members: int, first: int, operation: Operation) -> Rounds:
 def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return the ring's reduce rounds, its gather rounds, or both."""
     if collective is _REDUCE_SCATTER:
-        return (_around(members, -1, Operation.REDUCE),)
+        return (_ring_rounds(members, -1, Operation.REDUCE),)
     if collective is _ALL_GATHER:
-        return (_around(members, 0, Operation.COPY),)
-    return (_around(members, 0, Operation.REDUCE), _around(members, 1, Operation.COPY))
+        return (_ring_rounds(members, 0, Operation.COPY),)
+    return (_ring_rounds(members, 0, Operation.REDUCE), _ring_rounds(members, 1, Operation.COPY))
 
 
 def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
@@ -128,7 +128,7 @@ RING = CollectiveAlgorithm(
 # The bidirectional ring: half of every part goes around in each direction.
 
 
-def _both_ways(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
+def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     """Return a ring whose part halves go around in opposite directions.
 
     The halves of part k are 2 k and 2 k + 1.
@@ -185,7 +185,7 @@ def _direct_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     return (Rounds(pattern=shift(1, members - 1), parts=parts),)
 
 
-def _of_root(collective: CollectiveKind, _: int) -> tuple[Rounds, ...]:
+def _root_round(collective: CollectiveKind, _: int) -> tuple[Rounds, ...]:
     """Return the round of messages to the root, or from it."""
     if collective is _GATHER:
         return (Rounds(pattern=Pattern(Form.TO_ROOT), parts=_part_of_source),)
@@ -320,7 +320,7 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
     for algorithm in (
         CollectiveAlgorithm(
             name="bidirectional-ring",
-            rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _both_ways),
+            rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _bidirectional_ring),
             channels=2,
         ),
         CollectiveAlgorithm(
@@ -333,7 +333,7 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
             rounds={
                 **dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _direct),
                 _ALL_TO_ALL: _direct_all_to_all,
-                **dict.fromkeys((_GATHER, _SCATTER), _of_root),
+                **dict.fromkeys((_GATHER, _SCATTER), _root_round),
             },
             usual_for=(_ALL_TO_ALL, _GATHER, _SCATTER),
         ),

@@ -60,7 +60,7 @@ def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode
     awaited = program.ranks[rank].awaited()
     last_nodes: dict[StepId, tuple[int, ...]] = {}
     nodes: list[ParsedNode] = []
-    for block, step_id in _in_order(program.ranks[rank]):
+    for block, step_id in _steps_in_order(program.ranks[rank]):
         step = block.steps[step_id.step]
         before = last_nodes.get(StepId(block.id, step_id.step - 1), ())
         after = () if step.after is None else last_nodes[step.after]
@@ -76,7 +76,7 @@ def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode
     return tuple(nodes)
 
 
-def _in_order(rank: Rank) -> Iterator[tuple[Threadblock, StepId]]:
+def _steps_in_order(rank: Rank) -> Iterator[tuple[Threadblock, StepId]]:
     """Yield the steps of a rank, dependencies first."""
     ended: set[StepId] = set()
     position = {block.id: 0 for block in rank.threadblocks}

@@ -308,7 +308,7 @@ class _RankWriter:
         number_of = {block.number: index for index, block in enumerate(order)}
         return Rank(
             scratch_chunks=len(self._scratch),
-            threadblocks=tuple([_numbered(block, number_of) for block in order]),
+            threadblocks=tuple([_renumbered_threadblock(block, number_of) for block in order]),
         )
 
     def _block(self, channel: int, end: int, peer: int, targets: set[int]) -> _Block:
@@ -364,7 +364,7 @@ class _RankWriter:
             reads += _chunks(target, count)
         writes = _chunks(target, count) if kind.writes else []
         waits = self._waits_for(block, reads, writes)
-        # A step can wait for one other. Nops wait for the rest, and for everything before a receive.
+        # A step waits for one other. Nops wait for the rest, and for all before a receive.
         last = waits.pop() if waits and not kind.receives else None
         block.steps += [wait_step(after) for after in waits]
         block.steps.append(Step(kind=kind, source=source, target=target, count=count, after=last))
@@ -416,7 +416,7 @@ def _chunks(place: Place, count: int) -> list[Place]:
     return [Place(place.buffer, place.offset + index) for index in range(count)]
 
 
-def _numbered(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
+def _renumbered_threadblock(block: _Block, number_of: Mapping[int, int]) -> Threadblock:
     steps = [
         step
         if step.after is None

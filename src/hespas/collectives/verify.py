@@ -180,7 +180,7 @@ class Execution:
             has_moved = False
             for block in self.blocks:
                 while not block.is_done and self._is_ready(block):
-                    self._do(block)
+                    self._run_step(block)
                     has_moved = True
 
     def awaited_step(self, block: Block) -> StepId | None:
@@ -210,10 +210,10 @@ class Execution:
         block = self.blocks[access.block]
         return step_text(block.rank, StepId(block.threadblock.id, access.step))
 
-    def _do(self, block: Block) -> None:
+    def _run_step(self, block: Block) -> None:
         step = block.step
         if step.after is not None:
-            self._learn(block, self._ended[block.rank, step.after])
+            self._merge_clock(block, self._ended[block.rank, step.after])
         received = self._receive(block) if step.kind.receives else ()
         read = self._read(block, step.source) if step.kind.reads else ()
         if step.kind is StepKind.REDUCE:
@@ -233,7 +233,7 @@ class Execution:
             self._ended[block.rank, block.step_id] = clock
         block.position += 1
 
-    def _learn(self, block: Block, clock: Clock) -> None:
+    def _merge_clock(self, block: Block, clock: Clock) -> None:
         """Merge another threadblock's clock into this one's."""
         np.maximum(self._clocks[block.number], clock, out=self._clocks[block.number])
 
@@ -248,7 +248,7 @@ class Execution:
                 f"receives {block.step.count} chunks of a message of which {sent}",
                 location=f"{self.program.name}: {block.text()}",
             )
-        self._learn(block, message.clock)
+        self._merge_clock(block, message.clock)
         self.transfers.append(Transfer(source, message.sender, block.rank, block.step_id, count))
         return message.values
 
@@ -371,7 +371,7 @@ def _waits(execution: Execution, block: Block) -> str:
     seen: list[Block] = []
     while block not in seen and len(reasons) < _LONGEST_CHAIN:
         seen.append(block)
-        reason, cause = _why(execution, block)
+        reason, cause = _reason_for_wait(execution, block)
         reasons.append(reason)
         if cause is None or cause.is_done:
             return "; ".join(reasons)
@@ -379,7 +379,7 @@ def _waits(execution: Execution, block: Block) -> str:
     return f"{'; '.join(reasons)}; so nothing goes on"
 
 
-def _why(execution: Execution, block: Block) -> tuple[str, Block | None]:
+def _reason_for_wait(execution: Execution, block: Block) -> tuple[str, Block | None]:
     after = execution.awaited_step(block)
     if after is not None:
         awaited_block = next(
