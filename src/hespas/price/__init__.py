@@ -1,7 +1,7 @@
-"""From regions and a device to durations.
+"""Estimate durations from regions and a device.
 
-In come the regions of a program (`split`), their work (`work`) and a device (`hardware`); out comes
-an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for all of them.
+The input is the regions of a program (`split`), their work (`work`) and a device (`hardware`); the
+output is an `estimate.Estimate` for each region, and a `graph.GraphEstimate` for all of them.
 
 * `kernel`: what a device runs for an operation, classified once. `estimate`: the values.
 * `driver`: the protocols of methods, and the walks over loops, branches, calls and launches.

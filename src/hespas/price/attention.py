@@ -1,10 +1,10 @@
-"""Fused attention from measured tables of causal attention of bf16.
+"""Price fused attention from measured tables of causal attention of bf16.
 
-The tables have no gradients, no partial masks and no other types: those are scaled by FLOPs,
-which the notes say. Gradients reach a smaller part of the peak than attention itself, by a ratio
-that was published for each generation of GPUs. One query over a cache, fp8 and sliding windows have
-figures of their own: ``configs/attention.json`` holds those of some parts, fitted to measurements
-by ``validation/fit_attention.py``; other parts take those of the nearest generation.
+The tables have no gradients, no partial masks and no other types: those are scaled by FLOPs, and a
+note says so. Gradients reach a smaller part of the peak than attention itself, by a ratio that was
+published for each generation of GPUs. One query over a cache, fp8 and sliding windows have figures
+of their own: ``configs/attention.json`` holds those of some parts, fitted to measurements by
+``validation/fit_attention.py``; other parts use those of the nearest generation.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OTHERS = "H100_SXM"
 
 
 class LatentFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One query over a cache of latent vectors, which all heads share.
+    """Figures of one query over a cache of latent vectors, which all heads share.
 
-    It takes ``latency_s``, and the longer of the vectors at ``bandwidth_share`` of the memory
-    bandwidth and of its products at ``peak_share`` of the peak.
+    It takes ``latency_s``, plus the longer of two times: that of the vectors at ``bandwidth_share``
+    of the memory bandwidth, and that of its products at ``peak_share`` of the peak.
     """
 
     latency_s: float
@@ -42,12 +42,12 @@ class LatentFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AttentionFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Figures of one part.
+    """Fitted figures of attention on one part.
 
-    One query over a cache takes ``decode_latency_s`` and the bytes of the cache at
-    ``decode_bandwidth_share`` of the memory bandwidth. ``f8_speed_up`` is how much faster fp8 is
-    than bf16, by head size; ``window_factor`` how much longer a sliding window takes than causal
-    attention over as many scores, by the window.
+    One query over a cache takes ``decode_latency_s``, plus the bytes of the cache at
+    ``decode_bandwidth_share`` of the memory bandwidth. ``f8_speed_up`` is the speed of fp8 over
+    bf16, by head size; ``window_factor``, by window, is the time of a sliding window over that of
+    causal attention with as many scores.
     """
 
     decode_latency_s: float
@@ -68,7 +68,7 @@ def _read() -> _File:
 
 
 def fitted_part(part: str) -> str:
-    """Return the part whose figures serve a part with tables.
+    """Return the part whose fitted figures serve a part with tables.
 
     >>> fitted_part("H200_SXM"), fitted_part("GB300"), fitted_part("A100_SXM")
     ('H200_SXM', 'B200_SXM', 'H100_SXM')
@@ -77,7 +77,7 @@ def fitted_part(part: str) -> str:
 
 
 def attention_fits(part: str) -> AttentionFits:
-    """Return the figures that serve a part."""
+    """Return the fitted figures that serve a part."""
     return _read().parts[fitted_part(part)]
 
 
@@ -95,7 +95,7 @@ _TABLE = "attention.causal.bf16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardRate:
-    """The FLOP/s of gradients of attention, as a part of those of attention itself."""
+    """The rate of attention gradients over that of attention, in FLOP/s."""
 
     generation: str
     of_forward: float
@@ -126,13 +126,13 @@ Source: J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asyn
 Low-precision", arXiv 2407.08608, section 4.1, H100 SXM 80GB, f16."""
 
 _PUBLISHED = {"A100_SXM": AMPERE, "H100_SXM": HOPPER, "H200_SXM": HOPPER}
-# Ada multiplies matrices by the instructions of Ampere; Blackwell's come after Hopper's.
+# Ada multiplies matrices with Ampere's instructions; Blackwell's succeed Hopper's.
 _NEAREST = {"L40S": AMPERE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRate:
-    """The rate of an implementation as a part of the table's, forward and backward."""
+    """The rate of an implementation over the table's, forward and backward."""
 
     forward: float
     backward: float
@@ -144,7 +144,7 @@ _TRITON = (
     "FlashAttention in Triton"
 )
 _FASTER = 1.9
-"""The mean of that range, by which the published rates of FlashAttention-2 are divided."""
+"""The mean of that range; divides the published rates of FlashAttention-2."""
 _FLASH_2_ON_HOPPER = KernelRate(
     forward=0.51,
     backward=0.53,
@@ -152,14 +152,14 @@ _FLASH_2_ON_HOPPER = KernelRate(
     "(validation/measurements/attention-H100_80GB_HBM3.csv)",
 )
 _TRITON_ON_AMPERE = KernelRate(
-    # 207.5 forward and 180 backward, the means of what is published of FlashAttention-2, and 174
-    # and 150 of the table.
+    # 207.5 forward and 180 backward are the means of FlashAttention-2's published rates; the table
+    # has 174 and 150.
     forward=round(207.5 / _FASTER / 174, 2),
     backward=round(180 / _FASTER / 150, 2),
     source=_TRITON,
 )
 _TRITON_ON_HOPPER = KernelRate(
-    # 335 of FlashAttention-2 forward and backward on an H100 (section 4.1), 503 of the table.
+    # FlashAttention-2 reaches 335 forward and backward on an H100 (section 4.1); the table has 503.
     forward=round(335 / _FASTER / 503, 2),
     backward=round(335 / _FASTER / 503, 2),
     source=_TRITON,
@@ -171,7 +171,7 @@ _BY_KERNEL = {
     ("flash_attention_triton", "H100_SXM"): _TRITON_ON_HOPPER,
     ("flash_attention_triton", "H200_SXM"): _TRITON_ON_HOPPER,
 }
-"""Rates of implementations that are not those of the tables, by kernel and part."""
+"""Rates of implementations other than those of the tables, by kernel and part."""
 _SMALLER_HEADS = {"A100_SXM": "L40S"}
 """Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
@@ -180,7 +180,7 @@ _SMALLER_HEADS = {"A100_SXM": "L40S"}
 class AttentionModel:
     """Times of fused attention on a device.
 
-    ``clock`` is that of the device, as a part of its boost clock, at which the table was measured.
+    ``clock`` is the device's clock, as a part of the boost clock at which the table was measured.
     """
 
     device: Device
@@ -188,10 +188,10 @@ class AttentionModel:
     clock: float = 1.0
 
     def price(self, attention: Attention) -> Timing:
-        """Return how long it takes.
+        """Return the time of an attention.
 
-        The table's time of the same head size, heads of all batches, and number of keys, times
-        the FLOPs of this attention over those of the table's; never faster than the peak.
+        It is the table's time of the same head size, heads of all batches, and number of keys,
+        times the FLOPs of this attention over those of the table's; never faster than the peak.
         """
         kind = self._decoding if attention.is_decoding else self._whole
         return kind(attention).slowed(1 / self.clock)
@@ -220,23 +220,23 @@ class AttentionModel:
 
     @property
     def _longest(self) -> int:
-        """The most tokens that were measured."""
+        """The largest measured number of tokens."""
         return _grid(self.part.about.part).axes[-1].sizes[-1]
 
     def _base(self, attention: Attention) -> tuple[Attention, int]:
-        """Return one head of the table's attention, and how many heads there are of it.
+        """Return one head of the table's attention, and how many such heads there are.
 
-        Of a sliding window it is as long as two windows, of which a causal mask leaves each query
-        one in the mean, and there are as many heads more. So there are of more queries than keys:
-        kernels compute blocks of queries on their own. Beyond the longest that was measured it is
-        that one: all longer ones run at its rate.
+        For a sliding window the head is as long as two windows, of which a causal mask leaves each
+        query one in the mean, and the number of heads grows accordingly. It also grows where there
+        are more queries than keys: kernels compute blocks of queries on their own. Attention longer
+        than the longest that was measured uses that one: all longer ones run at its rate.
         """
         length = 2 * attention.window if is_windowed(attention) else attention.key_length
         length = min(length, self._longest)
         heads = attention.batch * attention.heads
         if is_windowed(attention) or attention.query_length > attention.key_length:
             heads = max(1, round(heads * attention.query_length / length))
-        one = replace(
+        head = replace(
             attention,
             batch=1,
             heads=1,
@@ -247,7 +247,7 @@ class AttentionModel:
             is_backward=False,
             window=0,
         )
-        return one, heads
+        return head, heads
 
     def unscaled_window_s(self, attention: Attention) -> float:
         """Return the time of causal attention of two windows."""
@@ -255,26 +255,26 @@ class AttentionModel:
         return self._read(base, heads).time_s * attention.flops / (base.flops * heads)
 
     def _read(self, base: Attention, heads: int) -> Reading:
-        """Return the table's time; of head sizes that a part lacks, as another part has them."""
+        """Read the table's time; head sizes that a part lacks scale from another part."""
         part, size = self.part.about.part, base.head_size
         sizes = (size, heads, base.key_length)
         smallest = _grid(part).axes[0].sizes[0]
-        other = _SMALLER_HEADS.get(part)
-        if other is None or size >= smallest:
+        with_small_heads = _SMALLER_HEADS.get(part)
+        if with_small_heads is None or size >= smallest:
             return read(_grid(part), sizes)
-        known = read(_grid(part), (smallest, *sizes[1:]))
-        ratio = read(_grid(other), sizes).time_s
-        ratio /= read(_grid(other), (smallest, *sizes[1:])).time_s
-        return replace(known, time_s=known.time_s * ratio)
+        reading = read(_grid(part), (smallest, *sizes[1:]))
+        ratio = read(_grid(with_small_heads), sizes).time_s
+        ratio /= read(_grid(with_small_heads), (smallest, *sizes[1:])).time_s
+        return replace(reading, time_s=reading.time_s * ratio)
 
     def _speed_up(self, attention: Attention) -> float:
-        there = self.part.about.peak_flops["bf16"]
+        measured_peak = self.part.about.peak_flops["bf16"]
         if attention.multiplied.startswith("f8"):
             reached = 1.0
             if self.device.names(attention.multiplied):
                 reached = nearest(self._fits.f8_speed_up, attention.head_size)
-            return self.device.rate("bf16") / there * reached
-        return self.device.rate(attention.multiplied) / there
+            return self.device.rate("bf16") / measured_peak * reached
+        return self.device.rate(attention.multiplied) / measured_peak
 
     def _decoding(self, attention: Attention) -> Timing:
         fits, of_peak = self._fits, 1.0
@@ -311,12 +311,12 @@ class AttentionModel:
         elif not attention.is_causal or attention.window:
             notes.append("attention without a causal mask runs at the rate of one with it")
         notes += _length_notes(attention)
-        other = _SMALLER_HEADS.get(self.part.about.part)
+        with_small_heads = _SMALLER_HEADS.get(self.part.about.part)
         smallest = _grid(self.part.about.part).axes[0].sizes[0]
-        if other is not None and attention.head_size < smallest:
+        if with_small_heads is not None and attention.head_size < smallest:
             notes.append(
                 f"attention of heads below {smallest} takes the part of the time of {smallest} "
-                f"that was measured on {other}"
+                f"that was measured on {with_small_heads}"
             )
         notes += self._notes_of_type(attention)
         rate = _BY_KERNEL.get((attention.kernel, self.part.about.part))
@@ -358,12 +358,12 @@ def _length_notes(attention: Attention) -> list[str]:
 
 
 def is_windowed(attention: Attention) -> bool:
-    """Return whether a sliding window leaves less than causal attention has in any case."""
+    """Return whether a sliding window is smaller than the causal mask."""
     return 0 < 2 * attention.window < attention.key_length
 
 
 def window_factor(fits: AttentionFits, attention: Attention) -> float:
-    """Return how much longer a window takes than causal attention of two windows.
+    """Return the time of a window over that of causal attention of two windows.
 
     Beyond the largest window that was measured the factor falls, in the logarithm of the window, to
     1 for half of the keys, from where on attention is causal with a few scores less.
@@ -371,8 +371,8 @@ def window_factor(fits: AttentionFits, attention: Attention) -> float:
     largest, half = max(fits.window_factor), attention.key_length / 2
     if not largest < attention.window < half:
         return nearest(fits.window_factor, attention.window)
-    rest = log(half / attention.window) / log(half / largest)
-    return 1 + (fits.window_factor[largest] - 1) * rest
+    remaining = log(half / attention.window) / log(half / largest)
+    return 1 + (fits.window_factor[largest] - 1) * remaining
 
 
 def backward_rate(part: str) -> BackwardRate:
@@ -396,7 +396,7 @@ def _backward_note(part: str) -> str:
 
 
 def attention_model(device: Device) -> AttentionModel:
-    """Return the model of a device. Raises `MeasurementError` where there is no table."""
+    """Return the attention model of a device; raise `MeasurementError` without a table."""
     part = part_of(device)
     if _TABLE not in part.tables:
         message = f"the tables of {part.about.part} have no attention"

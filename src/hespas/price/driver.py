@@ -1,8 +1,9 @@
-"""The one driver of estimation: it walks what a region runs, and adds what operations cost.
+"""Walk the operations of a region and add up their costs, for every method.
 
 A method prices single operations (`OperationMethod`). Everything around them is the same for all
-methods and stands here: loops multiply, a branch costs one of its alternatives, calls are opened,
-and an operation that a compiled program launches as a kernel of its own pays for its launch.
+methods and stands in this module: loops multiply, a branch costs one of its alternatives, calls are
+opened, and an operation that a compiled program launches as a kernel of its own pays for its
+launch.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from hespas.work.expand import Branch, Cost, Leaf, Loop, expand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """One execution of an operation with all that it costs, its launch included."""
+    """One execution of an operation with its full cost, its launch included."""
 
     op: Op
     cost: OpEstimate
 
     @property
     def duration_ps(self) -> int:
-        """How long it takes."""
+        """The time of the execution."""
         return self.cost.duration_ps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """A loop: ``body`` is what one of its ``count`` rounds runs, which takes ``round_ps``."""
+    """A loop of ``count`` rounds; one round runs ``body`` and takes ``round_ps``."""
 
     op: Op
     count: int
@@ -42,7 +43,7 @@ class Rounds:
 
     @property
     def duration_ps(self) -> int:
-        """How long all rounds take."""
+        """The time of all rounds."""
         return self.count * self.round_ps
 
 
@@ -56,10 +57,10 @@ def priced_steps(
     *,
     custom_calls: Mapping[str, CustomCallCost],
 ) -> tuple[Step, ...]:
-    """Return what a region runs, in order, as `hespas.price.driver.estimate_region` prices it.
+    """Return a region's steps in order, as `estimate_region` prices them.
 
-    A branch stands for its most expensive alternative, or with weights for all of them, each with
-    its part of the time. Raises `CostError` for work that is not known, and what the method raises.
+    A branch is replaced by its most expensive alternative, or with weights by all of them, each
+    with its part of the time. Raises `CostError` for unknown work, and what the method raises.
     """
     costs = expand(region.operations, program.functions, custom_calls=custom_calls)
     return tuple(_steps(costs, method, launches=program.is_scheduled))
@@ -89,7 +90,9 @@ def _cost(leaf: Leaf, method: OperationMethod, *, launches: bool) -> OpEstimate:
 
 
 def _taken(branch: Branch, method: OperationMethod, *, launches: bool) -> Iterator[Step]:
-    alternatives = [tuple(_steps(each, method, launches=launches)) for each in branch.alternatives]
+    alternatives = [
+        tuple(_steps(alternative, method, launches=launches)) for alternative in branch.alternatives
+    ]
     if branch.weights is None:
         yield from max(alternatives, key=duration_ps, default=())
         return
@@ -102,17 +105,17 @@ def _weighted(step: Step, weight: float) -> Step:
         case Priced():
             return replace(step, cost=step.cost * weight)
         case Rounds():
-            body = tuple([_weighted(each, weight) for each in step.body])
+            body = tuple([_weighted(inner, weight) for inner in step.body])
             return replace(step, body=body, round_ps=duration_ps(body))
 
 
 def duration_ps(steps: Sequence[Step]) -> int:
-    """Return how long steps take one after another."""
+    """Return the time of steps that run one after another."""
     return sum(step.duration_ps for step in steps)
 
 
 class Estimator(Protocol):
-    """Estimates how long a compute region takes on one device.
+    """Estimates the time of a compute region on one device.
 
     A method that prices operations implements `OperationMethod` too, and its ``estimate`` calls
     `estimate_region`. A profiler, which runs a region as a whole, has no use for that.
@@ -120,7 +123,7 @@ class Estimator(Protocol):
 
     @property
     def method(self) -> str:
-        """The name that configuration files give it."""
+        """The method's name in configuration files."""
         ...
 
     @property
@@ -129,11 +132,11 @@ class Estimator(Protocol):
         ...
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region of the program, as sentences for people."""
+        """Return the assumptions for every region, as sentences for users."""
         ...
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Return what the region costs; a `HespasError` where that is not known."""
+        """Return the cost of the region; raise a `HespasError` if it is unknown."""
         ...
 
 
@@ -142,16 +145,16 @@ class OperationMethod(Protocol):
     """Prices single operations."""
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one execution costs.
+        """Price one execution.
 
-        ``is_kernel`` says that the program launches the operation by itself; otherwise it is a
-        part of some kernel, or nothing that runs.
+        ``is_kernel`` says that the program launches the operation on its own; otherwise it is a
+        part of some kernel, or runs nothing.
         """
         ...
 
 
 def is_kernel(op: Op, program: Program) -> bool:
-    """Return whether a program launches an operation by itself."""
+    """Return whether a program launches an operation as a kernel of its own."""
     return program.is_scheduled and not op.traits.runs_nothing
 
 
@@ -167,11 +170,11 @@ def estimate_region(
     custom_calls: Mapping[str, CustomCallCost],
     key: Callable[[Leaf], Hashable] | None = None,
 ) -> Estimate:
-    """Return what a region costs by a method that prices operations.
+    """Return the cost of a region by a method that prices operations.
 
     ``custom_calls`` states the work of custom calls by target. ``key`` returns what decides an
-    operation's price, so that those with equal keys are priced once; without it each is priced by
-    itself. Raises `CostError` for work that is not known, and what the method raises.
+    operation's price, so that operations with equal keys are priced once; without it each is priced
+    on its own. Raises `CostError` for unknown work, and what the method raises.
     """
     costs = expand(region.operations, program.functions, custom_calls=custom_calls)
     return estimate_costs(method, costs, launches=program.is_scheduled, key=key)
@@ -184,7 +187,7 @@ def estimate_costs(
     launches: bool,
     key: Callable[[Leaf], Hashable] | None = None,
 ) -> Estimate:
-    """Return what the costs of a region take by one method.
+    """Return the cost of a region from the work of its operations.
 
     ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
     `estimate_region` does.
@@ -197,11 +200,11 @@ Key = Callable[[Leaf], Hashable]
 
 
 def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches: bool) -> Estimate:
-    """Return what costs one after another come to.
+    """Add up costs that follow one another.
 
-    A loop takes its condition and its body as often as it runs; a compiled program whose trip
-    counts are known launches the bodies alone. A branch takes one of its alternatives, the most
-    expensive one, which the notes then say; or the mean by its weights.
+    A loop runs its condition and its body as often as it iterates; a compiled program whose trip
+    counts are known launches the bodies alone. A branch takes its most expensive alternative, and a
+    note says so; with weights it takes the weighted mean.
     """
     leaves = [cost for cost in costs if isinstance(cost, Leaf)]
     total = _straight(leaves, method, key, launches=launches)
@@ -213,7 +216,10 @@ def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches
                 decided = _total(condition, method, key, launches=False)
                 total += (decided + _total(body, method, key, launches=launches)) * count
             case Branch(op=op, alternatives=alternatives, weights=weights):
-                parts = [_total(each, method, key, launches=launches) for each in alternatives]
+                parts = [
+                    _total(alternative, method, key, launches=launches)
+                    for alternative in alternatives
+                ]
                 total += _of_branch(op, parts, weights)
     return total
 

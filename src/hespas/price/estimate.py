@@ -1,14 +1,14 @@
-"""Estimates: values that add; and what bounds a time.
+"""Estimates: values that add, and the limits that bound a time.
 
 Every method prices by limits, `c` for arithmetic, `m` for memory, `l` for the launch, so that an
-operation takes `f(c, m) + l`. The part of a limit is by how much, in proportion, the time falls
-as the limit is relieved, ``c df/dc``. The parts add to the time for the two forms in use, which
-both grow with their arguments in proportion (Euler's theorem on homogeneous functions):
+operation takes `f(c, m) + l`. The part of a limit is how much, in proportion, the time falls as the
+limit is relieved, ``c df/dc``. The parts add up to the time for the two forms in use, which both
+grow with their arguments in proportion (Euler's theorem on homogeneous functions):
 
 * ``max(c, m)``, the roofline: the larger one has all of it;
 * ``hypot(c, m)``, kernels that are read: each has its square over the time.
 
-What a method doesn't divide, as a time that was measured as a whole, is in none of the parts.
+A time that a method doesn't divide, such as one that was measured as a whole, is in no part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hespas.base.units import PS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The parts of a time in seconds; they add and multiply as the time does.
+    """The parts of a time in seconds; they add as times do.
 
     >>> Bound(compute_s=1.0) + Bound(launch_s=0.5) * 2
     Bound(compute_s=1.0, memory_s=0.0, launch_s=1.0)
@@ -34,7 +34,7 @@ class Bound:
 
     @property
     def known_s(self) -> float:
-        """All parts together: the time, where the method divides all of it."""
+        """The sum of the parts: the time, where the method divides all of it."""
         return self.compute_s + self.memory_s + self.launch_s
 
     def __add__(self, other: Bound) -> Bound:
@@ -53,13 +53,13 @@ class Bound:
 
 
 UNDIVIDED = Bound()
-"""Says nothing of what decides a time."""
+"""The bound of a time without known limits."""
 
 
 def larger_of(time_s: float, *, compute_s: float, memory_s: float) -> Bound:
-    """Return the parts of a time that the larger of two limits decides.
+    """Attribute a time to the larger of two limits.
 
-    A time with neither limit is in no part.
+    A time without limits is in no part.
 
     >>> larger_of(3.0, compute_s=1.0, memory_s=2.0)
     Bound(compute_s=0.0, memory_s=3.0, launch_s=0.0)
@@ -72,10 +72,10 @@ def larger_of(time_s: float, *, compute_s: float, memory_s: float) -> Bound:
 
 
 FROM_TIME = -1
-"""Stands for a ``duration_ps`` that is ``time_s`` in picoseconds."""
+"""The ``duration_ps`` that means ``time_s`` in picoseconds."""
 
 LAUNCH = "kernel launch"
-"""The kind under which launches stand among the operations of an estimate."""
+"""The kind of launches among the operations of an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +97,12 @@ class TypeTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpEstimate:
-    """All executions of one kind of operation: how many, how long, and what they do.
+    """All executions of one kind of operation: count, time and work.
 
-    ``memory_time_at_peak_s`` is the time that ``bytes_moved`` would take at peak bandwidth.
-    ``energy_j`` is None where the device's power is not known. ``duration_ps`` is ``time_s`` in
-    the whole picoseconds of simulations, each execution rounded by itself, so that the sum over
-    a program doesn't depend on how the program is cut. ``bound`` says what decides ``time_s``.
+    ``memory_time_at_peak_s`` is the time that ``bytes_moved`` takes at peak bandwidth. ``energy_j``
+    is None where the device's power is not known. ``duration_ps`` is ``time_s`` in the whole
+    picoseconds of simulations; each execution is rounded on its own, so that the sum over a program
+    doesn't depend on how the program is cut. ``bound`` says which limits decide ``time_s``.
     """
 
     count: float = 0.0
@@ -125,42 +125,42 @@ class OpEstimate:
 
     @property
     def compute_time_at_peak_s(self) -> float:
-        """The time that the FLOPs would take at the peak rates of their types."""
+        """The time of the FLOPs at the peak rates of their types."""
         return sum((totals.time_at_peak_s for totals in self.per_type.values()), 0.0)
 
     @property
     def other_s(self) -> float:
-        """The part of the time that neither arithmetic nor memory nor launches decide.
+        """The time that neither arithmetic nor memory nor launches decide.
 
-        It is that of which the method doesn't know better, too.
+        A time whose limits the method doesn't know is included.
         """
         return max(0.0, self.time_s - self.bound.known_s)
 
     @property
     def knows_peaks(self) -> bool:
-        """Whether the time at peak rates is known, for work that there is."""
+        """Whether the time at peak rates is known, or there is no work."""
         return self.compute_time_at_peak_s + self.memory_time_at_peak_s > 0 or not (
             self.flops or self.bytes_moved
         )
 
     @property
     def main_type(self) -> str:
-        """The type of most of the FLOPs, one with a peak rate if any has; empty without FLOPs."""
-        done = self.per_type
+        """The type of most FLOPs, preferably with a peak rate; empty without."""
+        per_type = self.per_type
         return max(
-            done,
-            key=lambda name: (done[name].time_at_peak_s > 0, done[name].flops, name),
+            per_type,
+            key=lambda name: (per_type[name].time_at_peak_s > 0, per_type[name].flops, name),
             default="",
         )
 
     @property
     def flops_utilisation(self) -> float:
-        """The time of the FLOPs at the peak rates of their types over the time, 0 to 1."""
+        """The time of the FLOPs at peak rates over the time, 0 to 1."""
         return _ratio(self.compute_time_at_peak_s, self.time_s)
 
     @property
     def memory_utilisation(self) -> float:
-        """The part of the peak memory bandwidth that is used, 0 to 1."""
+        """The used part of the peak memory bandwidth, 0 to 1."""
         return _ratio(self.memory_time_at_peak_s, self.time_s)
 
     def __add__(self, other: OpEstimate) -> OpEstimate:
@@ -190,7 +190,7 @@ class OpEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long something takes, what decides that, and what was assumed for it."""
+    """A duration, its limits, and the assumptions made for it."""
 
     time_s: float
     notes: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ class Timing:
         return Timing(time_s=self.time_s * count, notes=self.notes, bound=self.bound * count)
 
     def slowed(self, factor: float) -> Timing:
-        """Return the same where arithmetic takes so many times as long.
+        """Return the timing with arithmetic that takes ``factor`` times as long.
 
         >>> Timing(time_s=3.0, bound=Bound(compute_s=2.0, launch_s=1.0)).slowed(1.5).time_s
         4.0
@@ -219,11 +219,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one execution of an operation costs, and why.
+    """The cost of one execution of an operation, with labels and notes.
 
-    ``launch_s`` is what its launch takes beside ``cost``, reported under `LAUNCH`; a method that
-    knows launch and kernel only together has it in ``cost``. ``label`` names the operation in
-    tables where that is not the operation's own name. ``notes`` are assumptions, empty ones none.
+    ``launch_s`` is the time of its launch beside ``cost``, reported under `LAUNCH`; a method that
+    knows launch and kernel only together includes it in ``cost``. ``label`` names the operation in
+    tables where that differs from the operation's own name. ``notes`` are assumptions; empty ones
+    are skipped.
     """
 
     cost: OpEstimate
@@ -238,12 +239,12 @@ T = TypeVar("T", TypeTotals, OpEstimate, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a piece of a program costs on a device, by kind of operation.
+    """The cost of a piece of a program, by kind of operation.
 
-    Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes``
-    are, sorted and once each, what was assumed; ``warnings``, likewise, what the user asked to be
-    warned of. ``noted_s`` is, by note, the time of the operations that it was made for; a note on
-    all there is has none.
+    Estimates add, in any order, and multiply by a count; `Estimate()` is the zero. ``notes`` are
+    the assumptions, sorted and distinct; ``warnings``, likewise, are those that the user asked for.
+    ``noted_s`` maps a note to the time of the operations that it concerns; a note on everything has
+    no entry.
     """
 
     per_op: Mapping[str, OpEstimate] = field(default_factory=dict[str, OpEstimate])
@@ -259,7 +260,7 @@ class Estimate:
 
     @property
     def total(self) -> OpEstimate:
-        """All kinds together."""
+        """The sum over all kinds of operations."""
         return sum(self.per_op.values(), OpEstimate())
 
     @property
@@ -269,7 +270,7 @@ class Estimate:
 
     @property
     def duration_ps(self) -> int:
-        """The same in whole picoseconds, each operation rounded by itself."""
+        """The sum of the times in whole picoseconds, each operation rounded on its own."""
         return sum(op.duration_ps for op in self.per_op.values())
 
     @property
@@ -279,7 +280,7 @@ class Estimate:
 
     @property
     def longest_kind(self) -> str:
-        """The kind of operation that takes most of the time; empty where there is none."""
+        """The kind of operation that takes most of the time; empty without operations."""
         return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -300,7 +301,7 @@ class Estimate:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return part / whole within 0 to 1: rounding may carry a full one past it."""
+    """Return part / whole, limited to 0 to 1 against rounding."""
     return min(1.0, part / whole) if whole > 0 else 0.0
 
 

@@ -1,16 +1,16 @@
-"""Matrix products from measured tables, for the parts that were measured and for others.
+"""Price matrix products from measured tables of this or another part.
 
-A table holds times over m, n and k of one type on one part. For another type or device every
-cell is scaled first, ``floor + (time - floor) * (roofline there / roofline here)``, where the
-floor is the shortest time of the table: what a kernel takes beside its work stays as it is.
-Then cells are made monotone, so that no size grows without the time growing.
+A table holds times over m, n and k of one type on one part. For another type or device every cell
+is scaled first, ``floor + (time - floor) * (roofline there / roofline here)``, where the floor is
+the shortest time of the table: the time of a kernel beside its work stays as it is. Then cells are
+made monotone, so that no size grows without the time growing.
 
-Two products of one shape but for m and n exchanged take the same time within 1 to 3 % (the
-median of the tables), so the smaller of the two is looked up as m, which has the finer grid.
+A product takes the same time, within 1 to 3 % (the median of the tables), when m and n are
+exchanged, so the smaller of the two is looked up as m, which has the finer grid.
 
-A library's convolution multiplies what a matrix product with the unfolded image would, but reads
-the image once: its window finds neighbours in the cache. So it is taken to reach the same part
-of its own roofline as that product reaches of its,
+A library's convolution multiplies as much as a matrix product with the unfolded image, but reads
+the image once: its window finds neighbours in the cache. So it is assumed to reach the same part of
+its own roofline as that product reaches of its roofline,
 
     time = table(product) x roofline(convolution) / roofline(product)
 
@@ -37,13 +37,13 @@ from hespas.work.convolution import Convolution, Direction
 
 _BYTES = {"bf16": 2.0, "f4": 0.5, "f8": 1.0, "tf32": 4.0}
 _SCALED_FROM = {"f4": ("f4", "f8"), "f8": ("f8",)}
-"""Tables that serve types other than bf16, the nearest first: bf16 serves where there is none."""
+"""Tables that serve types other than bf16, nearest first; bf16 serves the rest."""
 _RATED_AS = {"f4": "f4E2M1FN", "f8": "f8E4M3FN"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``batch`` products of an m x k by a k x n matrix, of elements of ``type_name``."""
+    """``batch`` products of an m x k by a k x n matrix."""
 
     type_name: str
     m: int
@@ -78,12 +78,12 @@ class GemmModel:
     clock: float | None = None
 
     def price(self, product: Product) -> Timing:
-        """Return how long a product takes.
+        """Return the time of a product.
 
-        A batch is so many more rows or columns, whichever shares the smaller matrix among its
-        members. Never faster than the peak rate, nor than the memory for what cannot be in the
-        cache. ``clock`` is that of the device, as a part of its boost clock; None for the clocks at
-        which the table was measured.
+        A batch counts as more rows or columns, whichever shares the smaller matrix among its
+        members. The time is never below that of the peak rate, nor that of the memory for the bytes
+        that don't fit the cache. ``clock`` is the device's clock, as a part of its boost clock;
+        None means the clocks at which the table was measured.
         """
         if not product.flops:
             return Timing(time_s=0.0)
@@ -96,7 +96,7 @@ class GemmModel:
         factor = self.device.factor(factor_of(product.type_name), "gemm")
         floor_s = self.floor_s(product)
         time_s = max(reading.time_s * factor, floor_s)
-        # Of a monotone table, the first cell is the least.
+        # The first cell of a monotone table is the smallest.
         bound = self._bound(product, time_s, least_s=exp(grid.log_times[0]) * factor)
         notes = self._notes(product, reading.outside)
         timing = Timing(time_s=time_s, notes=notes, bound=bound)
@@ -122,23 +122,23 @@ class GemmModel:
         return busy + Bound(launch_s=launch_s)
 
     def at_rates(self, rates: Rates) -> GemmModel:
-        """Return the model of a device that differs by these factors alone.
+        """Return the model of the device with scaled rates.
 
-        A product launched by itself takes ``alone_s`` longer, which is its launch. Tables that no
-        rate changes are shared.
+        ``rates.launch`` scales ``alone_s``, the launch of a product that is launched by itself. The
+        grids are shared if only launches change.
         """
         grids = self.grids if rates.is_of_launches_alone else {}
         device = device_at(self.device, rates)
         return replace(self, device=device, grids=grids).launched(rates.launch)
 
     def launched(self, factor: float) -> GemmModel:
-        """Return the model where a product that is launched alone takes ``factor`` of that more."""
+        """Return the model with ``factor`` times the launch of single products."""
         alone_s = self.part.about.alone_s * factor
         about = msgspec.structs.replace(self.part.about, alone_s=alone_s)
         return replace(self, part=replace(self.part, about=about))
 
     def floor_s(self, product: Product) -> float:
-        """Return the time below which physics allows no product."""
+        """Return the lower bound of a product's time from peak rate and memory."""
         rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
         uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
         return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
@@ -154,16 +154,16 @@ class GemmModel:
 
     def _made(self, type_name: str) -> Grid:
         base, device = self._base(type_name), self.device
-        here = self._rates_of_part(base)
-        there = _Rates(
+        measured_rates = self._rates_of_part(base)
+        device_rates = _Rates(
             flops=device.rate(type_name),
             memory=device.memory_bandwidth_bytes_per_s,
             size=_bytes(type_name),
         )
         grid = completed(self.part.tables[f"gemm.{base}"].grid)
-        scaled = _scaled(grid, here, there)
+        scaled = _scaled(grid, measured_rates, device_rates)
         if type_name == "tf32" and "gemm.tf32" in self.part.tables:
-            as_bf16 = monotone(_scaled(grid, here, self._rates_of_part("tf32")))
+            as_bf16 = monotone(_scaled(grid, measured_rates, self._rates_of_part("tf32")))
             scaled = _corrected(scaled, as_bf16, completed(self.part.tables["gemm.tf32"].grid))
         return monotone(scaled)
 
@@ -217,7 +217,7 @@ class _Rates:
 def gemm_model(device: Device, *, in_graphs: bool = False) -> GemmModel:
     """Return the model of a device. Raises as `part_of` does.
 
-    ``in_graphs`` says that CUDA graphs launch products, as when tables were measured.
+    ``in_graphs`` says that CUDA graphs launch products, as they did when tables were measured.
     """
     model = GemmModel(device=device, part=part_of(device))
     return model.launched(0.0) if in_graphs else model
@@ -226,9 +226,9 @@ def gemm_model(device: Device, *, in_graphs: bool = False) -> GemmModel:
 def part_of(device: Device) -> Part:
     """Return the measured part whose tables serve a device.
 
-    That is the one that its ``node.json`` names, or else the nearest in memory bandwidth, and among
-    equals in the peak of bf16. Raises `HardwareError` for a TPU, `MeasurementError` for tables that
-    are missing, damaged or of another version.
+    That is the part that its ``node.json`` names, or else the nearest in memory bandwidth, and
+    among equals in the peak of bf16. Raises `HardwareError` for a TPU, `MeasurementError` for
+    tables that are missing, damaged or of another version.
 
     >>> mine = Device(name="mine", peak_flops=900e12, memory_bandwidth_bytes_per_s=3.2e12)
     >>> part_of(mine).about.part
@@ -250,7 +250,7 @@ def part_of(device: Device) -> Part:
 
 
 def nearest_part(device: Device, parts: Iterable[Part]) -> Part:
-    """Return the part nearest by bandwidth, then by peak of bf16."""
+    """Return the part nearest by memory bandwidth, then by peak of bf16."""
 
     def distance(part: Part) -> tuple[float, float]:
         about = part.about
@@ -265,7 +265,7 @@ def _bytes(type_name: str) -> float:
 
 
 def _folded(product: Product) -> tuple[int, int]:
-    """Return the rows and columns of one product that stands for a batch."""
+    """Fold a batch into the rows or columns of one product."""
     if product.n <= product.m:
         return product.batch * product.m, product.n
     return product.m, product.batch * product.n
@@ -284,7 +284,7 @@ def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
 
 
 def _corrected(grid: Grid, expected: Grid, measured: Grid) -> Grid:
-    """Multiply by what was measured over what was expected of it, at the nearest cell measured."""
+    """Scale a grid by measured over expected times, at the nearest measured cell."""
     ratios = [
         time - log(read(expected, cell).time_s)
         for cell, time in zip(measured.cells(), measured.log_times, strict=True)
@@ -293,7 +293,7 @@ def _corrected(grid: Grid, expected: Grid, measured: Grid) -> Grid:
     rims = [(axis.sizes[0], axis.sizes[-1]) for axis in measured.axes]
     times: list[float] = []
     for cell, time in zip(grid.cells(), grid.log_times, strict=True):
-        nearest = [min(max(at, low), high) for at, (low, high) in zip(cell, rims, strict=True)]
+        nearest = [min(max(size, low), high) for size, (low, high) in zip(cell, rims, strict=True)]
         times.append(time + log(read(ratio, nearest).time_s))
     return replace(grid, log_times=tuple(times))
 
@@ -306,7 +306,7 @@ CONVOLUTIONS = (
 
 
 def convolution_time(gemm: GemmModel, product: Product, bytes_moved: float) -> Timing:
-    """Return how long a convolution takes that is ``product`` but moves ``bytes_moved``.
+    """Return the time of a convolution that is ``product`` but moves ``bytes_moved``.
 
     >>> from hespas.price.gemm import gemm_model
     >>> from hespas.hardware.presets import load_device
@@ -332,10 +332,10 @@ NARROW = (
 
 
 def narrow_time(gemm: GemmModel, product: Product, operand_bits: tuple[float, float]) -> Timing:
-    """Return how long a product takes whose two operands lie in memory in so many bits.
+    """Return the time of a product whose operands are stored in ``operand_bits``.
 
-    What it is multiplied as is wider where no unit multiplies them: kernels widen them as they load
-    them, as Marlin does. Operands as wide as that, or wider, take the table's time.
+    Where no unit multiplies the stored types, kernels widen the operands as they load them, as
+    Marlin does. Operands as wide as the multiplied type, or wider, take the table's time.
 
     >>> from hespas.hardware.presets import load_device
     >>> gemm = gemm_model(load_device("H100_80GB"))
@@ -376,20 +376,21 @@ def as_product(convolution: Convolution) -> Product:
     """Return the matrix product that a convolution is, its image unfolded.
 
     Forward: places of the result x output features x (window x input features). A backward one
-    exchanges what is summed over. Groups are a batch. Products with padding count, for a tile of
-    the product has places at the rim beside others; those with the holes of a dilated image
-    don't. Kernels for tensor cores read 16 bytes of input features at a time, so that fewer
-    count as so many, but in grouped convolutions, which have kernels of their own.
+    exchanges the dimension that is summed over. Groups are a batch. Products with padding count,
+    since a tile of the product has places at the rim beside others; those with the holes of a
+    dilated image don't. Kernels for tensor cores read 16 bytes of input features at a time, so the
+    features are rounded up to that, except in grouped convolutions, which have kernels of their
+    own.
     """
     attrs = convolution.attrs
     groups = attrs.feature_group_count * attrs.batch_group_count
-    made, image, kernel = convolution.result, convolution.image, convolution.kernel
-    places = made.element_count // made.shape[attrs.output_feature]
-    features_out = ceil(made.shape[attrs.output_feature] / groups)
+    output, image, kernel = convolution.result, convolution.image, convolution.kernel
+    places = output.element_count // output.shape[attrs.output_feature]
+    features_out = ceil(output.shape[attrs.output_feature] / groups)
     features_in = ceil(image.shape[attrs.input_feature] / groups)
     vector = 1 if groups > 1 else _vector_length(convolution.multiplied)
     padding = ceil(features_in / vector) * vector / features_in
-    window = prod(kernel.shape[at] for at in attrs.kernel_spatial)
+    window = prod(kernel.shape[axis] for axis in attrs.kernel_spatial)
     match convolution.direction:
         case Direction.FORWARD:
             rows, columns = places, features_out

@@ -1,9 +1,10 @@
-"""Estimate every region of a graph, each distinct one once, at the clock that a device sustains.
+"""Estimate the regions of a graph at the clock that a device sustains.
 
 Power limits act on the mean power over some 10 ms: products that were timed for less than that ran
-at the boost clock, longer ones at a lower clock (`hespas.hardware.power.clock_in_loop`). Kernels of
-a step take less, and layers as long. So the mean is taken over the whole computation of the step,
-which has one clock: the largest at which that mean is within the limit.
+at the boost clock, longer ones at a lower clock (`hespas.hardware.power.clock_in_loop`). The
+kernels of a step take less than 10 ms, its layers about as long. So the mean is taken over the
+whole computation of the step, which has one clock: the largest at which that mean is within the
+limit.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 
 Progress = Callable[[int], None]
-"""Called with how many more regions are done."""
+"""Called with the number of regions that are newly done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleEstimate:
-    """What a distinct region costs, and how the answer came about.
+    """The cost of a distinct region, and how it was obtained.
 
-    ``module`` is its number in the `RegionModules`, ``region`` the first region that was
-    estimated; ``uses`` counts the regions that equal it, in folded loops as often as they run,
-    ``operations`` the operations in one of them. ``elapsed_s`` is the time that the estimator
-    took; 0 where a cache had the answer.
+    ``module`` is its number in the `RegionModules`, ``region`` the first region that was estimated;
+    ``uses`` counts the regions that equal it, in folded loops as often as they run, ``operations``
+    the operations in one of them. ``elapsed_s`` is the time that the estimator took; 0 if a cache
+    had the estimate.
     """
 
     module: int
@@ -79,17 +80,17 @@ class ReuseStatistics:
     @property
     def time_reduction(self) -> float:
         """The part of the estimator's time that reuse saved."""
-        whole = self.elapsed_without_reuse_s
-        return 1 - self.elapsed_s / whole if whole > 0 else 0.0
+        without_reuse_s = self.elapsed_without_reuse_s
+        return 1 - self.elapsed_s / without_reuse_s if without_reuse_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEstimate:
-    """Estimates of a whole graph: one per distinct region, and which region has which.
+    """Estimates of a graph: one per distinct region, and the estimate of each region.
 
     ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
-    ``estimator`` is what priced them; None where that is not kept. ``sustained`` is the clock that
-    they are priced at; None where that doesn't follow from power.
+    ``estimator`` priced them; None where it is not kept. ``sustained`` is the clock that they are
+    priced at; None where it doesn't follow from power.
     """
 
     modules: tuple[ModuleEstimate, ...]
@@ -109,11 +110,11 @@ def cache_keys(
     is_scheduled: bool,
     rates: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
-    """Yield the key of each estimate: all that decides it, and hespas's version.
+    """Yield the cache key of each estimate, from its inputs and hespas' version.
 
-    ``regions`` stand for what is computed: the fingerprints of the regions' canonical texts.
-    ``is_scheduled`` says that their operations are kernels of a compiled program, and launched.
-    ``rates`` are factors on those of the estimator's device.
+    ``regions`` are the fingerprints of the regions' canonical texts. ``is_scheduled`` says that
+    their operations are kernels of a compiled program, and launched. ``rates`` are factors on those
+    of the estimator's device.
     """
     parts = {
         "method": estimator.method,
@@ -140,9 +141,9 @@ def estimate_graph(
 ) -> GraphEstimate:
     """Estimate every compute region.
 
-    With a ``store``, equal regions are estimated once and answers are stored there; with None
-    each region is estimated by itself. ``threads`` estimators run at a time; the result
-    doesn't depend on their number.
+    With a ``store``, equal regions are estimated once and estimates are stored there; with None
+    each region is estimated on its own. ``threads`` estimators run at a time; the result doesn't
+    depend on their number.
     """
     jobs = _jobs(graph, modules, reuse=store is not None)
     keys: dict[_Job, str] = {}
@@ -162,16 +163,16 @@ def estimate_graph(
     try:
         fresh.update(zip(missing, _run(missing, graph, estimator, threads, progress), strict=True))
     finally:
-        # What a profiler measured before it failed, or before Ctrl-C, is there the next time.
+        # What a profiler measured before it failed, or before Ctrl-C, is cached for the next run.
         if store is not None:
             store.write({keys[job]: encode_estimate(new) for job, (new, _) in fresh.items()})
     estimates: list[Estimate | None] = [None] * len(graph.regions)
-    made: list[ModuleEstimate] = []
+    estimated: list[ModuleEstimate] = []
     for job in jobs:
         estimate, elapsed_s = fresh[job] if job in fresh else (cached[job], 0.0)
         for region in job.serves:
             estimates[region] = estimate
-        made.append(
+        estimated.append(
             ModuleEstimate(
                 module=job.module,
                 region=job.region.id,
@@ -183,10 +184,10 @@ def estimate_graph(
             )
         )
     return GraphEstimate(
-        modules=tuple(made),
+        modules=tuple(estimated),
         estimate_of_region=tuple(estimates),
-        total=_total(made),
-        reuse=_statistics(made),
+        total=_total(estimated),
+        reuse=_statistics(estimated),
         assumptions=estimator.assumptions(graph.program),
         method=estimator.method,
         estimator=estimator,
@@ -195,7 +196,7 @@ def estimate_graph(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Job:
-    """One region to estimate, and the ids of the regions that the answer serves."""
+    """One region to estimate, and the ids of the regions that share the estimate."""
 
     module: int
     region: Compute
@@ -244,7 +245,7 @@ def _run(
         try:
             yield from pool.map(run, jobs)
         except BaseException:
-            # The pool waits for its threads, and they for their programs.
+            # The pool waits for its threads, and the threads for their programs.
             interrupted.set()
             raise
 
@@ -252,30 +253,30 @@ def _run(
 def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     """Add up all regions; equal ones by multiplication, so that reuse changes no bit."""
     of_module: dict[int, list[ModuleEstimate]] = {}
-    for each in made:
-        of_module.setdefault(each.module, []).append(each)
+    for module in made:
+        of_module.setdefault(module.module, []).append(module)
     total = Estimate()
     for alike in of_module.values():
         uses: dict[str, int] = {}
         first: dict[str, Estimate] = {}
-        for each in alike:
-            text = encode_estimate(each.estimate) if len(alike) > 1 else ""
-            uses[text] = uses.get(text, 0) + each.uses
-            first.setdefault(text, each.estimate)
+        for module in alike:
+            text = encode_estimate(module.estimate) if len(alike) > 1 else ""
+            uses[text] = uses.get(text, 0) + module.uses
+            first.setdefault(text, module.estimate)
         for text, count in uses.items():
             total += first[text] * count
     return total
 
 
 def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:
-    hits = [each.uses - (0 if each.from_store else 1) for each in made]
+    hits = [module.uses - (0 if module.from_store else 1) for module in made]
     return ReuseStatistics(
-        regions=sum(each.uses for each in made),
+        regions=sum(module.uses for module in made),
         region_hits=sum(hits),
-        operations=sum(each.uses * each.operations for each in made),
-        operation_hits=sum(hit * each.operations for hit, each in zip(hits, made, strict=True)),
-        elapsed_s=sum(each.elapsed_s for each in made),
-        elapsed_without_reuse_s=sum(each.elapsed_s * each.uses for each in made),
+        operations=sum(module.uses * module.operations for module in made),
+        operation_hits=sum(hit * module.operations for hit, module in zip(hits, made, strict=True)),
+        elapsed_s=sum(module.elapsed_s for module in made),
+        elapsed_without_reuse_s=sum(module.elapsed_s * module.uses for module in made),
     )
 
 
@@ -285,13 +286,13 @@ TF32_ASSUMPTION = (
 
 
 def computation_assumptions(graph: RegionGraph, estimates: GraphEstimate) -> tuple[str, ...]:
-    """Return what the computation alone takes for granted, each once."""
+    """Return the distinct assumptions of the computation alone."""
     listed = [*estimator_assumptions(estimates), *graph.assumptions, *estimates.total.notes]
     return tuple(dict.fromkeys(listed))
 
 
 def estimator_assumptions(estimates: GraphEstimate) -> tuple[str, ...]:
-    """Return what the estimator takes for granted of every region."""
+    """Return the estimator's assumptions on every region."""
     types = {key for op in estimates.total.per_op.values() for key in op.per_type}
     return (*estimates.assumptions, *([TF32_ASSUMPTION] if "tf32" in types else []))
 
@@ -320,11 +321,11 @@ def no_power(device: Device) -> HardwareError:
 
 
 def draw_of(total: OpEstimate) -> Draw:
-    """Return what a device does, as its power depends on it."""
+    """Return the activity of a device from which its power follows."""
     flops: dict[str, float] = {}
-    for name, done in total.per_type.items():
+    for name, totals in total.per_type.items():
         table = table_of(name)
-        flops[table] = flops.get(table, 0.0) + done.flops
+        flops[table] = flops.get(table, 0.0) + totals.flops
     return Draw(
         time_s=total.time_s,
         clocked_s=total.bound.compute_s,
@@ -338,11 +339,11 @@ def at_sustained_clock(
     first: Callable[[Estimator], GraphEstimate],
     again: Callable[[Estimator], GraphEstimate],
 ) -> GraphEstimate:
-    """Return what a graph costs at the clock that its computation sustains.
+    """Estimate a graph at the clock that its computation sustains.
 
-    ``first`` estimates the graph at the boost clock, ``again`` at a lower one where that draws more
-    than the limit. An estimator without a clock is taken as it is. Raises `HardwareError` for a
-    limit that no clock keeps.
+    ``first`` estimates the graph at the boost clock, ``again`` at a lower one if the boost clock
+    draws more than the limit. An estimator without a clock is used as it is. Raises `HardwareError`
+    for a limit that no clock keeps.
     """
     if not isinstance(estimator, Clocked):
         return first(estimator)
@@ -357,16 +358,16 @@ def at_sustained_clock(
     except HardwareError as error:
         error.location = error.location or device.name
         raise
-    found = at_boost if clock == 1.0 else again(estimator.at_clock(clock))
+    sustaining = at_boost if clock == 1.0 else again(estimator.at_clock(clock))
     sustained = Sustained(
         clock=clock,
         limit_w=limit_w,
-        power_w=mean_w(power, draw_of(found.total.total), clock),
+        power_w=mean_w(power, draw_of(sustaining.total.total), clock),
         at_boost_w=mean_w(power, drawn, 1.0),
     )
     note = _note(sustained, power)
-    noted = Estimate(notes=(note,), noted_s={note: found.total.total.bound.compute_s})
-    return replace(found, total=found.total + noted, sustained=sustained)
+    noted = Estimate(notes=(note,), noted_s={note: sustaining.total.total.bound.compute_s})
+    return replace(sustaining, total=sustaining.total + noted, sustained=sustained)
 
 
 def _note(sustained: Sustained, power: BoardPower) -> str:

@@ -1,7 +1,7 @@
-"""The kernel that an operation is on a device: its writer, its products, its shapes, its category.
+"""Classify operations into kernels: writer, products, shapes, category.
 
-Compiled, modelled and library kernels are classified here, once. Pricing, reports, advice and
-calibration read the `Kernel`.
+Kernels of compilers, models and libraries are all classified here, once. Pricing, reports, advice
+and calibration read the `Kernel`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ COPY = "copy"
 LIBRARY = "library"
 
 NARROW_COLUMNS = 2048
-"""Up to so many columns, rows that are reduced together lie one behind the other in memory."""
+"""Up to this many columns, rows that are reduced together are adjacent in memory."""
 NARROWEST_TILE = 8
-"""Transposes of narrower dimensions are loops, for no tile is filled by them."""
+"""Transposes whose dimensions are narrower are loops: they don't fill a tile."""
 
 
 class Writer(Enum):
@@ -68,15 +68,15 @@ class Writer(Enum):
     LIBRARY = "library"
     TRITON = "triton"
     PALLAS = "pallas"
-    """For TPUs; for GPUs it writes Triton."""
+    """Pallas writes Triton for GPUs; this value is for TPUs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
-    """One operation as a device runs it.
+    """One operation as the device runs it.
 
-    ``inner`` are the operations of a fusion, or the one that it is. ``products`` has those of
-    fusions and libraries, and convolutions whose window is a point.
+    ``inner`` holds the operations of a fusion, or the operation itself. ``products`` holds the
+    matrix products of fusions and libraries, and convolutions whose window is a point.
     """
 
     op: Op
@@ -88,17 +88,17 @@ class Kernel:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it multiplies matrices: as products, convolutions or attention."""
+        """Whether the kernel multiplies matrices: as products, convolutions or attention."""
         return bool(self.attentions or self.products or self.grouped or self.convolutions)
 
     @property
     def is_of_library(self) -> bool:
-        """Whether a library, or its author, wrote it, so that its text is not read."""
+        """Whether a library or the model's author wrote the kernel."""
         return self.op.traits.is_of_library or self.multiplies
 
     @property
     def product_kind(self) -> str:
-        """What reports call it where it multiplies matrices; empty for anything else."""
+        """The name of the product in reports; empty for other kernels."""
         if self.attentions:
             return "fused attention"
         if self.convolutions:
@@ -109,37 +109,40 @@ class Kernel:
 
     @cached_property
     def writer(self) -> Writer:
-        """Who writes it where it is no product: those have a `GemmWriter` each."""
+        """The writer of a kernel without products; each product has its own `GemmWriter`."""
         if isinstance(self.op.attrs, CustomCallAttrs):
-            named = {MOSAIC: Writer.PALLAS, TRITON: Writer.TRITON}
-            return named.get(self.op.attrs.target, Writer.LIBRARY)
+            writers = {MOSAIC: Writer.PALLAS, TRITON: Writer.TRITON}
+            return writers.get(self.op.attrs.target, Writer.LIBRARY)
         is_of_library = self.op.traits.category is Category.LINEAR_ALGEBRA
         return Writer.LIBRARY if is_of_library else Writer.COMPILER
 
     @cached_property
     def only_moves(self) -> bool:
-        """Whether it moves data and computes no more than where to and from."""
+        """Whether the kernel moves data and computes nothing but addresses."""
         return only_moves(self.op)
 
     @cached_property
     def written_elements(self) -> int:
-        """The elements of the result that it writes most of; of one in place, of the update."""
+        """The elements of the largest result, or of an in-place update."""
         return written_elements(self.op)
 
     @cached_property
     def launches(self) -> tuple[int, int]:
-        """How many kernels it is where no launch is known, and how often they move its data."""
+        """The number of kernels, and how often they move the kernel's data.
+
+        Both hold where a program's launches are not known.
+        """
         if isinstance(self.op.attrs, KernelAttrs):
             return self.op.attrs.launches, 1
         return launches_of(self.op)
 
     @cached_property
     def category(self) -> str:
-        """The category of kernel that XLA's emitters for GPUs write.
+        """The category of the kernel that XLA's GPU emitters write.
 
-        A reduction whose fastest dimension stays is a column reduction, another one a row
-        reduction; sums of few rows are loops. The slowest of several decides. Kernels of libraries
-        stream.
+        A reduction that keeps the fastest dimension is a column reduction, another one a row
+        reduction; a reduction of few rows is a loop. A kernel with several has the slowest of them.
+        Kernels of libraries stream.
         """
         if isinstance(self.op.attrs, FusionAttrs) and self.op.attrs.backend_kind == LIBRARY:
             return LIBRARY
@@ -156,12 +159,12 @@ class Kernel:
 
 @lru_cache(maxsize=256)
 def kernel_of(op: Op) -> Kernel:
-    """Return the kernel of an operation; a fusion, a call and a started operation are one each.
+    """Return the kernel of an operation, of a fusion, call or started operation too.
 
     Raises `CostError` for a library's call whose configuration cannot be read.
     """
     inner = tuple(operations_of(op))
-    if op.kind != "async_start" and not any(isinstance(each.attrs, _MULTIPLY) for each in inner):
+    if op.kind != "async_start" and not any(isinstance(fused.attrs, _MULTIPLY) for fused in inner):
         return Kernel(op=op, inner=inner)
     return Kernel(
         op=op,
@@ -186,7 +189,7 @@ def layout_of(value: Value) -> tuple[int, ...]:
 
 
 def _orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the operand's dimensions in its order of memory, and in that of the result."""
+    """Return the operand's dimensions in its memory order and in the result's."""
     before, after = layout_of(op.operands[0]), layout_of(op.results[0])
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
         after = tuple(op.attrs.dimensions[dimension] for dimension in after)
@@ -194,10 +197,10 @@ def _orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def sides_of(op: Op) -> tuple[int, int]:
-    """Return the sides of the tiles of a transpose, in elements; zeros for what moves none.
+    """Return the sides of a transpose's tiles in elements; zeros without a transpose.
 
-    They are the dimensions that stay together: from the fastest of the operand, and from the
-    fastest of the result.
+    A side is the dimensions that stay adjacent: from the operand's fastest, and from the result's
+    fastest.
     """
     if op.kind not in _ORDERING:
         return 0, 0
@@ -209,9 +212,11 @@ def sides_of(op: Op) -> tuple[int, int]:
 
 
 def _together(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
-    """Return the elements of the fastest dimensions of an order that are together in another."""
+    """Count the elements of an order's fastest dimensions that another order keeps adjacent."""
     pairs = zip(order, other[other.index(order[0]) :], strict=False)
-    return prod([shape[one] for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+    return prod(
+        [shape[dimension] for dimension, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    )
 
 
 _ORDERING = frozenset({"copy", "transpose"})
@@ -222,10 +227,10 @@ def _reduced(op: Op) -> tuple[int, ...]:
 
 
 def columns_together(op: Op) -> int:
-    """Return how many columns of a reduction are neighbours in memory."""
+    """Return how many columns of a reduction are adjacent in memory."""
     dimensions, shape = _reduced(op), shape_of(op.operands[0])
-    kept = takewhile(lambda at: at not in dimensions, layout_of(op.operands[0]))
-    return prod([shape[at] for at in kept])
+    kept = takewhile(lambda dimension: dimension not in dimensions, layout_of(op.operands[0]))
+    return prod([shape[dimension] for dimension in kept])
 
 
 def _reduction(op: Op) -> str:
@@ -239,7 +244,7 @@ def _reduction(op: Op) -> str:
 
 
 def is_loop(*, rows: int, columns: int) -> bool:
-    """Return whether XLA reduces so few rows in a loop over the results, with no blocks of its own.
+    """Return whether XLA reduces this few rows in a loop over the results.
 
     Source: openxla/xla, ``IsUnnestedReductionFasterThanElemental`` (xla/service/gpu/
     reduction_utils.cc, Apache License 2.0).
@@ -268,15 +273,15 @@ _IN_FUSIONS = {
         key=lambda kind: traits_of(kind).fusion_rank or 0,
     )
 }
-"""What a fusion is, by what it holds: the first that it holds, in this order."""
+"""Names of fusions by the kind of an operation in them; the first match wins."""
 _DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
 
 
 def kind_of(op: Op) -> str:
-    """Return what reports call a kernel: a product, a library's call, or what decides its form.
+    """Return the name of a kernel in reports.
 
-    Products, convolutions and fused attention are called so, in a fusion or not; another fusion is
-    named after what it holds that decides how its kernel is written.
+    Products, convolutions and fused attention have their own names, in a fusion or not. Another
+    fusion is named after the operation in it that decides how its kernel is written.
     """
     with suppress(CostError):
         if product := kernel_of(op).product_kind:
@@ -291,12 +296,12 @@ def kind_of(op: Op) -> str:
     inside = {_kind_inside(inner) for inner in operations_of(op)}
     if "transpose" in inside and moving == "elementwise" and not inside & _DECISIVE:
         return "transposing elementwise fusion"
-    named = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), moving)
-    return f"{named} fusion"
+    deciding = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), moving)
+    return f"{deciding} fusion"
 
 
 def _kind_inside(op: Op) -> str:
-    """Return an operation's kind: of copies and transposes, whether elements change their order."""
+    """Return an operation's kind; bitcast for a copy or transpose that keeps the order."""
     if op.kind not in _ORDERING:
         return op.kind
     before, after = _orders(op)
@@ -310,9 +315,9 @@ FEWEST_IN_GRAPHS = 100
 def runs_in_graphs(program: Program) -> bool:
     """Return whether XLA launches a program's kernels in CUDA graphs on a GPU.
 
-    By default it makes graphs of rows of five kernels and more, without loops, branches and
-    collectives between them. What the many graphs of a program of several devices cost was not
-    measured: those are not counted.
+    By default XLA makes graphs of sequences of five kernels and more without loops, branches and
+    collectives between them. The cost of the many graphs of a program for several devices was not
+    measured: they are not counted.
 
     Source: openxla/xla, ``xla_gpu_graph_min_graph_size`` and ``xla_gpu_enable_command_buffer``
     (xla/debug_options_flags.cc, Apache License 2.0).
@@ -327,7 +332,7 @@ def runs_in_graphs(program: Program) -> bool:
 
 
 def _launches(block: Block) -> int:
-    """Return how many kernels a block launches."""
+    """Count the kernels that a block launches."""
     kernels = 0
     for op in block.operations:
         if isinstance(op.attrs, WhileAttrs):

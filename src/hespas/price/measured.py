@@ -1,4 +1,4 @@
-"""``method: measured``: each operation by the tables that fit it."""
+"""``method: measured``: price each operation by the tables that fit it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from hespas.work.gemm import TILE_ROWS, Gemm, GroupedGemm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """Prices kernels that only move data, by what they move.
+    """Prices kernels that only move data by their bytes.
 
-    A long one reaches a part of the memory bandwidth, measured on each part; every one takes some
-    time beside, measured as the shortest. What arithmetic it does at the peak rates is a lower
-    bound. So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which
-    grows with all of its terms, and the part of the bandwidth that is reached grows with the size.
+    A long one reaches a part of the memory bandwidth, measured on each part; every one takes a
+    fixed time beside, measured as the shortest. Its arithmetic at the peak rates is a lower bound.
+    So the time is ``overhead + max(bytes / (efficiency bandwidth), FLOPs / peak)``, which grows
+    with all of its terms; the part of the bandwidth that is reached grows with the size.
 
-    ``overhead_s`` is what a kernel takes beside moving data where kernels are known, in a
-    program that was compiled. Elsewhere an operation is a part of some kernel, and takes none.
+    ``overhead_s`` is the fixed time of a kernel in a compiled program, where kernels are known.
+    Elsewhere an operation is a part of some kernel, and has no overhead.
     """
 
     roofline: Roofline
@@ -52,7 +52,7 @@ class Streaming:
 
     @staticmethod
     def of(about: PartWire, roofline: Roofline) -> Streaming:
-        """Return the model of a device, from what was measured on a part.
+        """Return the model of a device, from measurements of a part.
 
         The overhead is the device's ``launch_overhead_s`` where it has one, else the shortest time
         measured, of kernels replayed one behind another.
@@ -67,7 +67,7 @@ class Streaming:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Its three figures."""
+        """The model's three figures."""
         return {
             "efficiency": self.efficiency,
             "overhead_s": self.overhead_s,
@@ -76,7 +76,7 @@ class Streaming:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What it assumes of every kernel."""
+        """The assumptions for every kernel."""
         share, beside = f"{100 * self.efficiency:.0f} %", format_time(self.overhead_s)
         streamed = (
             f"measured: kernels that are no products move their bytes at {share} of the memory "
@@ -86,7 +86,7 @@ class Streaming:
         return (streamed,)
 
     def moving_s(self, size_bytes: float) -> float:
-        """Return how long a long kernel takes to move bytes."""
+        """Return the time in which a long kernel moves bytes."""
         at_peak_s = size_bytes / self.roofline.device.memory_bandwidth_bytes_per_s
         return max(1.0, self.factor / self.efficiency) * at_peak_s
 
@@ -125,10 +125,10 @@ class Measured:
     """Prices regions by tables.
 
     Matrix products go to ``gemm``, fused attention to ``attention``, and everything else to
-    ``kernels``, or to ``streaming`` where that is None or knows nothing of a kernel. Each of
-    them applies the device's calibration.
+    ``kernels``, or to ``streaming`` where that is None or doesn't know a kernel. Each of them
+    applies the device's calibration.
 
-    ``clock`` is that of the device, as a part of its boost clock; None where each table has the
+    ``clock`` is the device's clock, as a part of its boost clock; None where each table keeps the
     clock at which it was measured.
     """
 
@@ -140,9 +140,9 @@ class Measured:
     clock: float | None = None
 
     def at_rates(self, rates: Rates) -> Measured:
-        """Return the estimator of a device that differs by these factors alone.
+        """Return the estimator of the device with scaled rates.
 
-        Tables are scaled as for a device that has none: by peak rates and memory bandwidth.
+        Tables are scaled as for a device without tables: by peak rates and memory bandwidth.
         """
         streaming = self.streaming
         return replace(
@@ -181,7 +181,7 @@ class Measured:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The device, which tables serve it, and the parameters of what prices the rest."""
+        """The device, the part whose tables serve it, and the other pricers' parameters."""
         device = self.device
         about = self.gemm.part.about
         return {
@@ -197,9 +197,9 @@ class Measured:
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region, compiled or not.
+        """Return the assumptions for every region, compiled or not.
 
-        What it assumes of other operations than products, they note themselves.
+        Assumptions on operations other than products are in the operations' notes.
         """
         del program
         device = self.device
@@ -225,13 +225,13 @@ class Measured:
         )
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Add up the region's operations; `CostError` for work that is not known."""
+        """Add up the region's operations; raise `CostError` for unknown work."""
         return estimate_region(
             self, region, program, custom_calls=self.streaming.roofline.custom_calls
         )
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one operation costs, the launch of a kernel within."""
+        """Price one operation; a kernel's launch is included."""
         timing = self.time(leaf, is_kernel=is_kernel)
         device = self.device
         if device.measured is None:
@@ -241,7 +241,7 @@ class Measured:
         return self.streaming.roofline.price_timed(leaf, timing)
 
     def time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
-        """Return how long one operation takes, and what was assumed."""
+        """Return the time of one operation, with its assumptions."""
         kernel = kernel_of(leaf.op)
         if kernel.multiplies:
             return self._library(leaf, self._products_of(leaf, kernel), is_kernel=is_kernel)
@@ -274,7 +274,11 @@ class Measured:
         return narrow_time(self.gemm, product, bits) * (gemm.flops_per_product / 2)
 
     def _grouped(self, grouped: GroupedGemm) -> Timing:
-        """Return the time of products of groups: that of one of all their rows, or of all alike."""
+        """Return the time of grouped products, from one product or an equal batch.
+
+        Groups of rows are one product of all rows; where rows are summed over, they are a batch of
+        equal groups.
+        """
         groups = max(1, grouped.groups)
         divided = grouped.is_divided
         product = Product(
@@ -289,10 +293,10 @@ class Measured:
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
     def _library(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:
-        """Return the time of a kernel around products: not less than its own bytes take.
+        """Return the time of a kernel with products, at least its bytes' time.
 
-        Tables were measured kernel behind kernel in one graph; one that a program launches by
-        itself takes somewhat more.
+        Tables were measured kernel behind kernel in one graph; a kernel that a program launches on
+        its own takes somewhat longer.
         """
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
@@ -306,7 +310,7 @@ class Measured:
         )
 
     def _with_arithmetic(self, leaf: Leaf, timing: Timing) -> Timing:
-        """Return how long a library's kernel takes: not less than its arithmetic at the peaks."""
+        """Return the time of a library's kernel, at least its arithmetic's."""
         peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
         launch_s, compute_s = timing.bound.launch_s, peak.compute_time_at_peak_s
         if launch_s + compute_s <= timing.time_s:
@@ -342,7 +346,7 @@ def make(spec: EstimatorSpec) -> Measured:
 
 
 def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
-    """Return the estimator with ``kernels`` for what is no product."""
+    """Return the estimator with ``kernels`` for everything but products."""
     roofline = Roofline.of(spec, "measured")
     gemm = gemm_model(roofline.device, in_graphs=spec.in_graphs)
     return Measured(

@@ -1,6 +1,6 @@
-"""The estimation methods: what the rest of hespas has to know about each, in one record.
+"""Registry of estimation methods: one record for each.
 
-Commands, the configuration reader and the pipeline ask the record; the module that implements a
+Commands, the configuration reader and the pipeline read the record; the module that implements a
 method is imported when an estimator is made. Another package adds a method by an entry point of the
 group ``hespas.estimators`` that names a `Method`, or a function that makes an estimator.
 """
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineOptions:
-    """What to do about types that the device's table of peak rates doesn't name.
+    """How to treat types that the device's table of peak rates doesn't name.
 
-    Without either, they are priced at the device's ``peak_flops``.
+    Without either option, they are priced at the device's ``peak_flops``.
     """
 
     error_on_unknown_type: bool = False
@@ -41,12 +41,12 @@ class RooflineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
-    """All that an estimator may be made from.
+    """Everything that an estimator can be made from.
 
     ``device`` is None where only the configuration of a profiler or a simulator is given, and
-    ``hardware`` where no configuration is. ``kernels`` are what a compiler wrote for the program,
-    where that is known; what is read of them is cached in ``kernels_directory``. ``in_graphs``
-    says that CUDA graphs launch them.
+    ``hardware`` where no configuration is. ``kernels`` are those that a compiler wrote for the
+    program, where they are known; the analysis of their text is cached in ``kernels_directory``.
+    ``in_graphs`` says that CUDA graphs launch them.
     """
 
     device: Device | None = None
@@ -58,7 +58,7 @@ class EstimatorSpec:
     in_graphs: bool = False
 
     def needed_device(self, method: str) -> Device:
-        """Return the device; `ConfigError` where none is given."""
+        """Return the device; raise `ConfigError` without one."""
         if self.device is None:
             raise ConfigError(f"method {method!r} needs a device", hint=f"give {option('node')}")
         return self.device
@@ -80,7 +80,7 @@ LAUNCHES = Use(_METHOD, f"drop it, or add {option('method')} roofline")
 
 
 class DeviceUse(Enum):
-    """Whether a method reads the figures of a device that a user names."""
+    """Whether a method reads the figures of the device that a user names."""
 
     NEEDED = "needed"
     OPTIONAL = "optional"
@@ -91,16 +91,16 @@ class DeviceUse(Enum):
 class Method:
     """An estimation method.
 
-    ``factory`` makes its estimator: a function, or where it stands, as in ``package.module:name``.
+    ``factory`` makes its estimator: a function, or its path as in ``package.module:name``.
     ``configuration`` is the type that ``perf_estimator.hardware`` of a configuration is decoded
-    into, a dataclass or a msgspec struct, or where it stands; None for a method that takes no
-    configuration.
-    ``device_use`` says whether a device is needed. ``device_here`` is for methods that time this
-    machine: a function of the configuration that names what runs the program, or where it stands.
-    ``follows`` has `KERNELS`, `LAUNCHES` and `CLOCK` where the kernels that a compiler wrote, the
-    cost of a launch, and the device's clock have an effect.
-    ``is_default`` returns for which programs and devices the method is used where the user names
-    none, ``default_text`` says so in words. ``extra`` is the optional dependency that it needs.
+    into, a dataclass or a msgspec struct, or its path; None for a method that takes no
+    configuration. ``device_use`` says whether a device is needed. ``device_here`` is for methods
+    that time this machine: a function of the configuration that names the device that runs the
+    program, or its path. ``follows`` lists the options that have an effect: `KERNELS` for the
+    kernels that a compiler wrote, `LAUNCHES` for the cost of a launch, `CLOCK` for the device's
+    clock. ``is_default`` returns whether the method is used for a program and a device where the
+    user names none; ``default_text`` says so in words. ``extra`` is the optional dependency that
+    the method needs.
     """
 
     name: str
@@ -115,15 +115,15 @@ class Method:
     extra: str = ""
 
     def runs_on(self, hardware: object | None) -> str | None:
-        """Name what of this machine runs the program, if anything does."""
+        """Name the device of this machine that runs the program, if any."""
         if not self.device_here:
             return None
-        named = cast("Callable[[Any], str]", _imported(self.device_here))
-        return f"this machine's {named(hardware)} (method {self.name})"
+        name_of = cast("Callable[[Any], str]", _imported(self.device_here))
+        return f"this machine's {name_of(hardware)} (method {self.name})"
 
     @property
     def absent(self) -> dict[Use, bool | str]:
-        """What options apply to that has no effect on the method, and why.
+        """The options without effect on the method, and why.
 
         >>> METHODS["xla"].absent[DEVICE]
         'xla, which runs on this machine'
@@ -131,15 +131,15 @@ class Method:
         lacks = (use for use in (CLOCK, LAUNCHES, KERNELS) if use not in self.follows)
         absent: dict[Use, bool | str] = dict.fromkeys(lacks, self.name)
         if self.device_use is DeviceUse.NONE:
-            here = "runs on this machine"
-            why = here if self.device_here else "has its device's figures by itself"
+            on_machine = "runs on this machine"
+            why = on_machine if self.device_here else "has its device's figures by itself"
             absent |= dict.fromkeys((NODE, DEVICE), f"{self.name}, which {why}")
         return absent
 
     def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
-        """Return the configuration that ``data``, at a JSON path of a file, holds.
+        """Decode the method's configuration from ``data``, at a JSON path of a file.
 
-        Raises `ConfigError` for what the method's configuration may not hold.
+        Raises `ConfigError` for keys or values that the method's configuration doesn't allow.
         """
         if self.configuration is not None:
             form = cast("type[object]", _imported(self.configuration))
@@ -151,7 +151,7 @@ class Method:
         return None
 
     def estimator(self, spec: EstimatorSpec) -> Estimator:
-        """Return the estimator; `ConfigError` where it lacks what it needs."""
+        """Return the estimator; raise `ConfigError` if an input is missing."""
         return cast("Factory", _imported(self.factory))(spec)
 
 
@@ -284,15 +284,16 @@ _LISTED = (
 METHODS: Mapping[str, Method] = {method.name: method for method in _LISTED}
 """The methods of hespas itself, by name."""
 DEFAULT = METHODS["roofline"]
-"""The method of programs and devices for which no other is the default."""
+"""The method of programs and devices for which no other method is the default."""
 
 _GROUP = "hespas.estimators"
 
 
 def method_named(name: str, *, location: str = "", what: str = "") -> Method:
-    """Return a method by its name, ours or another package's; `ConfigError` for any other.
+    """Return a method by its name, ours or another package's.
 
-    ``location`` and ``what`` say where the name was read, for the error.
+    ``location`` and ``what`` say in errors where the name was read. Raises `ConfigError` for an
+    unknown name.
 
     >>> method_named("measured").summary
     'tables of measured kernels'
@@ -315,7 +316,7 @@ def method_named(name: str, *, location: str = "", what: str = "") -> Method:
 
 
 def default_method(program: Program, device: Device | None) -> Method:
-    """Return the method for a program where the user names none."""
+    """Choose the method for a program when the user names none."""
     if device is not None:
         for method in METHODS.values():
             if method.is_default is not None and method.is_default(program, device):
@@ -324,21 +325,23 @@ def default_method(program: Program, device: Device | None) -> Method:
 
 
 def default_text() -> str:
-    """Return in words which methods are used where the user names none.
+    """Describe which methods are used when the user names none.
 
     >>> default_text()
     "roofline; measured for compiled programs on GPUs, by tables of the part or of the nearest; \
-compiler for \
-programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
+    compiler for \
+    programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
     """
-    others = (f"{each.name} {each.default_text}" for each in METHODS.values() if each.default_text)
+    others = (
+        f"{method.name} {method.default_text}" for method in METHODS.values() if method.default_text
+    )
     return "; ".join((DEFAULT.name, *others))
 
 
 def estimator(method: str, spec: EstimatorSpec) -> Estimator:
     """Return the estimator of a method by its name.
 
-    Raises `ConfigError` for a name that no method has, and for a method that lacks what it needs.
+    Raises `ConfigError` for an unknown name, and for a method that lacks an input.
 
     >>> device = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11)
     >>> estimator("roofline", EstimatorSpec(device=device)).method

@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Factors on what a device does.
+    """Factors on the rates of a device.
 
-    ``memory`` multiplies the memory bandwidth, ``arithmetic`` the peak FLOP/s of every type and
-    the pipelines of a kernel that is read, ``launch`` the time that a launch takes beside the
-    kernel's work. Raises `HardwareError` for rates that are not above 0, and a launch below 0.
+    ``memory`` multiplies the memory bandwidth, ``arithmetic`` the peak FLOP/s of every type and the
+    pipelines of a kernel that is read, ``launch`` the time that a launch takes beside the kernel's
+    work. Raises `HardwareError` unless ``memory`` and ``arithmetic`` are above 0 and ``launch`` is
+    at least 0.
 
     >>> Rates(memory=2.0)
     Rates(memory=2.0, arithmetic=1.0, launch=1.0)
@@ -65,21 +66,21 @@ class Rates:
 
     @property
     def is_of_launches_alone(self) -> bool:
-        """Whether the peak rates stay as they are."""
+        """Whether the peak rates don't change."""
         return self.memory == self.arithmetic == 1.0
 
 
 @runtime_checkable
 class Scalable(Estimator, OperationMethod, Protocol):
-    """An estimator that prices operations, whose times follow the rates of its device."""
+    """An estimator of operations whose times follow the rates of its device."""
 
     def at_rates(self, rates: Rates) -> OperationMethod:
-        """Return the estimator of a device that differs by these factors alone."""
+        """Return the estimator of the device with scaled rates."""
         ...
 
 
 def device_at(device: Device, rates: Rates) -> Device:
-    """Return a device that differs by these factors alone.
+    """Return the device with scaled rates.
 
     >>> one = Device(name="one", peak_flops=1e12, memory_bandwidth_bytes_per_s=1e11,
     ...              per_datatype_flops={"bf16": 4e12}, launch_overhead_s=3e-6)
@@ -115,12 +116,12 @@ _FLOATS = frozenset(
     if each.kind is NumberKind.FLOAT and each.bits != 32
 )
 _BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
-"""Types whose products take a unit of their own; `_BYTES` are in kernels without products too."""
+"""Types whose products run on a unit of their own; `_BYTES` only in kernels with products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Prices operations by a device's peak rates, and each launch at the device's overhead.
+    """Prices operations at a device's peak rates, and launches at its overhead.
 
     >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
     ...               per_datatype_flops={"bf16": 312e12})
@@ -136,7 +137,10 @@ class Roofline:
 
     @staticmethod
     def of(spec: EstimatorSpec, method: str = "roofline") -> Roofline:
-        """Return the roofline of a device, for a method; `ConfigError` without a device."""
+        """Return the roofline of a device; raise `ConfigError` without a device.
+
+        ``method`` is the method that needs it, for the error.
+        """
         return Roofline(
             device=spec.needed_device(method),
             options=spec.roofline_options,
@@ -145,7 +149,7 @@ class Roofline:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The device's figures, the options, and what the user states of custom calls."""
+        """The device's figures, the options, and the stated work of custom calls."""
         core = self.device.tensor_core
         units = {"tensor_core": asdict(core), "clock_hz": self.device.clock_hz} if core else {}
         return {
@@ -162,11 +166,11 @@ class Roofline:
         }
 
     def at_rates(self, rates: Rates) -> Roofline:
-        """Return the roofline of a device that differs by these factors alone."""
+        """Return the roofline of the device with scaled rates."""
         return replace(self, device=device_at(self.device, rates))
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region."""
+        """Return the assumptions for every region."""
         if not program.is_scheduled:
             return (_OPERATIONS_ASSUMPTION,)
         overhead_s = self.device.launch_overhead_s
@@ -179,11 +183,11 @@ class Roofline:
         return (f"{_KERNELS_ASSUMPTION}; {launches}",)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Add up the region's operations; `CostError` for work that is not known."""
+        """Add up the region's operations; raise `CostError` for unknown work."""
         return estimate_region(self, region, program, custom_calls=self.custom_calls, key=same_work)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one execution costs at the peaks, and its launch."""
+        """Price one execution at the peak rates, and its launch."""
         kernel = self.pallas_kernel(leaf)
         if kernel is not None:
             return self.price_timed(leaf, kernel.at_peak, name=kernel.name)
@@ -195,7 +199,7 @@ class Roofline:
         )
 
     def pallas_kernel(self, leaf: Leaf) -> PricedKernel | None:
-        """Return how long a kernel of Pallas takes; None for others."""
+        """Return the two times of a Pallas kernel; None for others."""
         if not _is_of_pallas(leaf.op) or MOSAIC in self.custom_calls:
             return None
         from hespas.price.tpu import priced_kernel  # noqa: PLC0415 - which wraps this one
@@ -203,9 +207,9 @@ class Roofline:
         return priced_kernel(leaf.op, self.device)
 
     def price_timed(self, leaf: Leaf, timing: Timing, *, name: str = "") -> Price:
-        """Return what one execution costs that takes as long as another method says.
+        """Price one execution whose time another method gives.
 
-        ``name`` is its author's for it.
+        ``name`` is the kernel's name by its author.
         """
         return Price(
             cost=self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound),
@@ -215,7 +219,7 @@ class Roofline:
         )
 
     def at_peaks(self, kind: str, work: Work) -> OpEstimate:
-        """Return what one execution costs at the peak rates; ``kind`` names it in errors."""
+        """Cost one execution at the peak rates; ``kind`` names it in errors."""
         per_type: dict[str, TypeTotals] = {}
         for key, flops in work.flops:
             totals = TypeTotals(flops=float(flops), time_at_peak_s=flops / self._peak(key, kind))
@@ -254,7 +258,7 @@ class Roofline:
                 yield f"{device.name} names no rate of {key}: multiplied as {served}, at its rate"
 
     def timed(self, kind: str, work: Work, time_s: float, bound: Bound) -> OpEstimate:
-        """Return what one execution costs that takes ``time_s``, whatever the peaks say."""
+        """Cost one execution that takes ``time_s``, whatever the peak rates say."""
         peak = self.at_peaks(kind, work)
         energy_j = self._energy_j(peak.compute_time_at_peak_s, peak.memory_time_at_peak_s, time_s)
         return replace(peak, time_s=time_s, duration_ps=FROM_TIME, energy_j=energy_j, bound=bound)
@@ -280,11 +284,11 @@ class Roofline:
         )
 
     def _energy_j(self, compute_s: float, memory_s: float, time_s: float) -> float | None:
-        """Return the energy of one execution, None where the device's power is not known.
+        """Return the energy of one execution; None without the device's power.
 
-        The device draws its thermal design power at full use; ``hbm_power_ratio`` of it goes
-        to memory in proportion to bandwidth used, the rest to arithmetic in proportion to
-        FLOP/s used. Without a ratio it draws full power while it runs. Idle power is nothing.
+        The device draws its thermal design power at full use; ``hbm_power_ratio`` of it goes to
+        memory in proportion to bandwidth used, the rest to arithmetic in proportion to FLOP/s used.
+        Without a ratio it draws full power while it runs. Idle power is zero.
         """
         if self.device.tdp_w is None:
             return None
@@ -303,8 +307,8 @@ def _is_of_pallas(op: Op) -> bool:
 
 
 def same_work(leaf: Leaf) -> Hashable:
-    """Return what decides the roofline's price: what an operation is called, and its work.
+    """Return the key of the roofline's price: the operation's name and work.
 
-    A TPU's kernel that its author wrote is only equal to itself.
+    A TPU kernel that its author wrote equals only itself.
     """
     return id(leaf.op) if _is_of_pallas(leaf.op) else (leaf.op.name, leaf.work)

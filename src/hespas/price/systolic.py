@@ -55,7 +55,7 @@ class Product:
 
     @property
     def multiplications(self) -> int:
-        """The multiply-accumulates."""
+        """The number of multiply-accumulates."""
         return self.m * self.n * self.k
 
 
@@ -63,10 +63,9 @@ class Product:
 class SystolicArray:
     """``rows`` x ``columns`` multipliers at ``clock_hz``; bandwidths in bytes/s.
 
-    ``count`` equal arrays share a product: each has its part of the columns.
-
-    ``sram_bandwidth_bytes_per_s`` is what the array's edges can be fed with; None is enough.
-    Raises `HardwareError` for figures that are not above zero.
+    ``count`` equal arrays share a product: each computes its part of the columns.
+    ``sram_bandwidth_bytes_per_s`` is the bandwidth to the array's edges; None means it never
+    limits. Raises `HardwareError` for figures that are not above zero.
     """
 
     rows: int
@@ -88,16 +87,16 @@ class SystolicArray:
 
     @property
     def multipliers(self) -> int:
-        """How many products all of them make in a cycle."""
+        """The multiply-accumulates of all arrays in a cycle."""
         return self.count * self.rows * self.columns
 
     @property
     def peak_flops(self) -> float:
-        """FLOP/s with every multiplier busy, a multiplication and an addition each cycle."""
+        """FLOP/s with every multiplier busy: a multiplication and an addition each cycle."""
         return 2 * self.multipliers * self.clock_hz
 
     def columns_each(self, product: Product) -> int:
-        """Return how many of a product's columns one array has."""
+        """Return how many of a product's columns one array computes."""
         return ceil(product.n / self.count)
 
     def folds(self, product: Product) -> int:
@@ -126,8 +125,8 @@ def cycles(product: Product, array: SystolicArray) -> int:
 def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> int:
     """Return the bytes that cross the edges of one array.
 
-    Weight stationary: each fold loads R x C weights, then takes m x R inputs and gives m x C
-    sums. Output stationary: each takes k x (R + C) inputs and gives R x C results.
+    Weight stationary: each fold loads R x C weights, then reads m x R inputs and writes m x C sums.
+    Output stationary: each fold reads k x (R + C) inputs and writes R x C results.
     """
     streamed = product.m if array.dataflow is Dataflow.WEIGHT_STATIONARY else product.k
     elements = array.rows * array.columns + streamed * (array.rows + array.columns)
@@ -135,10 +134,10 @@ def sram_bytes(product: Product, array: SystolicArray, element_bytes: int) -> in
 
 
 def products(op: Op) -> dict[Product, int]:
-    """Return the products that an operation is, and how many there are of each.
+    """Return the matrix products of an operation, and how many of each.
 
     A batched product is one product for each element of the batch; a grouped convolution one for
-    each group, over the patches of its input (im2col). Any other operation has none.
+    each group, over the patches of its input (im2col). Other operations have none.
     """
     match op.attrs:
         case DotAttrs(ragged=int()):
@@ -153,21 +152,21 @@ def products(op: Op) -> dict[Product, int]:
 
 
 def _of_groups(op: Op) -> dict[Product, int]:
-    found: dict[Product, int] = {}
-    for each in grouped_gemms(op):
-        for rows in each.group_rows:
-            sizes = (each.k, rows) if each.is_divided else (rows, each.k)
-            product = Product(m=sizes[0], n=each.n, k=sizes[1])
+    counts: dict[Product, int] = {}
+    for grouped in grouped_gemms(op):
+        for rows in grouped.group_rows:
+            sizes = (grouped.k, rows) if grouped.is_divided else (rows, grouped.k)
+            product = Product(m=sizes[0], n=grouped.n, k=sizes[1])
             if rows:
-                found[product] = found.get(product, 0) + each.batch
-    return found
+                counts[product] = counts.get(product, 0) + grouped.batch
+    return counts
 
 
 def _of_convolution(op: Op, attrs: ConvolutionAttrs) -> dict[Product, int]:
     kernel, output = operand(op, 1).shape, result(op).shape
     groups = attrs.feature_group_count * attrs.batch_group_count
-    places = output[attrs.output_batch] * prod(output[at] for at in attrs.output_spatial)
-    window = prod(kernel[at] for at in attrs.kernel_spatial)
+    places = output[attrs.output_batch] * prod(output[axis] for axis in attrs.output_spatial)
+    window = prod(kernel[axis] for axis in attrs.kernel_spatial)
     product = Product(
         m=places,
         n=output[attrs.output_feature] // groups,
@@ -184,7 +183,7 @@ class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_field
     """``hardware`` of the methods that model a systolic array.
 
     ``array_count`` arrays share the columns of a product. Rates are in Hz, FLOP/s and bytes/s.
-    ``vector_flops`` is the rate of everything that is no matrix product or convolution; ``binary``
+    ``vector_flops`` is the rate of everything except matrix products and convolutions; ``binary``
     is the path of a simulator that is a program, or of a Python that has one. Raises `ConfigError`
     for a rate that was meant in another unit.
     """
@@ -206,11 +205,11 @@ class SystolicHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SimulatorHardware(SystolicHardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same of methods that call a program that somebody built.
+    """``hardware`` of methods that run a simulator program built elsewhere.
 
     ``arguments`` hold placeholders such as ``{workload}``; ``cycles_pattern`` is a regular
     expression with one group, the cycles, in ``answer_file`` or else in what the program prints.
-    ``files`` are those that it looks for where it is started: their names there, and their paths.
+    ``files`` maps the names that the program expects in its working directory to their paths.
     """
 
     arguments: tuple[str, ...] | None = None
@@ -222,7 +221,7 @@ class SimulatorHardware(SystolicHardware, frozen=True, kw_only=True, forbid_unkn
 def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``systolic``.
 
-    Raises `ConfigError` without a description of the array, and for what is for simulators.
+    Raises `ConfigError` without a description of the array, and for options of simulators.
     """
     hardware = array_hardware(spec, "systolic", SystolicHardware)
     if hardware.binary is not None:
@@ -237,7 +236,10 @@ _Form = TypeVar("_Form", bound=SystolicHardware)
 
 
 def array_hardware(spec: EstimatorSpec, method: str, form: type[_Form]) -> _Form:
-    """Return the array that the configuration describes; `ConfigError` where there is none."""
+    """Return the array description from the configuration.
+
+    Raises `ConfigError` without one, and for the configuration of another method.
+    """
     if not isinstance(spec.hardware, SystolicHardware):
         raise ConfigError(
             f"method {method!r} needs a description of the array",
@@ -253,7 +255,7 @@ def array_hardware(spec: EstimatorSpec, method: str, form: type[_Form]) -> _Form
 
 
 def array_of(hardware: SystolicHardware) -> SystolicArray:
-    """Return the array alone."""
+    """Return the array without rates of memory and vector unit."""
     return SystolicArray(
         rows=hardware.array_rows,
         columns=hardware.array_columns,
@@ -265,7 +267,7 @@ def array_of(hardware: SystolicHardware) -> SystolicArray:
 
 
 def with_timer(timer: ProductTimer, hardware: SystolicHardware, spec: EstimatorSpec) -> Systolic:
-    """Return the estimator that asks ``timer`` for products, with the roofline for the rest."""
+    """Return the estimator with ``timer`` for products and the roofline for the rest."""
     device = Device(
         name=f"{hardware.array_rows} x {hardware.array_columns} array",
         peak_flops=hardware.vector_flops,
@@ -282,7 +284,7 @@ class ProductTimer(Protocol):
 
     @property
     def method(self) -> str:
-        """The name that configuration files give it."""
+        """The method's name in configuration files."""
         ...
 
     @property
@@ -292,11 +294,11 @@ class ProductTimer(Protocol):
 
     @property
     def assumption(self) -> str:
-        """What it takes for granted, as a sentence for people."""
+        """The timer's assumptions, as a sentence for users."""
         ...
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return the time of one product whose operands' elements take ``element_bytes``."""
+        """Return the time of one product, given the bytes of an operand's element."""
         ...
 
 
@@ -309,12 +311,12 @@ class ClosedForm:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The array."""
+        """The array's figures."""
         return array_parameters(self.array)
 
     @property
     def assumption(self) -> str:
-        """What it assumes."""
+        """The assumptions of the closed forms, as a sentence for users."""
         return (
             f"systolic: matrix products run on {array_text(self.array)}, "
             f"{self.array.dataflow.value.replace('_', ' ')}, one after the other, with operands "
@@ -322,7 +324,7 @@ class ClosedForm:
         )
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return cycles over the clock, or the time to feed the array's edges if that is longer."""
+        """Return the longer of the cycles' time and the time to feed the edges."""
         compute_s = cycles(product, self.array) / self.array.clock_hz
         bandwidth = self.array.sram_bandwidth_bytes_per_s
         if bandwidth is None:
@@ -352,8 +354,8 @@ def array_parameters(array: SystolicArray) -> Mapping[str, object]:
 class Systolic:
     """Prices regions: products by ``timer``, the rest by ``fallback``.
 
-    A product takes the timer's time, or that of its operands and results on the way from and to
-    device memory, if that is longer. ``peak_flops`` is the array's, for its utilisation.
+    A product takes the longer of the timer's time and the time of moving its operands and results
+    from and to device memory. ``peak_flops`` is the array's, for its utilisation.
     """
 
     timer: ProductTimer
@@ -362,49 +364,49 @@ class Systolic:
 
     @property
     def method(self) -> str:
-        """Its name in configuration files."""
+        """The method's name in configuration files."""
         return self.timer.method
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Those of both."""
+        """The parameters of the timer and of the fallback."""
         return {"timer": dict(self.timer.parameters), "fallback": dict(self.fallback.parameters)}
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region."""
+        """Return the assumptions for every region."""
         del program
-        rest = "operations that are no matrix product or convolution are priced by the roofline"
-        return (self.timer.assumption, f"{self.method}: {rest}")
+        others = "operations that are no matrix product or convolution are priced by the roofline"
+        return (self.timer.assumption, f"{self.method}: {others}")
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Add up the region's operations; `CostError` for work that is not known."""
+        """Add up the region's operations; raise `CostError` for unknown work."""
         return estimate_region(
             self, region, program, custom_calls=self.fallback.custom_calls, key=_key
         )
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one operation costs; launches are not known of an array."""
+        """Price one operation, without its launch."""
         del is_kernel
-        rest = self.fallback.at_peaks(leaf.op.name, leaf.work)
+        peak = self.fallback.at_peaks(leaf.op.name, leaf.work)
         counted = products(leaf.op)
         if not counted:
-            return Price(cost=rest)
+            return Price(cost=peak)
         element_bytes = _element_bytes(leaf)
         array_s = sum(
             self.timer.time_s(product, element_bytes) * count for product, count in counted.items()
         )
         per_type = {
             name: TypeTotals(flops=totals.flops, time_at_peak_s=totals.flops / self.peak_flops)
-            for name, totals in rest.per_type.items()
+            for name, totals in peak.per_type.items()
         }
-        time_s = max(array_s, rest.memory_time_at_peak_s)
+        time_s = max(array_s, peak.memory_time_at_peak_s)
         cost = replace(
-            rest,
+            peak,
             time_s=time_s,
             duration_ps=FROM_TIME,
             energy_j=None,
             per_type=per_type,
-            bound=larger_of(time_s, compute_s=array_s, memory_s=rest.memory_time_at_peak_s),
+            bound=larger_of(time_s, compute_s=array_s, memory_s=peak.memory_time_at_peak_s),
         )
         return Price(cost=cost)
 

@@ -1,13 +1,14 @@
-"""Measured tables: times over a grid of sizes, completed, made monotone, interpolated; their files.
+"""Measured tables: times over a grid of sizes, their interpolation, their files.
 
 Times and sizes are handled by their logarithms: a time that is a power of a size is a straight
-line there, and an error in per cent is the same anywhere in the table.
+line, and an error in per cent is the same anywhere in the table. Grids are completed and made
+monotone before they are read.
 
-A file, ``hespas/configs/measured/<PART>.xz``, is xz-compressed: one line of JSON that says what it
-holds and where that comes from, then the cells of its tables, one after the other. A cell is the
-whole number ``round(log(t / 1 ns) / step)``, or 0 where nothing was measured; it stands as its
-zigzag difference from the cell before it (first the high bytes of all cells of a table, then the
-low ones).
+A file, ``hespas/configs/measured/<PART>.xz``, is xz-compressed: one line of JSON that describes its
+content and its source, then the cells of its tables, one after the other. A cell is the whole
+number ``round(log(t / 1 ns) / step)``, or 0 where nothing was measured; it is stored as its zigzag
+difference from the cell before it (first the high bytes of all cells of a table, then the low
+ones).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hespas.errors import MeasurementError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """The sizes along one side of a grid, ascending, and their logarithms."""
+    """The sizes along one side of a grid, ascending."""
 
     name: str
     sizes: tuple[int, ...]
@@ -44,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Logarithms of times in seconds, the last axis first to change; NaN where none is known."""
+    """Logarithms of times in seconds, the last axis changing first; NaN if unknown."""
 
     axes: tuple[Axis, ...]
     log_times: tuple[float, ...]
@@ -56,12 +57,12 @@ class Grid:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """How far apart neighbours along each axis are."""
+        """The distance between neighbouring cells along each axis."""
         lengths = [len(axis.sizes) for axis in self.axes]
-        return tuple(prod(lengths[at + 1 :]) for at in range(len(lengths)))
+        return tuple(prod(lengths[position + 1 :]) for position in range(len(lengths)))
 
     def cells(self) -> Iterator[tuple[int, ...]]:
-        """Return the sizes of every cell, in order."""
+        """Yield the sizes of every cell, in order."""
         return product(*(axis.sizes for axis in self.axes))
 
 
@@ -76,9 +77,9 @@ class Reading:
 def without(grid: Grid, cell: int) -> float:
     """Interpolate a cell's log time from its neighbours.
 
-    The mean, weighed by the axes, of the straight lines through the two neighbours along each
-    axis; at the rim of a gap, through the two cells before or after it. NaN where no axis has
-    them.
+    The result is the mean, weighted by the axes, of the straight lines through the two neighbours
+    along each axis; at the rim of a gap, through the two cells before or after it. NaN if no axis
+    has them.
     """
     between = _weighed(grid, cell, inside=True)
     return _weighed(grid, cell, inside=False) if isnan(between) else between
@@ -87,10 +88,10 @@ def without(grid: Grid, cell: int) -> float:
 def _weighed(grid: Grid, cell: int, *, inside: bool) -> float:
     total = weights = 0.0
     for axis, stride in zip(grid.axes, grid.strides, strict=True):
-        at = cell // stride % len(axis.sizes)
-        start = cell - at * stride
+        position = cell // stride % len(axis.sizes)
+        start = cell - position * stride
         line = grid.log_times[start : start + stride * len(axis.sizes) : stride]
-        time = _on_line(axis.sizes, line, at, inside=inside)
+        time = _on_line(axis.sizes, line, position, inside=inside)
         if not isnan(time):
             total += axis.weight * time
             weights += axis.weight
@@ -98,7 +99,7 @@ def _weighed(grid: Grid, cell: int, *, inside: bool) -> float:
 
 
 def _on_line(sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool) -> float:
-    """Return the time of cell ``at`` on the line through the first pair of cells that have one."""
+    """Return the log time of cell ``at``, from the first complete pair of neighbours."""
     pairs = ((at - 1, at + 1),) if inside else ((at - 2, at - 1), (at + 1, at + 2))
     for low, high in pairs:
         if low < 0 or high >= len(line) or isnan(line[low]) or isnan(line[high]):
@@ -111,7 +112,7 @@ def _on_line(sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bo
 def completed(grid: Grid) -> Grid:
     """Return the grid with every missing time filled from its neighbours.
 
-    Raises `MeasurementError` where times are missing in more places than neighbours can fill.
+    Raises `MeasurementError` if times are missing that neighbours can't fill.
     """
     times = list(grid.log_times)
     missing = [cell for cell, time in enumerate(times) if isnan(time)]
@@ -129,12 +130,12 @@ def completed(grid: Grid) -> Grid:
 
 @lru_cache(maxsize=16)
 def monotone(grid: Grid) -> Grid:
-    """Return the nearest times that nowhere fall as sizes grow.
+    """Return the nearest times that never fall as sizes grow.
 
     Least squares along each line, by pooling adjacent violators (M. Ayer et al., "An empirical
     distribution function for sampling with incomplete information", Annals of Mathematical
-    Statistics 26, 1955). Pooling keeps the order of two lines of which one is nowhere above the
-    other, so that a later axis doesn't spoil an earlier one.
+    Statistics 26, 1955). If one line is nowhere above another, pooling keeps it so, and a later
+    axis doesn't spoil an earlier one.
     """
     times = list(grid.log_times)
     for axis, stride in reversed(list(zip(grid.axes, grid.strides, strict=True))):
@@ -165,10 +166,10 @@ def _pooled(line: list[float]) -> list[float]:
 
 
 def read(grid: Grid, sizes: Sequence[int]) -> Reading:
-    """Return the time for ``sizes``, one per axis, linear in the logarithms between cells.
+    """Return the time for ``sizes``, one per axis, log-linear between cells.
 
-    Below the smallest size of an axis the time is that of the smallest; beyond the largest it
-    grows in proportion. Of a completed, monotone grid the answer is monotone in every size.
+    Below the smallest size of an axis the time is that of the smallest; beyond the largest it grows
+    in proportion. A completed, monotone grid gives times that are monotone in every size.
     """
     places = [_location(axis, size) for axis, size in zip(grid.axes, sizes, strict=True)]
     outside = tuple(location.axis for location in places if location.is_outside)
@@ -187,7 +188,7 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a size stands on an axis: after cell ``at``, by ``part`` of the way to the next."""
+    """A size between cells: ``part`` of the way after cell ``at``."""
 
     axis: str
     at: int
@@ -203,13 +204,13 @@ def _location(axis: Axis, size: int) -> _Place:
     if size >= sizes[-1]:
         beyond = size / sizes[-1]
         return _Place(axis=axis.name, at=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
-    at = bisect_right(sizes, size) - 1
-    part = log(size / sizes[at]) / log(sizes[at + 1] / sizes[at])
-    return _Place(axis=axis.name, at=at, part=part)
+    cell = bisect_right(sizes, size) - 1
+    part = log(size / sizes[cell]) / log(sizes[cell + 1] / sizes[cell])
+    return _Place(axis=axis.name, at=cell, part=part)
 
 
 FORMAT = 1
-"""Counts up when files of an earlier hespas can't be read any more."""
+"""Increased when files of an earlier hespas can no longer be read."""
 
 TABLES_DIRECTORY = Path(__file__).resolve().parents[1] / "configs" / "measured"
 _NS = 1e-9
@@ -217,7 +218,7 @@ _HINT = "distil it again with validation/distil_tables.py"
 
 
 class AxisWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One side of a table: ``weight`` is its part in filling gaps."""
+    """One side of a table; ``weight`` is its part in filling gaps."""
 
     name: str
     sizes: tuple[int, ...]
@@ -225,7 +226,7 @@ class AxisWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TableWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table: a name such as ``gemm.bf16``, its axes, the step of its cells, its source."""
+    """A table: a name such as ``gemm.bf16``, axes, cell step and source."""
 
     name: str
     axes: tuple[AxisWire, ...]
@@ -236,10 +237,10 @@ class TableWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class PartWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first line of a file.
 
-    ``peak_flops`` by type, ``memory_bandwidth`` (bytes/s) and ``cache_bytes`` are those of the
-    part that was measured; ``streaming_*`` describe a kernel that only moves data: its shortest
-    time, and the part of the memory bandwidth that large ones reach. ``alone_s`` is what a
-    product takes more when it is launched by itself than when one graph replays it.
+    ``peak_flops`` by type, ``memory_bandwidth`` (bytes/s) and ``cache_bytes`` are those of the part
+    that was measured; ``streaming_*`` describe a kernel that only moves data: its shortest time,
+    and the part of the memory bandwidth that large ones reach. ``alone_s`` is the extra time of a
+    product that is launched on its own instead of replayed in a graph.
     """
 
     format: int
@@ -270,7 +271,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """All that was measured on one part, and its datasheet."""
+    """All measurements of one part, and its datasheet."""
 
     about: PartWire
     tables: Mapping[str, Table]
@@ -308,13 +309,13 @@ def _read_part(path: Path) -> Part:
 
 
 def decode_part(content: bytes, *, location: str) -> Part:
-    """Return what the bytes of a file hold. Raises as `load_part` does."""
+    """Decode the tables of a file. Raises as `load_part` does."""
     try:
         head, _, cells = lzma.decompress(content).partition(b"\n")
         loose = msgspec.json.decode(head, type=dict[str, object])
         if loose.get("format") != FORMAT:
-            found = loose.get("format")
-            message = f"the tables are of format {found}, this hespas reads {FORMAT}"
+            version = loose.get("format")
+            message = f"the tables are of format {version}, this hespas reads {FORMAT}"
             raise MeasurementError(message, location=location, hint=_HINT)
         about = msgspec.convert(loose, PartWire)
     except (lzma.LZMAError, msgspec.MsgspecError) as error:
@@ -335,7 +336,7 @@ def _table(wire: TableWire, cells: bytes) -> Table:
     words = bytearray(2 * half)
     words[1::2], words[::2] = cells[:half], cells[half:]
     zigzag = struct.unpack(f"<{half}H", words)
-    codes = accumulate([(each >> 1) ^ -(each & 1) for each in zigzag])
+    codes = accumulate([(difference >> 1) ^ -(difference & 1) for difference in zigzag])
     step, unit = wire.step, log(_NS)
     times = tuple([code * step + unit if code else nan for code in codes])
     axes = tuple([Axis(name=a.name, sizes=a.sizes, weight=a.weight) for a in wire.axes])
@@ -353,5 +354,9 @@ def encode_part(about: PartWire, grids: Iterable[Grid]) -> bytes:
 def _cells(grid: Grid, step: float) -> bytes:
     codes = [0 if isnan(time) else round((time - log(_NS)) / step) for time in grid.log_times]
     differences = [code - before for code, before in zip(codes, [0, *codes], strict=False)]
-    zigzag = [2 * each if each >= 0 else -2 * each - 1 for each in differences]
-    return bytes(each >> 8 for each in zigzag) + bytes(each & 255 for each in zigzag)
+    zigzag = [
+        2 * difference if difference >= 0 else -2 * difference - 1 for difference in differences
+    ]
+    return bytes(difference >> 8 for difference in zigzag) + bytes(
+        difference & 255 for difference in zigzag
+    )

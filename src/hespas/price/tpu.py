@@ -1,4 +1,4 @@
-"""TPUs: what kernels take by the cycles of a TPU's compiler, or by the rates of the units.
+"""TPUs: times by the compiler's cycles, or by the rates of the units.
 
 ``method: compiler`` takes the cycles that a TPU's compiler wrote beside operations, over the clock;
 ``method: tensor_core`` is for programs that no TPU compiler saw. Kernels without cycles:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hespas.work.mosaic.kernel import KernelLoad
 
 WITHOUT_CYCLES = "without cycles"
-"""Stands behind the names of operations that the compiler wrote no cycles for."""
+"""Appended to the names of operations that the compiler wrote no cycles for."""
 
 _EXPECTED = (
     "compiler: operations take the cycles that the TPU's compiler wrote beside them to rank its "
@@ -84,8 +84,8 @@ _UNITS = (
 class CompilerEstimator:
     """Prices operations by ``estimated_cycles``, and those without by the roofline.
 
-    Of matrix products, the cycles and the roofline are two bounds: between them they take what
-    `hespas.hardware.device.TensorCore.product_cycles` says.
+    The cycles of a matrix product and its roofline are two bounds: the time between them follows
+    from `hespas.hardware.device.TensorCore.product_cycles`.
     """
 
     method: str = "compiler"
@@ -94,19 +94,18 @@ class CompilerEstimator:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The clock, and what decides the roofline. Cycles belong to the operations."""
+        """The clock, and the roofline's parameters. Cycles belong to the operations."""
         return {"clock_hz": self.clock_hz, **self.roofline.parameters}
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region."""
+        """Return the assumptions for every region."""
         del program
         return (_EXPECTED, f"{_OTHERS}; the clock is {self.clock_hz / 1e9:g} GHz")
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations.
 
-        Raises `ConfigError` for a program without any cycles, `CostError` for work that is not
-        known.
+        Raises `ConfigError` for a program without any cycles, `CostError` for unknown work.
         """
         listed = chain(region.operations, all_ops(program))
         if all(op.estimated_cycles is None for op in listed):
@@ -118,7 +117,7 @@ class CompilerEstimator:
         return estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one operation costs: nothing launches it, the TPU runs its program alone."""
+        """Price one operation, without a launch: the TPU runs its program alone."""
         del is_kernel
         op, roofline = leaf.op, self.roofline
         if op.traits.runs_nothing:
@@ -139,7 +138,7 @@ class CompilerEstimator:
     def _calibrated(
         self, leaf: Leaf, core: TensorCore, cycles_s: float, peak_s: float
     ) -> tuple[float, tuple[str, ...]]:
-        """Return the time between two bounds, and what was assumed for it."""
+        """Interpolate between the peak time and the cycles' time, with a note."""
         kernel = _readable(leaf.op)
         if kernel is not None and (kernel.products or kernel.convolutions):
             least_s, part, note = peak_s, core.product_cycles, _CALIBRATED
@@ -170,27 +169,27 @@ def compiler(spec: EstimatorSpec) -> CompilerEstimator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorCoreEstimator:
-    """Prices kernels as libtpu schedules them, and what it does not show by the roofline."""
+    """Prices kernels as libtpu schedules them, the rest by the roofline."""
 
     method: str = "tensor_core"
     roofline: Roofline
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Those of the roofline, among which are the device's units."""
+        """The roofline's parameters, which include the device's units."""
         return self.roofline.parameters
 
     def at_rates(self, rates: Rates) -> TensorCoreEstimator:
-        """Return the estimator of a device that differs by these factors alone."""
+        """Return the estimator of the device with scaled rates."""
         return replace(self, roofline=self.roofline.at_rates(rates))
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region."""
+        """Return the assumptions for every region."""
         del program
         return (_UNITS,)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Add up the region's operations; `CostError` for work that is not known."""
+        """Add up the region's operations; raise `CostError` for unknown work."""
         calls = self.roofline.custom_calls
         return estimate_region(self, region, program, custom_calls=calls, key=self._same_price)
 
@@ -200,7 +199,7 @@ class TensorCoreEstimator:
         return same_work(leaf), load, ordering_operations(leaf.op)
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one execution costs."""
+        """Price one execution."""
         device = self.roofline.device
         core = device.tensor_core
         shows_schedules = core is not None and core.schedules_kernels
@@ -231,9 +230,9 @@ def tensor_core(spec: EstimatorSpec) -> TensorCoreEstimator:
 
 
 def scheduled_price(roofline: Roofline, leaf: Leaf) -> Price | None:
-    """Return what libtpu's schedules say of kernels that it writes no cycles for.
+    """Price a kernel of Pallas, a sort or ``TopK`` as libtpu schedules it.
 
-    Those are kernels of Pallas, sorts and ``TopK``; None for anything else.
+    libtpu writes no cycles for these. Returns None for other operations.
     """
     kernel = roofline.pallas_kernel(leaf)
     if kernel is not None:
@@ -246,7 +245,7 @@ def scheduled_price(roofline: Roofline, leaf: Leaf) -> Price | None:
 
 
 def _readable(op: Op) -> Kernel | None:
-    """Return the kernel of an operation; None where its configuration cannot be read."""
+    """Return the kernel of an operation; None if its configuration is unreadable."""
     try:
         return kernel_of(op)
     except CostError:
@@ -261,9 +260,9 @@ def _longer(compute_s: float, memory_s: float, *notes: str) -> Timing:
 
 _REGISTER_ELEMENTS, _REGISTER_BYTES, _REGISTER_BITS = 1024, 4096, 32
 _WIDEN, _PACK = 1.0, 0.5
-"""Operations that widen what fills a register, and that pack it."""
+"""Instructions to widen the elements that fill a register, and to pack them."""
 _OVERHEAD = 1.2
-"""Instructions of a schedule for each that its busiest unit needs, of kernels with many of them."""
+"""Scheduled instructions for each that the busiest unit needs, in kernels with many of them."""
 _VECTORS = (
     "kernels without a compiler's cycles take the longest of memory, the matrix unit and the "
     "vector unit, whose instructions are counted by kind of operation, as libtpu schedules them "
@@ -276,12 +275,12 @@ _MOVING = kinds_of(Category.BROADCAST, Category.MOVEMENT, Category.CREATION, Cat
     "tuple",
 }
 _NO_VECTORS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
-"""Asks nothing of the vector unit that other parts of a kernel do not take longer for."""
+"""Operations that ask nothing of the vector unit that takes longer than other parts of a kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorLoad:
-    """What a kernel asks of the parts of the vector unit, in registers that they work on."""
+    """The load of a kernel on each part of the vector unit, in registers."""
 
     arithmetic: float = 0.0
     functions: float = 0.0
@@ -290,19 +289,19 @@ class VectorLoad:
 
 
 def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
-    """Return what a kernel asks of the vector unit; None for one that does other things too.
+    """Return a kernel's load on the vector unit; None if it has other work.
 
-    ``work`` says what it reads and writes.
+    ``work`` has the bytes that it reads and writes.
     """
     arithmetic = functions = 0.0
     roots = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
     is_exact = core.exact_functions or any(map(_is_narrow, roots))
-    wide, made = set[Value](), dict[Value, str]()
+    wide, kinds = set[Value](), dict[Value, str]()
     for inner in operations_of(op):
         if inner.traits.is_elementwise:
-            taken = _elementwise(inner, made, is_exact=is_exact)
-            arithmetic += taken[0] + _widening(inner.operands, wide)
-            functions += taken[1]
+            instructions = _elementwise(inner, kinds, is_exact=is_exact)
+            arithmetic += instructions[0] + _widening(inner.operands, wide)
+            functions += instructions[1]
         elif inner.kind == "reduce":
             sources = inner.operands[: len(inner.operands) // 2]
             arithmetic += _registers(sources) + _widening(sources, wide)
@@ -310,7 +309,7 @@ def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
             return None
         if inner.kind not in _MOVING or not wide.isdisjoint(inner.operands):
             wide.update(inner.results)
-        made.update(dict.fromkeys(inner.results, inner.kind))
+        kinds.update(dict.fromkeys(inner.results, inner.kind))
     packed = [value for value in roots if _is_narrow(value) and value in wide]
     return VectorLoad(
         arithmetic=arithmetic + _PACK * _registers(packed),
@@ -321,9 +320,10 @@ def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
 
 
 def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[float, float]:
-    """Return the arithmetic and functions of an operation; ``made`` has the kinds of makers.
+    """Return the arithmetic and functions of an operation, in registers.
 
-    To divide by what is broadcast is to multiply by its reciprocal.
+    ``made`` has the kind of the operation that made each value. Dividing by a broadcast value is
+    multiplying by its reciprocal.
     """
     if op.kind == "convert" and any(map(_is_narrow, (*op.operands, *op.results))):
         return 0.0, 0.0
@@ -331,12 +331,12 @@ def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[
     if op.kind == "divide" and made.get(op.operands[1], "") in _BROADCASTS:
         return count, 0.0
     traits = op.traits
-    taken = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions
-    return taken.arithmetic * count, taken.functions * count
+    instructions = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions
+    return instructions.arithmetic * count, instructions.functions * count
 
 
 def _widening(operands: Sequence[Value], wide: set[Value]) -> float:
-    """Return what widens narrow operands that nothing has widened yet, and mark them."""
+    """Return the cost to widen narrow operands not yet widened, and mark them."""
     widened = [value for value in set(operands) if _is_narrow(value) and value not in wide]
     wide.update(widened)
     return _WIDEN * _registers(widened)
@@ -351,7 +351,7 @@ def _registers(values: Iterable[Value]) -> float:
 
 
 def vector_cycles(load: VectorLoad, core: TensorCore) -> float:
-    """Return the cycles of one core that a kernel's instructions take."""
+    """Return the cycles of one core that a kernel's vector instructions take."""
     busiest = max(
         load.arithmetic / core.arithmetic,
         load.functions / core.functions,
@@ -362,9 +362,10 @@ def vector_cycles(load: VectorLoad, core: TensorCore) -> float:
 
 
 def vector_timing(leaf: Leaf, device: Device) -> Timing | None:
-    """Return how long a kernel takes by memory, the matrix unit and the vector unit.
+    """Return a kernel's time by memory, matrix unit and vector unit.
 
-    None where the device's units or its clock are not described, and for kernels of other kinds.
+    Returns None where the device's units or its clock are not described, and for kernels of other
+    kinds.
     """
     core, clock_hz, kernel = device.tensor_core, device.clock_hz, _readable(leaf.op)
     if core is None or clock_hz is None or kernel is None:
@@ -375,7 +376,7 @@ def vector_timing(leaf: Leaf, device: Device) -> Timing | None:
     vector_s = vector_cycles(load, core) / (core.cores * clock_hz)
     products = (*kernel.products, *kernel.convolutions)
     products_s = sum(product.flops / device.rate(product.multiplied) for product in products)
-    # How many times as long as at the peak products take, as those with cycles do.
+    # The time of products over that at peak, as for kernels with cycles.
     stretch = 1 + core.product_cycles * (1 / core.product_share - 1)
     memory_s = leaf.work.bytes_moved / device.memory_bandwidth_bytes_per_s
     return _longer(max(vector_s, products_s * stretch), memory_s, _VECTORS)
@@ -390,9 +391,9 @@ _ORDERING = (
 
 
 def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
-    """Return how long an operation takes that orders elements; None for anything else.
+    """Return the time of an operation that orders elements; None for others.
 
-    None, too, where the device's units or its clock are not described.
+    Also None where the device's units or its clock are not described.
     """
     core, clock_hz, operations = device.tensor_core, device.clock_hz, ordering_operations(op)
     if core is None or clock_hz is None or operations is None:
@@ -405,20 +406,20 @@ def ordering_operations(op: Op) -> int | None:
     """Return the vector operations that order elements, if any."""
     if op.kind not in ("sort", "custom_call"):
         return None
-    given = op.operands[0].type if op.operands else None
-    if not isinstance(given, TensorType) or not given.shape:
+    unordered = op.operands[0].type if op.operands else None
+    if not isinstance(unordered, TensorType) or not unordered.shape:
         return None
     match op.attrs:
         case DimensionAttrs(dimension=dimension) if op.kind == "sort":
-            length = max(1, given.shape[dimension])
+            length = max(1, unordered.shape[dimension])
             levels = (length - 1).bit_length()
-            rows = prod(given.shape) // length
+            rows = prod(unordered.shape) // length
             stages = levels * (levels + 1) // 2
             return _STAGE_OPERATIONS * stages * ceil((rows << levels) / _REGISTER_ELEMENTS)
         case CustomCallAttrs(target=target) if target == TOP_K:
             kept = op.results[0].type
             most = kept.shape[-1] if isinstance(kept, TensorType) and kept.shape else 1
-            return _KEPT_OPERATIONS * most * ceil(given.element_count / _REGISTER_ELEMENTS)
+            return _KEPT_OPERATIONS * most * ceil(unordered.element_count / _REGISTER_ELEMENTS)
         case _:
             return None
 
@@ -437,7 +438,7 @@ _SCHEDULED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedKernel:
-    """A kernel of Pallas, by its name, and the two answers to how long it takes."""
+    """A kernel of Pallas with its time at peak and as scheduled."""
 
     name: str
     at_peak: Timing
@@ -445,11 +446,11 @@ class PricedKernel:
 
 
 def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
-    """Return how long a kernel of Pallas takes.
+    """Return the times of a Pallas kernel.
 
-    None where the device's units are not described, or the kernel cannot be read.
+    Returns None where the device's units are not described, or the kernel cannot be read.
     """
-    # numpy and jaxlib, which only such programs need.
+    # The import needs numpy and jaxlib, which only such programs need.
     from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
 
     core, clock_hz = device.tensor_core, device.clock_hz
@@ -476,7 +477,7 @@ def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
 
 
 def matrix_unit_s(load: KernelLoad, device: Device, core: TensorCore) -> float:
-    """Return how long the matrix units of all cores need for a kernel's products.
+    """Return the time of all cores' matrix units for a kernel's products.
 
     They multiply whole tiles: the unit holds tiles of the right side, (k, n).
     """
@@ -492,7 +493,7 @@ def matrix_unit_s(load: KernelLoad, device: Device, core: TensorCore) -> float:
 
 
 def vector_unit_cycles(load: KernelLoad, core: TensorCore) -> dict[Unit, float]:
-    """Return the cycles for which each part of one core's vector unit is busy."""
+    """Return the busy cycles of each part of one core's vector unit."""
     rates = {
         Unit.ARITHMETIC: core.arithmetic,
         Unit.FUNCTIONS: core.functions,
@@ -507,7 +508,7 @@ def vector_unit_cycles(load: KernelLoad, core: TensorCore) -> dict[Unit, float]:
 
 
 def registers(use: VectorUse, core: TensorCore) -> int:
-    """Return how many registers a vector fills: narrow types fill fewer, where they stay packed."""
+    """Return how many registers a vector fills; narrow types can stay packed."""
     bits = element_bits(use.kind)
     computes = use.unit in (Unit.ARITHMETIC, Unit.FUNCTIONS)
     stays_packed = bits < _REGISTER_BITS and (not computes or (core.packs_bf16 and bits == 16))
@@ -515,7 +516,7 @@ def registers(use: VectorUse, core: TensorCore) -> int:
 
 
 def filled(kind: KernelType, packed: int) -> int:
-    """Return the registers that a vector fills, ``packed`` numbers in the place of one.
+    """Return the registers that a vector fills, ``packed`` numbers in each slot.
 
     >>> filled(KernelType(element="bf16", shape=(2, 100, 300), is_vector=True), 2)
     42

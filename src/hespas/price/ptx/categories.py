@@ -1,4 +1,4 @@
-"""What limits cost a kernel of which only its HLO is known, by the category of its emitter.
+"""Price kernels known only by their HLO, by the category of their emitter.
 
 XLA's emitters write few categories of kernels (`hespas.price.kernel.Kernel.category`).
 """
@@ -48,10 +48,10 @@ PART_OF_STREAMING = {
 The parts are those of kernels over 4 MB in compiled training steps (Llama-3-like of 100M and 3B
 parameters, A100 and H100; narrow column reductions are those of ResNets' batch norms on A100), as
 `hespas.price.ptx.terms.terms_of` prices them; the agreement with measured kernels is in
-docs/evidence/kernels.md. That of column reductions is reached where blocks go round `ROUNDS_APART`
-times, and that of narrow ones where they do not. Transposes stream too; `_turning` has what they
-take beside memory. A copy from device memory to device memory, which XLA leaves to the runtime, is
-taken to stream."""
+docs/evidence/kernels.md. Column reductions reach theirs where blocks loop `ROUNDS_APART` times, and
+narrow ones where they do not. Transposes stream too; `_turning` has their cost beside memory. A
+copy from device memory to device memory, which XLA leaves to the runtime, is assumed to stream.
+"""
 
 _THREADS, _THREADS_OF_COLUMNS = 128, 1024
 _ELEMENTS_PER_THREAD = 4
@@ -66,14 +66,14 @@ def terms_by_category(
     bytes_moved: float,
     memory_bandwidth_bytes_per_s: float,
 ) -> KernelTerms:
-    """Return the terms of a kernel of a category, as far as HLO gives them.
+    """Return the terms of a kernel from its category and HLO.
 
-    Windows that slide are issued place by place; all other arithmetic hides behind memory. The
-    blocks that start are those of the launch. Where it is not known, loops have 128 threads a
-    block, and four of the elements that are written a thread; column reductions have few blocks,
-    and their category's part of the bandwidth is that of many. L2 has what is gathered and
-    scattered beside device memory, and what tiles of a transpose move in parts of sectors; their
-    elements, and those that a sort compares in shared memory, pass the load/store pipe.
+    Sliding windows are issued element by element; all other arithmetic hides behind memory. The
+    launch gives the number of blocks. Without one, loops have 128 threads a block, and a thread for
+    four of the written elements; column reductions have few blocks, and their category's part of
+    the bandwidth is that of many. L2 moves gathered and scattered bytes beside those of device
+    memory, and the parts of sectors of a transpose's tiles; the elements of those tiles, and those
+    that a sort compares in shared memory, pass the load/store pipe.
     """
     columns = columns_of(kernel) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
     blocks, threads = columns.blocks, _THREADS_OF_COLUMNS if columns.blocks else _THREADS
@@ -84,12 +84,14 @@ def terms_by_category(
     elif category == ROW_REDUCTION:
         blocks = ceil(warps_of_rows(kernel) * WARP / _THREADS)
     busiest = ceil(blocks / gpu.multiprocessors)
-    # What the busiest multiprocessor has beyond an equal share, in shares.
+    # The load of the busiest multiprocessor beyond an equal share, in shares.
     more = busiest * gpu.multiprocessors / blocks - 1 if columns.blocks and blocks else 0.0
     turning = _turning(kernel) if category in (LOOP, TRANSPOSE) else _Turning()
     accesses = passes = 0.0
     if kernel.op.kind == "sort":
-        accesses, passes = [each / sort_launches(kernel.op) for each in shared_accesses(kernel.op)]
+        accesses, passes = [
+            total / sort_launches(kernel.op) for total in shared_accesses(kernel.op)
+        ]
     lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
     instructions = _instructions(kernel) + columns.instructions * more
     pipes = {
@@ -119,10 +121,10 @@ def _part(category: str, columns: Columns) -> float:
 
 
 def _threads_of_loop(kernel: Kernel) -> float:
-    """Return the threads of a loop, each of which writes four neighbours.
+    """Return the threads of a loop; each writes four neighbours.
 
-    Where single elements are put side by side, as the rotated pairs of a rotary embedding, a
-    thread writes one of each.
+    Where single elements are put side by side, as the rotated pairs of a rotary embedding, a thread
+    writes one of each.
     """
     written = kernel.written_elements
     for op in kernel.inner:
@@ -149,7 +151,7 @@ _TILE_RUN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turning:
-    """What the transposes of a kernel take beside memory.
+    """The costs of a kernel's transposes beside memory.
 
     ``accesses`` pass the load/store pipe, ``l2_bytes`` are beyond what is read and written once,
     ``l1_lines`` are those that loops load.
@@ -161,12 +163,12 @@ class _Turning:
 
 
 def _turning(kernel: Kernel) -> _Turning:
-    """Return what a kernel's transposes take.
+    """Return the costs of a kernel's transposes beside memory.
 
-    Along a side narrower than a tile, threads have nothing to do in half of the accesses. A loop
-    whose operand's fastest dimension has w elements loads each sector w times, and w x 4 x 32
-    elements' lines a warp. It stores whole sectors, but for a second result in another order: there
-    each of a thread's elements is w x 4 elements away from the next thread's.
+    Along a side narrower than a tile, threads are idle in half of the accesses. A loop whose
+    operand's fastest dimension has w elements loads each sector w times, and w x 4 x 32 elements'
+    lines a warp. It stores whole sectors, except for a second result in another order: there each
+    of a thread's elements is w x 4 elements away from the next thread's.
     """
     accesses = l2_bytes = l1_lines = 0.0
     for op in kernel.inner:
@@ -206,14 +208,14 @@ def _instructions(kernel: Kernel) -> float:
 def _of_window(op: Op) -> float:
     """Return the instructions for an element of a window's result.
 
-    A cumulative window leaves out the places before the start. Threads of a warp that differ in
-    their place wait for each other; along another dimension than the fastest all leave out the
-    same, half of the places in the mean.
+    A cumulative window leaves out the elements before the start. Threads of a warp with different
+    positions wait for each other; along another dimension than the fastest all leave out the same
+    elements, half of them in the mean.
     """
     attrs = op.attrs
     if not isinstance(attrs, WindowAttrs):
         return weight(op)
-    axes = [at for at, size in enumerate(attrs.size) if size > 1]
+    axes = [axis for axis, size in enumerate(attrs.size) if size > 1]
     if len(axes) != 1 or layout_of(op.results[0])[:1] == (axes[0],):
         return weight(op)
     size = attrs.size[axes[0]]
@@ -222,8 +224,8 @@ def _of_window(op: Op) -> float:
 
 
 # How XLA reduces rows, read in the launches that it compiled for H100: a thread takes 16 elements
-# of a row, a block up to 256 threads of it. Rows of less than half a warp share one.
-# Source: openxla/xla, RowReductionFusion and RowReductionGetRowsPerWarp (Apache License 2.0).
+# of a row, a block up to 256 threads of it. Rows of less than half a warp share one. Source:
+# openxla/xla, RowReductionFusion and RowReductionGetRowsPerWarp (Apache License 2.0).
 _ELEMENTS_OF_THREAD = 16
 _MOST_WARPS = 8
 
@@ -240,7 +242,7 @@ def warps_of_rows(kernel: Kernel) -> int:
         return 0
     ends = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
     written = set(ends)
-    if any(each.kind == "reduce" and written.isdisjoint(each.results) for each in kernel.inner):
+    if any(inner.kind == "reduce" and written.isdisjoint(inner.results) for inner in kernel.inner):
         return 0
     longest = _longest_reduction(kernel)
     rows = size_of(longest.results[0])
@@ -250,19 +252,20 @@ def warps_of_rows(kernel: Kernel) -> int:
     return rows * min(_MOST_WARPS, ceil(length / (WARP * _ELEMENTS_OF_THREAD)))
 
 
-# How XLA reduces columns, read in the launches of those that it compiled of a U-Net and a ResNet.
+# How XLA reduces columns, read in the launches that it compiled for a U-Net and a ResNet.
 _BYTES_OF_THREAD = 8
 _TO_LOAD = 2  # instructions: an address and a load
 _INSTRUCTIONS_OF_ROUND, _MOST_ROWS_OF_ROUND = 32, 16
 """How far the loop over rows is unrolled: that of sums in 32 bits by 16, by 4 where each element is
-an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for A100 and H100)."""
+an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for A100 and H100).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The blocks of a column reduction, and what all of them take beside memory.
+    """The blocks of a column reduction, and their costs beside memory.
 
-    ``rounds`` says how often the loop of a block goes round.
+    ``rounds`` is the number of rounds of a block's loop.
     """
 
     blocks: int = 0
@@ -272,14 +275,14 @@ class Columns:
 
 
 def columns_of(kernel: Kernel) -> Columns:
-    """Return what a kernel's column reductions take.
+    """Return the blocks and costs of a kernel's column reductions.
 
-    A block has all rows of 32 times as many columns as a thread loads in 8 bytes. Few blocks, as
-    of few images with few features, leave multiprocessors idle. Each of 32 warps has every 32nd
-    row, and up to 16 of them in a round, as long as these are few instructions.
+    A block has all rows of 32 times as many columns as a thread loads in 8 bytes. Few blocks, as of
+    few images with few features, leave multiprocessors idle. Each of 32 warps has every 32nd row,
+    and up to 16 of them in a round, as long as these are few instructions.
     """
     longest = _longest_reduction(kernel)
-    elements, made = size_of(longest.operands[0]), size_of(longest.results[0])
+    elements, reduced = size_of(longest.operands[0]), size_of(longest.results[0])
     columns = columns_together(longest)
     read = [value.type for value in kernel.op.operands if isinstance(value.type, TensorType)]
     sizes = [kind.element.bits / 8 for kind in read if kind.element_count == elements]
@@ -293,8 +296,8 @@ def columns_of(kernel: Kernel) -> Columns:
     rows_of_round = _INSTRUCTIONS_OF_ROUND / (at_once * (1 + computed))
     rows_of_round = max(1.0, min(_MOST_ROWS_OF_ROUND, rows_of_round))
     return Columns(
-        blocks=ceil(made / max(1, columns)) * ceil(columns / (WARP * at_once)),
-        rounds=elements / max(1, made) / WARP / rows_of_round,
+        blocks=ceil(reduced / max(1, columns)) * ceil(columns / (WARP * at_once)),
+        rounds=elements / max(1, reduced) / WARP / rows_of_round,
         instructions=elements * (computed + reductions + _TO_LOAD / at_once),
         l1_lines=sum(kind.size_bytes for kind in read) / LINE_BYTES,
     )
@@ -302,7 +305,7 @@ def columns_of(kernel: Kernel) -> Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexed:
-    """Bytes that a kernel moves where indices say.
+    """Bytes that a kernel moves at data-dependent addresses.
 
     ``memory_bytes`` are those of device memory beyond what the kernel's work counts, ``l2_bytes``
     those that only pass L2.
@@ -319,12 +322,12 @@ class Indexed:
 
 
 def indexed_by(kernel: Kernel, gpu: Microarchitecture) -> Indexed:
-    """Return what a kernel's gathers and scatters move.
+    """Return the bytes that a kernel's gathers and scatters move.
 
-    Where indices point is data: they are taken to point anywhere. A run of neighbours costs all the
-    sectors of 32 bytes that it lies in. Device memory has each sector that is touched once; of
-    those that are touched again, the part that L2 does not hold: 1 - (its size / what indices range
-    over).
+    Indices are data: they are assumed to point anywhere. A run of neighbours costs all the sectors
+    of 32 bytes that it lies in. Device memory moves each touched sector once; of those that are
+    touched again, it moves the part that L2 does not hold: 1 - (its size / the bytes that indices
+    range over).
     """
     return sum((moved for op in kernel.inner for moved in _indexed(op, gpu)), Indexed())
 
@@ -342,7 +345,7 @@ def _indexed(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
             window = _scattered(op, table, update)
             written = _moved(table, update, window, gpu)
             yield written
-            # L2 adds on the spot. Memory writes whole sectors: a part of one is read before.
+            # L2 adds on the spot. Memory writes whole sectors: a part of one is read first.
             if is_read:
                 yield replace(written, l2_bytes=0.0)
             elif _run(table, window)[1] % SECTOR_BYTES:
@@ -351,24 +354,24 @@ def _indexed(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
 
 
 def _scattered(op: Op, table: Value, update: Value) -> tuple[int, ...]:
-    """Return what is written at one place: the fastest dimensions that an update has whole."""
+    """Return the extents written at one index: the fastest whole dimensions of an update."""
     indices = op.operands[len(op.operands) // 2]
     vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
     left = size_of(update) * vector // max(1, size_of(indices))
     window = [1] * len(shape_of(table))
-    for at, of_update in zip(layout_of(table), layout_of(update), strict=False):
-        extent = shape_of(table)[at]
+    for dimension, of_update in zip(layout_of(table), layout_of(update), strict=False):
+        extent = shape_of(table)[dimension]
         if extent != shape_of(update)[of_update] or left % extent:
             break
-        window[at], left = extent, left // extent
+        window[dimension], left = extent, left // extent
     return tuple(window)
 
 
 def _moved(table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchitecture) -> Indexed:
-    """Return what it takes to read or write all elements of a value, window by window.
+    """Return the bytes to read or write a value window by window.
 
-    Single elements of several dimensions, as a row's best or what a pool chose, follow the slowest:
-    indices point into one row after another, which L1 may hold.
+    Single elements of several dimensions, such as a row's best or what a pool chose, follow the
+    slowest: indices point into one row after another, which L1 may hold.
     """
     run, grain = _run(table, window)
     touched = size_bytes(moved.type) / run * (run - gcd(grain, SECTOR_BYTES) + SECTOR_BYTES)
@@ -376,20 +379,24 @@ def _moved(table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchit
     *inner, slowest = layout_of(table) or (0,)
     is_followed = bool(inner) and prod(window) == 1
     reach = size / shape_of(table)[slowest] if is_followed else size
-    once, again = min(touched, size), max(0.0, touched - size)
-    from_memory = once + again * (max(0.0, 1 - gpu.l2_bytes / reach) if again else 0.0)
-    through_l2 = once if is_followed and reach <= gpu.l1_bytes else touched
+    first_bytes, repeated_bytes = min(touched, size), max(0.0, touched - size)
+    from_memory = first_bytes + repeated_bytes * (
+        max(0.0, 1 - gpu.l2_bytes / reach) if repeated_bytes else 0.0
+    )
+    through_l2 = first_bytes if is_followed and reach <= gpu.l1_bytes else touched
     counted = min(size, size_bytes(moved.type))
     return Indexed(memory_bytes=from_memory - counted, l2_bytes=through_l2 - from_memory)
 
 
 def _run(table: Value, window: tuple[int, ...]) -> tuple[int, int]:
-    """Return the bytes of a window that are neighbours in memory, and what these start at."""
+    """Return the adjacent bytes of a window, and their alignment in bytes."""
     run = grain = 1
     for dimension in layout_of(table):
         run *= window[dimension]
         if window[dimension] < shape_of(table)[dimension]:
             break
         grain = run
-    sizes = [each * size_bytes(table.type) // max(1, size_of(table)) for each in (run, grain)]
+    sizes = [
+        elements * size_bytes(table.type) // max(1, size_of(table)) for elements in (run, grain)
+    ]
     return max(1, sizes[0]), max(1, sizes[1])

@@ -1,4 +1,4 @@
-"""Price the kernels of a compiled program by reading them."""
+"""Price the kernels of a compiled program by reading their PTX."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _SUFFIX = ".kernel"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisCache:
-    """Analyses of kernels in a directory, a small file for each; None keeps nothing.
+    """A directory of kernel analyses, one small file each; None keeps nothing.
 
-    A file is moved into place whole. One that is damaged is made anew, and where none can be
-    written, the analysis is made every time.
+    A file is moved into place whole. A damaged file is written again; if none can be written, every
+    call analyses the kernel again.
     """
 
     directory: Path | None = None
@@ -61,7 +61,7 @@ class AnalysisCache:
     def analysis(
         self, text: str, launch: KernelLaunch, *, neighbours: bool = False
     ) -> KernelAnalysis:
-        """Return what a kernel does, with what ``neighbours`` load too where that is asked for.
+        """Return the analysis of a kernel, with ``neighbours``' sectors if asked for.
 
         Raises `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
         """
@@ -69,7 +69,7 @@ class AnalysisCache:
         cached = None if path is None else _read(path)
         if cached is not None:
             return cached
-        # Walking needs numpy, whose import takes longer than all else where nothing is walked.
+        # Walking needs numpy, whose import takes longer than everything else if nothing is walked.
         from hespas.price.ptx.reading import (  # noqa: PLC0415
             analysis_of,
             walk_middle,
@@ -110,10 +110,10 @@ def _read(path: Path) -> KernelAnalysis | None:
 
 
 _SMALL_BLOCK_BYTES = 16 * 1024
-"""What a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
+"""The bytes that a multiprocessor moves through L1 in 256 cycles at 64 bytes a cycle."""
 
 _MUCH_MORE, _LARGE_BYTES = 1.2, 4e6
-"""Large kernels that load so many times what they need are asked for what neighbours share."""
+"""Large kernels that load this many times what they need are checked for shared neighbours."""
 
 _ANYWHERE = "kernel: what is gathered and scattered is taken to lie anywhere in its table"
 
@@ -128,9 +128,9 @@ _NO_CACHE = AnalysisCache()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A kernel's terms, and what was read of it: None where only its HLO was there.
+    """A kernel's terms and analysis; the analysis is None without PTX.
 
-    ``category`` is what kind of kernel it is. ``floor_s`` is what its bytes take at the peak
+    ``category`` is the kernel's category. ``floor_s`` is the time of its bytes at the peak
     bandwidth.
     """
 
@@ -155,7 +155,7 @@ class KernelPricer:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The figures of the device, and what stands for all kernels' texts and launches."""
+        """The device's figures, and a fingerprint of all kernels' texts and launches."""
         figures = msgspec.structs.asdict(self.gpu)
         del figures["sources"]
         return {
@@ -167,7 +167,7 @@ class KernelPricer:
 
     @property
     def factor(self) -> float:
-        """By how much calibration multiplies what kernels take beside their launch."""
+        """The calibration factor on the kernels' time beside their launch."""
         return self.device.factor("kernels")
 
     @cached_property
@@ -176,7 +176,7 @@ class KernelPricer:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What it assumes of every kernel."""
+        """The assumptions for every kernel."""
         sources = self.gpu.sources.items()
         assumed = sorted(name for name, source in sources if source.startswith("assumed"))
         how = _READ if self.kernels.ptx else _BY_CATEGORY
@@ -188,12 +188,12 @@ class KernelPricer:
         return self.kernels.launches_of_instruction
 
     def at_rates(self, rates: Rates) -> KernelPricer:
-        """Return the pricer of a device that differs by factors."""
+        """Return the pricer of the device with scaled rates."""
         gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
         return replace(self, device=device_at(self.device, rates), gpu=gpu)
 
     def at_clock(self, clock_hz: float) -> KernelPricer:
-        """Return the pricer of a device at another clock."""
+        """Return the pricer of the device at another clock."""
         return replace(self, gpu=msgspec.structs.replace(self.gpu, clock_hz=clock_hz))
 
     def price(self, leaf: Leaf) -> Timing:
@@ -204,7 +204,7 @@ class KernelPricer:
         return Timing(time_s=time_s, notes=reading.notes, bound=bound)
 
     def time_s(self, reading: Reading) -> float:
-        """Return how long the kernel of a reading takes, as the device is calibrated.
+        """Return the time of a reading's kernel, as the device is calibrated.
 
         No calibration makes it faster than its bytes at the peak bandwidth.
         """
@@ -219,17 +219,17 @@ class KernelPricer:
     def read(self, leaf: Leaf) -> Reading:
         """Read the kernel of an operation, or all that it launches.
 
-        Of several configurations the fastest counts: who launches them times them first.
+        Of several configurations the fastest counts: the runtime times them before it launches one.
         """
         instruction, moved = leaf.op.instruction, self.bytes_moved(leaf)
         launches = self._launches.get(instruction, ()) if instruction else ()
         if len(launches) <= 1:
             return self._read(leaf, moved, launches[0] if launches else None)
-        if len({each.configuration for each in launches}) == len(launches):
+        if len({launch.configuration for launch in launches}) == len(launches):
             readings = [self._read(leaf, moved, launch) for launch in launches]
             return min(readings, key=self.time_s)
-        times = Counter((each.kernel, each.grid, each.block) for each in launches)
-        first = {(each.kernel, each.grid, each.block): each for each in launches}
+        times = Counter((launch.kernel, launch.grid, launch.block) for launch in launches)
+        first = {(launch.kernel, launch.grid, launch.block): launch for launch in launches}
         return _together([(self._read(leaf, moved, first[key]), times[key]) for key in times])
 
     def _read(self, leaf: Leaf, moved: float, launch: KernelLaunch | None) -> Reading:
@@ -270,19 +270,19 @@ class KernelPricer:
         kernels, passes = (1, 1) if launch is not None else kernel.launches
         if kernels > 1:
             terms = replace(added_terms([(terms, passes)]), launch_s=self.gpu.launch_s * kernels)
-        said = [f"kernel {leaf.op.instruction}: {note}" for note in notes]
+        kernel_notes = [f"kernel {leaf.op.instruction}: {note}" for note in notes]
         if moved > leaf.work.bytes_moved:
-            said.append(_ANYWHERE)
+            kernel_notes.append(_ANYWHERE)
         return Reading(
             terms=terms,
             category=category,
             floor_s=moved / bandwidth * passes,
             analysis=None,
-            notes=tuple(said),
+            notes=tuple(kernel_notes),
         )
 
     def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
-        """Return whether a kernel is over before its launch is: it isn't worth reading then."""
+        """Return whether a kernel ends before its launch does and needs no reading."""
         blocks = prod(launch.grid)
         return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
@@ -301,7 +301,7 @@ class KernelPricer:
 
 
 def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
-    """Return what is known of an operation that launches kernels so often, one after another.
+    """Combine the readings of kernels that one operation launches in sequence.
 
     Each passes over all of its data, as the stages of a sort do.
     """
@@ -332,7 +332,7 @@ def kernel_pricer(
     cache: AnalysisCache = _NO_CACHE,
     in_graphs: bool = False,
 ) -> KernelPricer | None:
-    """Return the pricer of a device; None where its inside is not described.
+    """Return the pricer of a device; None if its microarchitecture is not described.
 
     ``in_graphs`` says that CUDA graphs launch the kernels.
 
@@ -364,30 +364,30 @@ class KernelEstimator:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """Those of both."""
+        """The parameters of the kernel pricer and of the roofline."""
         return {"kernels": dict(self.kernels.parameters), **self.roofline.parameters}
 
     def at_rates(self, rates: Rates) -> KernelEstimator:
-        """Return the estimator of a device that differs by these factors alone."""
+        """Return the estimator of the device with scaled rates."""
         kernels, roofline = self.kernels.at_rates(rates), self.roofline.at_rates(rates)
         return replace(self, kernels=kernels, roofline=roofline)
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region, compiled or not."""
+        """Return the assumptions for every region, compiled or not."""
         del program
         return (*self.kernels.assumptions, _LIBRARY)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Add up the region's operations; `CostError` for work that is not known."""
+        """Add up the region's operations; raise `CostError` for unknown work."""
         total = estimate_region(self, region, program, custom_calls=self.roofline.custom_calls)
         return total if program.is_scheduled else total + Estimate(notes=(_UNCOMPILED,))
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return what one operation costs, the launch of a kernel within."""
+        """Price one operation; a kernel's launch is included."""
         return self.roofline.price_timed(leaf, self._time(leaf, is_kernel=is_kernel))
 
     def _time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
-        """Return the time of an operation: never less than its arithmetic takes at the peaks."""
+        """Return the time of an operation, at least its arithmetic's at peak."""
         peak = self.roofline.at_peaks(leaf.op.name, leaf.work)
         if leaf.op.traits.is_of_library:
             launch_s = self.kernels.gpu.launch_s if is_kernel else 0.0
@@ -411,7 +411,7 @@ class KernelEstimator:
 def make(spec: EstimatorSpec) -> KernelEstimator:
     """Return the estimator of the method ``kernel``.
 
-    Raises `ConfigError` without a device, `HardwareError` for one whose inside is not described.
+    Raises `ConfigError` without a device, `HardwareError` without a described microarchitecture.
     """
     roofline = Roofline.of(spec, "kernel")
     gpu = load_microarchitecture(roofline.device)

@@ -1,8 +1,8 @@
-"""What the addresses of a warp cost: sectors of the L2 cache, lines of the L1, shared banks.
+"""Count the sectors, lines and banks that a warp's addresses touch.
 
-A warp's access goes to L2 in sectors of 32 bytes and to L1 in lines of 128 bytes, one line a
-cycle; shared memory serves one word of 4 bytes from each of 32 banks a cycle. Source: NVIDIA,
-"CUDA C++ Best Practices Guide", coalesced access to global memory, and shared memory.
+A warp's access goes to L2 in sectors of 32 bytes and to L1 in lines of 128 bytes, one line a cycle;
+shared memory serves one word of 4 bytes from each of 32 banks a cycle. Source: NVIDIA, "CUDA C++
+Best Practices Guide", coalesced access to global memory, and shared memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NOWHERE = -1
 class Touched:
     """One access by all warps of a block.
 
-    ``sectors`` sums over warps the different sectors of each, ``lines`` the different lines;
-    ``ids`` are the sectors, for telling what was touched before.
+    ``sectors`` and ``lines`` sum over the warps the distinct ones of each; ``ids`` are the sectors,
+    to recognise those touched before.
     """
 
     warps: int
@@ -37,7 +37,7 @@ class Touched:
 
 
 def touched(address: Value, mask: Array | None, threads: int) -> Touched:
-    """Return what an access touches; ``mask`` says which threads take part, None for all.
+    """Count the sectors of an access; ``mask`` selects threads, None all.
 
     >>> lane = np.arange(32, dtype=np.int64)
     >>> [touched(lane * step, None, 32).sectors for step in (2, 4, 8, 32)]
@@ -64,7 +64,7 @@ def touched(address: Value, mask: Array | None, threads: int) -> Touched:
 def bank_passes(address: Value, mask: Array | None, threads: int, width: int) -> int:
     """Return the cycles of shared memory for one access.
 
-    The first warp with active threads stands for all of them.
+    The first warp with active threads represents all of them.
 
     >>> lane = np.arange(32, dtype=np.int64)
     >>> [bank_passes(lane * step, None, 32, 4) for step in (4, 8, 128)]
@@ -77,13 +77,13 @@ def bank_passes(address: Value, mask: Array | None, threads: int, width: int) ->
     first = by_warp[int(np.argmax((by_warp != _NOWHERE).any(axis=1)))]
     words = np.unique(first[first != _NOWHERE] >> 2)
     conflicts = int(np.bincount(words & 31).max())
-    whole = -(-len(first) * width // 128)
-    return warps * max(conflicts, whole if width > 4 else 1)
+    minimum = -(-len(first) * width // 128)
+    return warps * max(conflicts, minimum if width > 4 else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pattern:
-    """What an access touched; it keeps alive what its key names by identity."""
+    """Cached counts of an access, with the objects whose ids are its key."""
 
     start: Value
     mask: Array | None
@@ -94,7 +94,7 @@ class _Pattern:
 
 @dataclass(slots=True, kw_only=True)
 class Patterns:
-    """What accesses of one run of a basic block touch, for those whole lines away from it too."""
+    """Accesses of one run of a basic block, reused for offsets of whole lines."""
 
     threads: int
     touched: dict[tuple[int, int, int], _Pattern] = field(
@@ -105,12 +105,12 @@ class Patterns:
     )
 
     def clear(self) -> None:
-        """Forget all: registers change from run to run."""
+        """Forget all patterns: registers change from run to run."""
         self.touched.clear()
         self.banks.clear()
 
     def access(self, start: Value, offset: int, mask: Array | None) -> tuple[Touched, int]:
-        """Return what an access touches, and the distance in bytes between its first threads."""
+        """Count the sectors of an access; return its stride in bytes too."""
         key = (id(start), id(mask), offset % LINE_BYTES)
         pattern = self.touched.get(key)
         if pattern is None or isinstance(start, int):
@@ -122,17 +122,17 @@ class Patterns:
                 stride=_stride(address),
                 found=touched(address, mask, self.threads),
             )
-        found, moved = pattern.found, (offset - pattern.offset) // SECTOR_BYTES
+        access, moved = pattern.found, (offset - pattern.offset) // SECTOR_BYTES
         if moved:
-            ids = np.where(found.ids >= 0, found.ids + moved, found.ids)
-            found = Touched(
-                warps=found.warps,
-                threads=found.threads,
-                sectors=found.sectors,
-                lines=found.lines,
+            ids = np.where(access.ids >= 0, access.ids + moved, access.ids)
+            access = Touched(
+                warps=access.warps,
+                threads=access.threads,
+                sectors=access.sectors,
+                lines=access.lines,
                 ids=ids,
             )
-        return found, pattern.stride
+        return access, pattern.stride
 
     def passes(self, start: Value, offset: int, mask: Array | None, width: int) -> int:
         """Return the cycles of shared memory that an access takes."""
@@ -150,7 +150,7 @@ def _stride(address: Value) -> int:
 
 
 def different(ids: Array) -> Array:
-    """Return the sectors once each, in order, without those that stand for nothing.
+    """Return the distinct sectors in order, without placeholders.
 
     >>> different(np.array([3, -1, 2, 3])).tolist()
     [2, 3]
@@ -171,14 +171,14 @@ def active_warps(mask: Array | None, threads: int) -> int:
 
 
 def _warps(values: Array) -> Array:
-    rest = -len(values) % WARP
-    if rest:
+    missing = -len(values) % WARP
+    if missing:
         filler: Any = False if values.dtype == np.bool_ else _NOWHERE
-        values = np.concatenate([values, np.full(rest, filler, dtype=values.dtype)])
+        values = np.concatenate([values, np.full(missing, filler, dtype=values.dtype)])
     return values.reshape(-1, WARP)
 
 
 def _different(rows: Array) -> int:
-    """Count the different values of each sorted row, without those that stand for nothing."""
+    """Count the distinct values of each sorted row, without placeholders."""
     first = int(np.count_nonzero(rows[:, 0] >= 0))
     return first + int(np.count_nonzero((rows[:, 1:] != rows[:, :-1]) & (rows[:, 1:] >= 0)))

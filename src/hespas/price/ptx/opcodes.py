@@ -1,4 +1,4 @@
-"""PTX opcodes: what each costs in machine instructions, and what it does to addresses.
+"""Costs of PTX opcodes in machine instructions, and their effect on addresses.
 
 Costs are read from machine code: every figure is what ``ptxas`` (CUDA 12.9) makes of the
 instruction for sm_80, sm_90a and sm_100a, as ``nvdisasm`` shows it, counted over copies of the
@@ -35,7 +35,7 @@ _WIDTHS = {"8": 32, "16": 32, "32": 32, "64": 64}
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """``slots`` is what it costs a warp; ``rule`` computes its result, None for what is unknown."""
+    """The cost of an opcode for a warp; its rule, None if unknown."""
 
     slots: Slots
     rule: Rule | None = None
@@ -56,7 +56,7 @@ def narrowed(value: Value, bits: int) -> Value:
 
 
 def _unsigned(value: Value, bits: int) -> Value:
-    """Return the same bits as an unsigned number, in 64 bits where 32 are given."""
+    """Reinterpret a value as unsigned; 32 bits become 64."""
     if isinstance(value, int):
         return value & ((1 << bits) - 1)
     if bits == 64:
@@ -72,7 +72,7 @@ def _wide(value: Value, kind: str) -> Value:
 
 
 def evaluate(parts: Sequence[str], operands: Sequence[Value]) -> Value | None:
-    """Return what an instruction computes of its operands; None for one not known here.
+    """Return an instruction's result from its operands; None if unknown.
 
     >>> evaluate(("mad", "lo", "s32"), (3, 4, 5)), evaluate(("shr", "u32"), (-1, 28))
     (17, 15)
@@ -110,7 +110,7 @@ def _chosen(ints: Callable[[int, int], int], arrays: Callable[[Value, Value], Ar
 def _divided(function: Callable[[Value, Value], Value]) -> Rule:
     def rule(parts: Sequence[str], operands: Sequence[Value]) -> Value:
         left, right = [_typed(operand, parts[-1]) for operand in operands[:2]]
-        # Of what is not negative; a zero divisor gives what no address depends on.
+        # For non-negative numbers only; a zero divisor gives a value that no address depends on.
         divisor = right if isinstance(right, int) and right else np.maximum(right, 1)
         return function(abs(left), divisor)
 
@@ -160,10 +160,10 @@ def _convert(parts: Sequence[str], operands: Sequence[Value]) -> Value | None:
     kinds = [part for part in parts[1:] if part[0] in "usb" and part[1:].isdigit()]
     if len(kinds) < 2:
         return operands[0] if "f32" not in parts[1:2] else None
-    value, of = operands[0], kinds[-1]
-    if of in {"u8", "u16"}:
-        return value & ((1 << int(of[1:])) - 1)
-    return _unsigned(value, 32) if of == "u32" else value
+    value, source = operands[0], kinds[-1]
+    if source in {"u8", "u16"}:
+        return value & ((1 << int(source[1:])) - 1)
+    return _unsigned(value, 32) if source == "u32" else value
 
 
 def _select(_: Sequence[str], operands: Sequence[Value]) -> Value:
@@ -197,7 +197,7 @@ def _compare(parts: Sequence[str], operands: Sequence[Value]) -> Value:
 
 
 def compared(parts: Sequence[str], operands: Sequence[Value]) -> tuple[Value, Value]:
-    """Return the two sides of a comparison as it sees them, signed or not."""
+    """Return the two sides of a comparison, signed or not as the opcode says."""
     kind = parts[-1]
     if parts[1] in {"lo", "ls", "hi", "hs"}:
         kind = "u" + kind[1:]
@@ -221,7 +221,7 @@ _SPECIAL = Slots(special=1)
 _MEMORY = Slots(memory=1)
 _DOUBLE = Slots(double=1)
 _OTHER = Slots(other=1)
-# A special function of a value that may be denormal is scaled before and after.
+# A special function scales a value that may be denormal before and after.
 _SCALED_SPECIAL = Slots(logic=1, fused=2, special=1)
 _INTEGER_DIVISION = Slots(logic=5, fused=5, either=5, special=3)
 
@@ -282,18 +282,18 @@ _LONG_TYPES = frozenset({"s64", "u64", "b64"})
 
 
 def slots_of(instructions: Sequence[Instruction]) -> tuple[Slots, ...]:
-    """Return what each instruction costs one warp.
+    """Return the cost of each instruction for one warp.
 
-    Some cost nothing because the assembler folds them into a neighbour: a 64-bit addition into
-    the wide multiplication before it, a test for zero into the ``and`` that it tests.
+    Some cost nothing because the assembler folds them into a neighbour: a 64-bit addition into the
+    wide multiplication before it, a test for zero into the ``and`` that it tests.
     """
-    writer = {name: each for each in instructions for name in each.writes}
+    writer = {name: instruction for instruction in instructions for name in instruction.writes}
     readers: dict[str, set[str]] = {}
-    for each in instructions:
-        if each.name in {"cvt", "mov"}:
-            for name in each.reads:
-                readers.setdefault(name, set()).add(each.name)
-    return tuple(_slots(each, writer, readers) for each in instructions)
+    for instruction in instructions:
+        if instruction.name in {"cvt", "mov"}:
+            for name in instruction.reads:
+                readers.setdefault(name, set()).add(instruction.name)
+    return tuple(_slots(instruction, writer, readers) for instruction in instructions)
 
 
 def _slots(
@@ -305,7 +305,7 @@ def _slots(
         case "setp" | "add" | "or" if _is_folded(each, writer):
             return NOTHING
         case "mov":
-            # Halves of a register are picked out or put together by one permutation.
+            # One permutation splits a register into halves or joins them.
             split = Slots(logic=0.5) if len(each.writes) > 1 else NOTHING
             return _LOGIC if len(each.sources) > 1 else split
         case _:
@@ -344,11 +344,11 @@ def _conversion(each: Instruction, readers: Mapping[str, set[str]]) -> Slots:
     if not types:
         raise ProgramError(f"the PTX {each.opcode!r} does not say what it converts")
     match types[0], types[-1]:
-        case to, of if to[0] in "su" and of[0] in "su":
-            return _LOGIC if to[0] == "s" and to[1:] < of[1:] else NOTHING
-        case to, of if "bf16" in {to, of} or "bf16x2" in {to, of}:
+        case to, source if to[0] in "su" and source[0] in "su":
+            return _LOGIC if to[0] == "s" and to[1:] < source[1:] else NOTHING
+        case to, source if "bf16" in {to, source} or "bf16x2" in {to, source}:
             return _bf16_conversion(each, to, readers)
-        case to, of if of == "f16" or (to == of == "f32" and "sat" in each.parts):
+        case to, source if source == "f16" or (to == source == "f32" and "sat" in each.parts):
             return _FUSED
         case ("f16" | "f16x2", _) | ("f32", "s32" | "u32"):
             return _LOGIC
@@ -357,10 +357,11 @@ def _conversion(each: Instruction, readers: Mapping[str, set[str]]) -> Slots:
 
 
 def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, set[str]]) -> Slots:
-    """To f32 is a shift; from f32 a packing one, or for a single value a slow conversion.
+    """Return the cost of a conversion to or from bf16.
 
-    The assembler converts on the slow pipe (``F2F``) a value that is widened again, and packs
-    elsewhere (``F2FP.PACK_AB``).
+    To f32 it is a shift; from f32 a packing one, or for a single value a slow conversion. The
+    assembler converts on the slow pipe (``F2F``) a value that is widened again, and packs elsewhere
+    (``F2FP.PACK_AB``).
     """
     if to == "f32":
         return _EITHER

@@ -1,7 +1,7 @@
-"""PTX text -> instructions, basic blocks and loops.
+"""Parse PTX text into instructions, basic blocks and loops.
 
-Only what a reader of costs needs: opcodes, operands, guards, labels, the declared block of threads,
-and the slice of a kernel that decides where it goes and what it touches. Source of the syntax:
+Only what the cost needs is parsed: opcodes, operands, guards, labels, the declared block of
+threads, and the slice of a kernel that decides its branches and addresses. Source of the syntax:
 NVIDIA, "Parallel Thread Execution ISA", sections 4 and 9.
 """
 
@@ -21,7 +21,7 @@ Operand = str | int
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _COMMENT = re.compile(r"//[^\n]*|^[ \t]*\.loc[ \t][^\n;]*$", re.MULTILINE)
-"""Comments, and what says where the next instruction comes from: it ends with the line."""
+"""Comments, and the ``.loc`` source positions of instructions, which end with the line."""
 _LABEL = re.compile(r"(\$?[\w$]+):(?!:)\s*(.*)$", re.DOTALL)
 _STATEMENT = re.compile(
     r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w:]*(?:\.[\w:]+)*)(?![\w.:])\s*(.*)$", re.DOTALL
@@ -41,9 +41,9 @@ _NO_RESULT = frozenset(
 class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One instruction.
 
-    ``parts`` is the opcode at its dots, ``writes`` the registers that it sets, ``sources`` the
-    other operands in order; operands in braces stand one by one. ``guard`` is the predicate
-    that it waits for, negated where ``guard_is_negated``.
+    ``parts`` is the opcode split at its dots, ``writes`` the registers that it sets, ``sources``
+    the other operands in order; operands in braces are listed one by one. ``guard`` is the
+    predicate that it waits for, negated where ``guard_is_negated``.
     """
 
     opcode: str
@@ -60,7 +60,7 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The registers that it depends on, with those of addresses."""
+        """The registers that the instruction reads, with those of addresses."""
         return _registers((self.guard, *self.sources) if self.guard else self.sources)
 
 
@@ -73,8 +73,8 @@ def _registers(sources: tuple[Operand, ...]) -> tuple[str, ...]:
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One entry point.
 
-    ``labels`` gives for each label the position in ``instructions`` that it stands before.
-    ``threads`` is the declared number of threads in a block, None where the text has none.
+    ``labels`` maps each label to the position in ``instructions`` that it precedes. ``threads`` is
+    the declared number of threads in a block, None where the text has none.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_kernel(text: str, *, location: str = "") -> Kernel:
-    """Read the one kernel of a PTX text; `ProgramError` where there is none.
+    """Read the one kernel of a PTX text; raise `ProgramError` without one.
 
     >>> kernel = read_kernel('''
     ... .visible .entry fill(.param .u64 out) .reqntid 128, 1, 1
@@ -124,7 +124,7 @@ def read_kernel(text: str, *, location: str = "") -> Kernel:
 
 
 def _statements(body: str) -> Iterator[str]:
-    """Yield statements and labels of one kernel, up to the brace that closes it."""
+    """Yield statements and labels of one kernel, up to its closing brace."""
     depth = 1
     for chunk in _COMMENT.sub("", body).split(";"):
         statement = chunk.strip()
@@ -148,9 +148,9 @@ def _instruction(statement: str, *, location: str) -> Instruction:
     match = _STATEMENT.match(statement)
     if match is None:
         raise ProgramError(f"cannot read the PTX statement {statement[:60]!r}", location=location)
-    negated, guard, opcode, rest = match.groups()
+    negated, guard, opcode, operand_text = match.groups()
     parts = _parts(opcode)
-    operands = _operands(rest)
+    operands = _operands(operand_text)
     if () in operands:
         raise ProgramError(f"the PTX {statement[:60]!r} lacks an operand", location=location)
     written: tuple[Operand, ...] = ()
@@ -159,7 +159,7 @@ def _instruction(statement: str, *, location: str) -> Instruction:
     return Instruction(
         opcode=opcode,
         parts=parts,
-        writes=tuple([each for each in written if isinstance(each, str)]),
+        writes=tuple([register for register in written if isinstance(register, str)]),
         sources=tuple([source for operand in operands for source in operand]),
         guard=guard or "",
         guard_is_negated=bool(negated),
@@ -196,7 +196,7 @@ def _value(text: str) -> Operand:
 def address_of(instruction: Instruction) -> tuple[str, int]:
     """Return the base, if any, and the offset of a memory access.
 
-    Of a copy to shared memory, which ``cp.async`` names first, those of what it reads.
+    For a copy to shared memory, whose address ``cp.async`` names first, these are the source's.
     """
     sources = instruction.sources[1:] if instruction.name == "cp" else instruction.sources
     for source in sources:
@@ -214,16 +214,16 @@ def _address(operand: str) -> tuple[str, int]:
 _ENDS = frozenset({"bra", "ret", "exit", "trap"})
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
 _COPIED = ("shared", "global")
-"""How the opcode of a thread's own copy ends, ``cp.async``: bulk copies have other addresses."""
+"""How the opcode of ``cp.async``, a thread's own copy, ends; bulk copies address differently."""
 NOWHERE = -1
 
 
 class BasicBlock(msgspec.Struct, frozen=True, kw_only=True):
     """Instructions ``start`` up to but without ``stop``, always executed together.
 
-    ``steps`` are the positions of those that the walk has to follow; ``after`` is the block
-    that follows in the text, ``target`` the one that its last instruction jumps to; `NOWHERE`
-    where there is none.
+    ``steps`` are the positions of those that the walk has to follow; ``after`` is the block that
+    follows in the text, ``target`` the one that its last instruction jumps to; `NOWHERE` if there
+    is none.
     """
 
     start: int
@@ -234,9 +234,9 @@ class BasicBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel cut into basic blocks, in an order in which only loops lead back.
+    """A kernel cut into basic blocks, ordered so that only loops lead back.
 
-    ``loops`` gives the blocks of each loop by its head. ``followed`` are the registers that
+    ``loops`` maps the head of each loop to its blocks. ``followed`` are the registers that
     addresses, guards and branches depend on.
     """
 
@@ -263,7 +263,7 @@ def flow_of(kernel: Kernel) -> Flow:
     """Cut a kernel into basic blocks and loops."""
     instructions = kernel.instructions
     starts = {0, *kernel.labels.values()}
-    starts |= {i + 1 for i, each in enumerate(instructions) if each.parts[0] in _ENDS}
+    starts |= {i + 1 for i, instruction in enumerate(instructions) if instruction.parts[0] in _ENDS}
     ordered = sorted(start for start in starts if start < len(instructions))
     stops = [*ordered[1:], len(instructions)]
     edges = [_edges(kernel, ordered, stop) for stop in stops]
@@ -282,7 +282,7 @@ def flow_of(kernel: Kernel) -> Flow:
             for text in order
         ),
         loops={
-            number[head]: frozenset(number[each] for each in body) for head, body in loops.items()
+            number[head]: frozenset(number[text] for text in body) for head, body in loops.items()
         },
         followed=frozenset(followed),
     )
@@ -294,8 +294,8 @@ def _steps(
     return tuple(
         [
             i
-            for i, each in enumerate(instructions[start:stop], start)
-            if not followed.isdisjoint(each.writes) or is_access(each)
+            for i, instruction in enumerate(instructions[start:stop], start)
+            if not followed.isdisjoint(instruction.writes) or is_access(instruction)
         ]
     )
 
@@ -337,33 +337,35 @@ def _add_body(body: set[int], tail: int, into: Mapping[int, list[int]]) -> None:
 
 
 def _postorder(edges: Sequence[tuple[int, int]], depth: Mapping[int, int]) -> list[int]:
-    """Return the blocks as a depth-first search leaves them, what leaves loops first."""
-    found: list[int] = []
+    """Return the blocks in depth-first postorder, exits of loops first."""
+    ordered: list[int] = []
     entered = {0}
     waiting = [(0, _nexts(edges[0], depth))]
     while waiting:
         block, nexts = waiting[-1]
         if not nexts:
-            found.append(block)
+            ordered.append(block)
             waiting.pop()
             continue
         target = nexts.pop(0)
         if target not in entered:
             entered.add(target)
             waiting.append((target, _nexts(edges[target], depth)))
-    return found
+    return ordered
 
 
 def _nexts(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
     after, target = edges
-    targets = [each for each in (target, after) if each != NOWHERE]
-    return sorted(targets, key=lambda each: depth.get(each, 0))
+    targets = [block for block in (target, after) if block != NOWHERE]
+    return sorted(targets, key=lambda block: depth.get(block, 0))
 
 
 def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
     makers = _writers(instructions, range(len(instructions)))
-    waiting = [each.guard for each in instructions if each.guard]
-    waiting += [address_of(each)[0] for each in instructions if is_access(each)]
+    waiting = [instruction.guard for instruction in instructions if instruction.guard]
+    waiting += [
+        address_of(instruction)[0] for instruction in instructions if is_access(instruction)
+    ]
     followed: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -401,12 +403,14 @@ def loop_of(kernel: Kernel, flow: Flow, head: int) -> Loop:
     body = flow.loops[head]
     blocks = [flow.blocks[number] for number in sorted(body)]
     followed = [kernel.instructions[position] for block in blocks for position in block.steps]
-    written = {name for each in followed for name in each.writes}
+    written = {name for instruction in followed for name in instruction.writes}
     carried: dict[str, None] = {}
     done: set[str] = set()
-    for each in followed:
-        carried.update(dict.fromkeys(n for n in each.reads if n in written and n not in done))
-        done.update(each.writes)
+    for instruction in followed:
+        carried.update(
+            dict.fromkeys(n for n in instruction.reads if n in written and n not in done)
+        )
+        done.update(instruction.writes)
     inside = [position for block in blocks for position in range(block.start, block.stop)]
     comparisons = _deciding(kernel.instructions, inside)
     return Loop(head=head, body=body, carried=tuple(carried), comparisons=comparisons)

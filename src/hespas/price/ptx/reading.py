@@ -1,4 +1,4 @@
-"""Read kernels: walk a block of each, and count what it does."""
+"""Analyse kernels: walk a block of each and count its work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
 
 @lru_cache(maxsize=1)
 def walk_middle(text: str, launch: KernelLaunch) -> Walk:
-    """Read a kernel's PTX and walk its middle block; the last one is remembered.
+    """Read a kernel's PTX and walk its middle block; cache the last one.
 
     Raises `ProgramError` for a text without a kernel, for one that can't be followed, and for a
     launch without threads.
@@ -43,12 +43,12 @@ def walk_middle(text: str, launch: KernelLaunch) -> Walk:
     try:
         return walk(kernel, grid=launch.grid, block=launch.block, index=blocks // 2)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Whatever a compiler may write: a program isn't lost for one kernel of it.
+        # A compiler may write anything: one unreadable kernel must not lose the program.
         raise ProgramError(f"its PTX can't be followed: {error}", location=launch.kernel) from error
 
 
 def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
-    """Return what a kernel does whose middle block was walked."""
+    """Analyse a kernel whose middle block was walked."""
     instructions, threads = walked.kernel.instructions, walked.threads
     warps, runs = -(-threads // WARP), walked.runs.tolist()
     inside = {number for body in walked.flow.loops.values() for number in body}
@@ -56,7 +56,7 @@ def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
     for block, count in zip(walked.flow.blocks, runs, strict=True):
         counts[block.start : block.stop] = [count] * (block.stop - block.start)
     executed = list(zip(instructions, counts, strict=True))
-    counted = [(instructions[at], access) for at, access in walked.accesses.items()]
+    counted = [(instructions[position], access) for position, access in walked.accesses.items()]
     accesses = [(instruction, access) for instruction, access in counted if access.warps]
     load_sectors, fresh_sectors, loop_sectors, loop_runs = walked.sums.tolist()
     return KernelAnalysis(
@@ -66,15 +66,18 @@ def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
         slots=_slots(walked.kernel, counts),
         load_sectors=load_sectors,
         fresh_sectors=fresh_sectors,
-        store_sectors=sum(access.sectors for each, access in accesses if not is_load(each)),
+        store_sectors=sum(
+            access.sectors for instruction, access in accesses if not is_load(instruction)
+        ),
         loop_sectors=loop_sectors,
         loop_runs=loop_runs,
         loop_rounds=max((runs[number] / warps for number in inside), default=0.0),
         l1_lines=sum(access.lines for _, access in accesses),
         shared_passes=sum(access.passes for _, access in counted),
         shared_bytes=launch.shared_memory_bytes,
-        barriers=sum(count for each, count in executed if each.name in _BARRIERS) / warps,
-        uses_tensor_cores=any(each.name in _TENSOR_CORE for each in instructions),
+        barriers=sum(count for instruction, count in executed if instruction.name in _BARRIERS)
+        / warps,
+        uses_tensor_cores=any(instruction.name in _TENSOR_CORE for instruction in instructions),
         accesses=tuple(_access(instruction, access) for instruction, access in accesses),
         unknown_loops=len(walked.unknown_loops),
         data_branches=len(walked.data_branches),
@@ -105,20 +108,20 @@ def _access(instruction: Instruction, counts: AccessCounts) -> Access:
 
 
 def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
-    """Add what the middle block and one soon after it both load.
+    """Count the sectors that the middle block and a later one both load.
 
-    Blocks one, two and four farther on are tried: what a row of four blocks shares comes again
-    with the next row.
+    Blocks one, two and four farther on are tried: what a row of four blocks shares comes again with
+    the next row.
     """
     text, flow, grid, block = walked.kernel, walked.flow, launch.grid, launch.block
     farther = [kernel.blocks // 2 + distance for distance in _NEIGHBOURS]
     shared = [
         len(
             np.intersect1d(
-                walked.seen, walk(text, grid=grid, block=block, index=at, flow=flow).seen
+                walked.seen, walk(text, grid=grid, block=block, index=index, flow=flow).seen
             )
         )
-        for at in farther
-        if at < kernel.blocks
+        for index in farther
+        if index < kernel.blocks
     ]
     return replace(kernel, neighbour_sectors=float(max(shared, default=0)))

@@ -1,4 +1,4 @@
-"""What a kernel that was read does, what each limit costs it, and how the limits combine.
+"""The analysis of a kernel, the cost of each limit, and how limits combine.
 
     device memory   bytes x (1 + turns) / (bandwidth x efficiency)
     L2              (sectors x 32 bytes - bytes) / L2 bandwidth
@@ -6,13 +6,13 @@
     L1              lines and passes of shared memory / clock
     turnover        warps x cycles to start and retire one / clock
 
-What L2 moves for device memory is in the efficiency of kernels that only stream, so that only the
-rest counts: sectors that are asked for again, or carry less than they could. A block that goes
-round a long loop drifts apart from its neighbours, so that memory sees short runs of addresses
-where together they would be long: ``turns`` is `MEMORY_TURN_BYTES` for each run, over the bytes
-of the run. Pipes, L1 and turnover belong to one multiprocessor, which runs its share of the blocks:
-the busiest one decides, ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only
-in part, so that they add as the root of their squares; starting blocks overlaps with all else.
+The efficiency of streaming kernels includes what L2 moves for device memory, so that only the rest
+counts: sectors that are read again, or are used only in part. A block in a long loop drifts apart
+from its neighbours, so that memory sees short runs of addresses that would be long if the blocks
+stayed together: ``turns`` is `MEMORY_TURN_BYTES` for each run, over the bytes of the run. Pipes, L1
+and turnover belong to one multiprocessor, which runs its share of the blocks: the busiest one
+decides, with ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only in part, so
+that they add as the root of their squares; starting blocks overlaps with everything else.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 
 MEMORY_TURN_BYTES = 200.0
-"""What memory could move while it turns to another run of addresses.
+"""The bytes that memory could move while it turns to another run of addresses.
 
 Fitted to the measured attention cores of docs/evidence/kernels.md on A100 and H100: their column
-reductions read 256 bytes at a time, and reach 40 to 45 % of the bandwidth on both."""
+reductions read 256 bytes at a time, and reach 40 to 45 % of the bandwidth on both.
+"""
 
 ROUNDS_APART = 32
-"""After so many rounds of a loop, blocks are taken to be wholly apart; before, in part."""
+"""The rounds of a loop after which blocks are assumed fully apart; before, in part."""
 
 
 class Slots(msgspec.Struct, frozen=True, kw_only=True):
     """Machine instructions by the pipe that executes them; they add.
 
-    ``logic`` is integer and logical work, comparisons and selections; ``fused`` fused multiply
-    and add of floats and integers; ``either`` what the assembler puts where there is room
-    (integer adds, moves, shifts left); ``special`` transcendentals and most conversions;
-    ``memory`` loads, stores and shuffles; ``double`` 64-bit floats; ``other`` what only takes
-    its place in the issue order (branches, barriers).
+    ``logic`` is integer and logical work, comparisons and selections; ``fused`` fused multiply and
+    add of floats and integers; ``either`` what the assembler puts on any pipe (integer adds, moves,
+    shifts left); ``special`` transcendentals and most conversions; ``memory`` loads, stores and
+    shuffles; ``double`` 64-bit floats; ``other`` what only takes a slot in the issue order
+    (branches, barriers).
     """
 
     logic: float = 0.0
@@ -61,7 +62,7 @@ class Slots(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def issued(self) -> float:
-        """All together."""
+        """The instructions of all pipes."""
         return sum(msgspec.structs.astuple(self))
 
     def plus(self, other: Slots, count: float) -> Slots:
@@ -74,7 +75,7 @@ class Slots(msgspec.Struct, frozen=True, kw_only=True):
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """One load or store of global memory by one block of threads.
 
-    ``bytes`` is what its threads ask for, ``sectors`` what L2 sees, ``stride`` the distance
+    ``bytes`` is what its threads ask for, ``sectors`` what L2 moves, ``stride`` the distance
     between neighbouring threads in bytes.
     """
 
@@ -86,19 +87,19 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def amplification(self) -> float:
-        """Bytes of sectors per byte asked for; below 1 where threads read the same."""
+        """Bytes of sectors per byte asked for; below 1 if threads share bytes."""
         return self.sectors * SECTOR_BYTES / self.bytes if self.bytes else 0.0
 
 
 class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
-    """One block of threads, in the middle of the grid, which stands for all.
+    """The analysis of the grid's middle block, which represents all blocks.
 
-    ``slots`` are machine instructions of all its warps. ``load_sectors`` is what loads ask of L2
-    if L1 holds what one straight stretch of code loads, ``fresh_sectors`` if it holds everything;
-    ``neighbour_sectors`` of these a block soon after it loads too. In loops ``loop_sectors``
-    different ones lie in ``loop_runs`` runs without wide gaps; the busiest loop goes round
-    ``loop_rounds`` times. ``l1_lines`` are cycles of the L1 cache, ``shared_passes`` cycles of
-    shared memory. ``barriers`` counts waits of the whole block.
+    ``slots`` are machine instructions of all its warps. ``load_sectors`` is what loads ask of L2 if
+    L1 holds what one straight stretch of code loads, ``fresh_sectors`` if it holds everything; a
+    block soon after it loads ``neighbour_sectors`` of these too. In loops ``loop_sectors`` distinct
+    ones lie in ``loop_runs`` runs without wide gaps; the busiest loop runs ``loop_rounds`` rounds.
+    ``l1_lines`` are cycles of the L1 cache, ``shared_passes`` cycles of shared memory. ``barriers``
+    counts waits of the whole block.
     """
 
     name: str
@@ -133,7 +134,7 @@ class KernelTerms:
     """The time that each limit alone would need, in seconds.
 
     ``memory_s`` is device memory's, ``turnover_s`` that of starting and retiring blocks,
-    ``launch_s`` what the kernel takes beside. ``pipe`` names the busiest one.
+    ``launch_s`` the kernel's time beside them. ``pipe`` names the busiest one.
     """
 
     memory_s: float
@@ -150,7 +151,7 @@ class KernelTerms:
 
     @property
     def time_s(self) -> float:
-        """How long the kernel takes.
+        """The time of the kernel.
 
         >>> terms = KernelTerms(memory_s=3e-6, l2_s=4e-6, l1_s=0.0, pipe_s=0.0, pipe="issue",
         ...                     turnover_s=1e-6, launch_s=2e-6)
@@ -160,10 +161,10 @@ class KernelTerms:
         return max(self._together_s, self.turnover_s) + self.launch_s
 
     def bound(self, busy_s: float) -> Bound:
-        """Return what decides the time beside the launch, by these terms, whatever it is.
+        """Attribute ``busy_s``, the time beside the launch, to the limits.
 
         Device memory, L2 and L1 are memory, pipes are arithmetic; starting and retiring blocks,
-        where that takes longer than all else, is neither.
+        where that takes longer than everything else, is neither.
 
         >>> terms = KernelTerms(memory_s=3e-6, l2_s=0.0, l1_s=0.0, pipe_s=4e-6, pipe="issue",
         ...                     turnover_s=1e-6, launch_s=2e-6)
@@ -198,7 +199,7 @@ def terms_of(
     bytes_moved: float,
     memory_bandwidth_bytes_per_s: float,
 ) -> KernelTerms:
-    """Return what each limit costs a kernel that moves ``bytes_moved`` to and from memory."""
+    """Return the cost of each limit for a kernel that moves ``bytes_moved``."""
     busiest = ceil(kernel.blocks / gpu.multiprocessors) / gpu.clock_hz
     cycles = pipe_cycles(kernel, gpu)
     pipe = max(cycles, key=lambda name: cycles[name])
@@ -220,9 +221,9 @@ _SECONDS = tuple(each.name for each in fields(KernelTerms) if each.name != "pipe
 
 
 def added_terms(terms: Sequence[tuple[KernelTerms, int]]) -> KernelTerms:
-    """Return the terms of kernels that run one after another, each so often.
+    """Return the terms of kernels that run one after another, with their counts.
 
-    Each limit adds up by itself: as exact as the sum of their times where one limit decides all.
+    Each limit adds up on its own, which equals the sum of their times where one limit decides all.
     """
     longest = max(terms, key=lambda pair: pair[0].time_s * pair[1])[0]
     sums = {
@@ -242,7 +243,7 @@ def memory_turns(kernel: KernelAnalysis) -> float:
 def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
     """Return the sectors that one block moves to and from L2.
 
-    L1 keeps all that a block loads where its share of L1 holds it, and then also what the next
+    L1 keeps everything that a block loads if its share of L1 holds it, and then also what the next
     block loads again.
     """
     resident = max(1, gpu.threads_per_multiprocessor // kernel.threads)
@@ -255,7 +256,7 @@ def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
 def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:
     """Return the cycles that each pipe of a multiprocessor needs for one block.
 
-    What may run on two pipes fills the one that is less busy.
+    Instructions that may run on two pipes go to the less busy one.
     """
     slots = kernel.slots
     shared = slots.logic + slots.fused + slots.either
@@ -277,7 +278,7 @@ _PART_WORTH_REPORTING = 0.2
 def reasons(
     terms: KernelTerms, analysis: KernelAnalysis | None, *, category: str = ""
 ) -> tuple[str, ...]:
-    """Return what slows a kernel, the largest term first."""
+    """Return the reasons that slow a kernel, the largest term first."""
     if category == COPY:
         return (f"no kernel: a copy of the runtime, {terms.limit}",)
     if analysis is None:
@@ -318,7 +319,7 @@ def _memory(analysis: KernelAnalysis) -> str:
 
 
 def _sectors(analysis: KernelAnalysis) -> str:
-    wasteful = [each for each in analysis.accesses if each.amplification >= _WORTH_REPORTING]
+    wasteful = [access for access in analysis.accesses if access.amplification >= _WORTH_REPORTING]
     if not wasteful:
         return "asks L2 again for what it had"
     worst = max(wasteful, key=lambda access: (access.is_store, access.sectors))

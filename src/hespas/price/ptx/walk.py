@@ -1,10 +1,10 @@
-"""Walk one block of threads through a kernel: which instructions run how often, on what addresses.
+"""Walk one block of threads through a kernel: count its instructions and addresses.
 
 Only addresses, guards and branches are computed, for all threads of the block together. Threads
 that part at a branch wait for each other: those that are furthest behind go first. A loop whose
 registers move by a constant step is walked three times and then multiplied: a comparison whose
 sides move by constant steps keeps its answer for a number of iterations that follows from a
-division, and a loop goes on as it does for the least such number.
+division, and the loop repeats for the least such number.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from hespas.program.kernels import Extent
 
 _MOST_STEPS = 20_000
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
-# What a thread cannot know without running: memory and other threads.
+# Results a thread cannot know without running: from memory and other threads.
 _FROM_DATA = frozenset({"ld", "atom", "shfl", "redux", "vote", "match", "ldmatrix", "elect"})
 _PARAMETER_SPACING = 1 << 40
 _FAR_SECTORS = 2048 // SECTOR_BYTES
-"""A page of device memory stays open: what lies no farther on belongs to the same run."""
+"""A page of device memory stays open: sectors no farther apart belong to the same run."""
 _VARIABLE_SPACING = (1 << 20) + (1 << 14)
-"""Variables lie far apart, by no multiple of the range that `_loaded` distinguishes."""
+"""Spacing of variables: large, and no multiple of the range that `_loaded` distinguishes."""
 _WORD_BITS, _HALF = 32, 1 << 31
 _LOADED, FRESH, _IN_LOOPS, _LOOP_RUNS, _SUMS = range(5)
 Comparison = tuple[Value, Value]
@@ -66,7 +66,7 @@ class AccessCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visit:
-    """What was known when a loop came back to its head."""
+    """The state of the walk when a loop came back to its head."""
 
     carried: Mapping[str, Value | None]
     counts: Array
@@ -76,14 +76,14 @@ class _Visit:
 class Walk:
     """The state of a walk, and its result.
 
-    ``counts`` is all that is counted, in one order: the warps that ran each basic block (`runs`);
-    the sectors that loads ask L2 for if L1 keeps what one basic block loads, and if it keeps
-    everything, and in loops the different ones and the runs without wide gaps that these lie in
+    ``counts`` holds all counts, in one order: the warps that ran each basic block (`runs`); the
+    sectors that loads ask L2 for if L1 keeps what one basic block loads, and if it keeps
+    everything, and in loops the distinct ones and the runs without wide gaps that these lie in
     (`sums`); and what each access touched, by warp (`accesses`). ``unknown_loops`` are the heads of
-    loops that end where data says, counted as one iteration; ``data_branches`` the positions of
-    branches on data. ``from_data`` are the registers that depend on data, ``scattered`` those of
-    them that depend on data which each thread loads for itself: what all threads of the block load
-    from one address, such as where a slice starts, keeps them together. ``data_addresses`` are the
+    loops that end on data, counted as one iteration; ``data_branches`` the positions of branches on
+    data. ``from_data`` are the registers that depend on data, ``scattered`` those of them that
+    depend on data which each thread loads for itself: a value that all threads of the block load
+    from one address, such as the start of a slice, keeps them together. ``data_addresses`` are the
     positions of accesses whose address is scattered.
     """
 
@@ -107,7 +107,11 @@ class Walk:
     pending: dict[int, Array | None] = field(default_factory=lambda: {0: None})
 
     def __post_init__(self) -> None:
-        listed = [at for at, each in enumerate(self.kernel.instructions) if is_access(each)]
+        listed = [
+            position
+            for position, instruction in enumerate(self.kernel.instructions)
+            if is_access(instruction)
+        ]
         self.rows = {position: row for row, position in enumerate(listed)}
         blocks = len(self.flow.blocks)
         self.counts: Array = np.zeros(blocks + _SUMS + 5 * len(listed))
@@ -118,7 +122,7 @@ class Walk:
 
     @property
     def accesses(self) -> dict[int, AccessCounts]:
-        """What each access touched, by its position."""
+        """The counts of each access, by its position."""
         names = ("warps", "threads", "sectors", "lines", "passes")
         return {
             position: AccessCounts(
@@ -148,7 +152,7 @@ class Walk:
         self.pending[target] = None if waiting is None or going is None else waiting | going
 
     def _run(self, number: int, mask: Array | None) -> None:
-        """Run one basic block, and count what it touches, each sector once."""
+        """Run one basic block, and count the sectors it touches, each once."""
         self.runs[number] += active_warps(mask, self.threads)
         self.loaded.clear()
         self.stored.clear()
@@ -156,14 +160,14 @@ class Walk:
         for position in self.flow.blocks[number].steps:
             self._step(position, mask)
         is_inside = any(number in body for body in self.flow.loops.values())
-        for found in (self.loaded, self.stored):
-            if not found:
+        for accessed in (self.loaded, self.stored):
+            if not accessed:
                 continue
-            ids = different(np.concatenate(found))
+            ids = different(np.concatenate(accessed))
             if is_inside:
                 self.sums[_IN_LOOPS] += len(ids)
                 self.sums[_LOOP_RUNS] += 1 + np.count_nonzero(np.diff(ids) > _FAR_SECTORS)
-            if found is self.loaded:
+            if accessed is self.loaded:
                 fresh = ids[~np.isin(ids, self.seen, assume_unique=True)]
                 self.sums[_LOADED] += len(ids)
                 self.sums[FRESH] += len(fresh)
@@ -175,18 +179,18 @@ class Walk:
         if last.name != "bra" or not last.guard:
             only = block.after if block.target == NOWHERE else block.target
             return [] if only == NOWHERE else [(only, mask)]
-        taken = self._guard(last)
-        if taken is None:
+        condition = self._guard(last)
+        if condition is None:
             return [(self._choose(number), mask)]
-        if isinstance(taken, int):
-            return [(block.target if taken else block.after, mask)]
-        going = taken if mask is None else taken & mask
-        staying = ~taken if mask is None else ~taken & mask
+        if isinstance(condition, int):
+            return [(block.target if condition else block.after, mask)]
+        going = condition if mask is None else condition & mask
+        staying = ~condition if mask is None else ~condition & mask
         parted = [(block.target, going), (block.after, staying)]
         return [(to, None if part.all() else part) for to, part in parted if part.any()]
 
     def _choose(self, number: int) -> int:
-        """Choose for a branch on data: out of a loop; around what doesn't touch memory."""
+        """Choose for a branch on data: leave a loop; skip code without memory accesses."""
         block = self.flow.blocks[number]
         near, far = sorted((block.after, block.target))
         for head, body in self.flow.loops.items():
@@ -199,12 +203,12 @@ class Walk:
             for skipped in self.flow.blocks[near:far]
             for instruction in self.kernel.instructions[skipped.start : skipped.stop]
         ]
-        # The slow ways of library functions, for arguments that are hardly ever met, keep a table.
+        # Library functions have slow paths for rare arguments; these paths keep a local table.
         is_library = any("local" in instruction.parts for instruction in between)
         return near if any(map(is_access, between)) and not is_library else far
 
     def _come_back(self, head: int, going: Array | None) -> None:
-        """Start a loop's next iteration, after multiplying those that are like the last one."""
+        """Start a loop's next iteration, after multiplying the iterations equal to the last."""
         if head not in self.loops:
             self.loops[head] = loop_of(self.kernel, self.flow, head)
         loop, visits = self.loops[head], self.visits.setdefault(head, [])
@@ -216,11 +220,13 @@ class Walk:
             is_known = self._multiply(loop, visits)
         if is_known:
             self._join(head, going)
-        for inner in [each for each in self.visits if each in loop.body and each != head]:
+        for inner in [
+            visited for visited in self.visits if visited in loop.body and visited != head
+        ]:
             del self.visits[inner]
 
     def _multiply(self, loop: Loop, visits: list[_Visit]) -> bool:
-        """Multiply as many iterations as are alike; False where nothing known ends the loop."""
+        """Multiply as many equal iterations as possible; False if nothing known ends the loop."""
         steps = _steps(visits)
         if steps is None:
             return True
@@ -247,8 +253,8 @@ class Walk:
     def _further_iterations(self, loop: Loop) -> int | None:
         """Return for how many more iterations every comparison keeps its answer.
 
-        Comparisons of data are taken to keep theirs. None where nothing that is known ends the
-        loop; 0 where a comparison doesn't move steadily.
+        Comparisons of data are assumed to keep theirs. None if nothing known ends the loop; 0 if a
+        comparison doesn't move steadily.
         """
         left = _FOREVER
         for position in loop.comparisons:
@@ -266,7 +272,7 @@ class Walk:
         return None if left >= _FOREVER else left
 
     def _guard(self, instruction: Instruction) -> int | Array | None:
-        """Return whether the threads take part: all or none, each by itself, or None: unknown."""
+        """Return which threads take part: one truth value, an array, or None if unknown."""
         value = self.registers.get(instruction.guard)
         if value is None or instruction.guard in self.from_data:
             return None
@@ -291,7 +297,7 @@ class Walk:
             self._mark(instruction)
 
     def _mark(self, instruction: Instruction) -> None:
-        """Keep track of the registers whose value depends on memory or on other threads."""
+        """Track the registers whose value depends on memory or on other threads."""
         from_memory = instruction.name in _FROM_DATA and "param" not in instruction.parts
         for names in (self.from_data, self.scattered):
             if from_memory or not names.isdisjoint(instruction.reads):
@@ -329,7 +335,7 @@ class Walk:
             return self.registers.get(source)
         if source[0].isdigit() or source[0] in "-[":
             return None
-        # The address of a variable: in the order in which a kernel first names them.
+        # Variables get addresses in the order in which a kernel first names them.
         return _VARIABLE_SPACING * self.variables.setdefault(source, len(self.variables))
 
     def _assign(self, instruction: Instruction, value: Value | None, mask: Array | None) -> None:
@@ -358,14 +364,14 @@ class Walk:
         if "shared" in instruction.parts and instruction.name != "cp":
             row[4] += self.patterns.passes(start, offset, mask, width_bytes(instruction))
             return
-        found, self.strides[position] = self.patterns.access(start, offset, mask)
-        row[:4] += (found.warps, found.threads, found.sectors, found.lines)
-        (self.loaded if reads else self.stored).append(found.ids)
+        access, self.strides[position] = self.patterns.access(start, offset, mask)
+        row[:4] += (access.warps, access.threads, access.sectors, access.lines)
+        (self.loaded if reads else self.stored).append(access.ids)
 
     def _load(
         self, instruction: Instruction, start: Value, offset: int, *, is_scattered: bool
     ) -> None:
-        """Put stand-ins into those registers that addresses or branches depend on."""
+        """Store stand-ins in the loaded registers that addresses or branches depend on."""
         for number, name in enumerate(instruction.writes):
             if name in self.flow.followed:
                 self.registers[name] = _loaded(narrowed(start, 64) + offset, number)
@@ -379,7 +385,7 @@ class Walk:
 def walk(
     kernel: Kernel, *, grid: Extent, block: Extent, index: int, flow: Flow | None = None
 ) -> Walk:
-    """Walk block number ``index`` of the grid through the kernel, whose flow may be known."""
+    """Walk block ``index`` of the grid through the kernel."""
     state = Walk(
         kernel=kernel,
         flow=flow_of(kernel) if flow is None else flow,
@@ -407,21 +413,21 @@ def _special_registers(grid: Extent, block: Extent, index: int) -> dict[str, Val
 
 
 def _word(value: Value | None) -> Value | None:
-    """Return a whole number of the text as a register of 32 bits holds it."""
+    """Wrap a whole number as a register of 32 bits holds it."""
     if isinstance(value, int) and not -_HALF <= value < _HALF:
         return narrowed(value, _WORD_BITS)
     return value
 
 
 def _parameter(operand: str, bits: int) -> int:
-    """Return the address that a parameter holds, distinguished by its number; 0 for a number."""
+    """Return a parameter's address, distinct for each parameter; 0 for a number."""
     digits = operand.strip("[] ").rpartition("_")[2]
     number = int(digits) if digits.isdigit() else 0
     return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
 
 
 def _loaded(address: Value, number: int) -> Value:
-    """Return a stand-in for what memory holds: the same for the same address, else scattered."""
+    """Return a stand-in for loaded data: 0 for one shared address, else scattered."""
     if isinstance(address, int):
         return 0
     scattered = ((address >> 2) * 40503 + number) & 0x7FFF
@@ -437,14 +443,14 @@ def width_bytes(instruction: Instruction) -> int:
     8
     """
     if instruction.name == "cp":
-        return next((each for each in instruction.sources if isinstance(each, int)), 4)
+        return next((source for source in instruction.sources if isinstance(source, int)), 4)
     lanes = next((int(p[1:]) for p in instruction.parts if p[0] == "v" and p[1:].isdigit()), 1)
     bits = "".join(filter(str.isdigit, instruction.parts[-1]))
     return max(1, int(bits or 32) // 8) * lanes
 
 
 def _steps(visits: list[_Visit]) -> dict[str, Value] | None:
-    """Return by how much each register moves in an iteration; None where it is no constant."""
+    """Return each register's step in an iteration; None if a step isn't constant."""
     steps: dict[str, Value] = {}
     for name, last in visits[-1].carried.items():
         middle, first = visits[-2].carried[name], visits[-3].carried[name]
@@ -470,7 +476,7 @@ _FOREVER = 1 << 62
 
 
 def _gap(pair: Comparison) -> Value:
-    left, right = [each if isinstance(each, int) else each.astype(np.int64) for each in pair]
+    left, right = [side if isinstance(side, int) else side.astype(np.int64) for side in pair]
     return left - right
 
 
