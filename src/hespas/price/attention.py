@@ -193,10 +193,10 @@ class AttentionModel:
         It is the table's time of the same head size, heads of all batches, and number of keys,
         times the FLOPs of this attention over those of the table's; never faster than the peak.
         """
-        kind = self._decoding if attention.is_decoding else self._whole
+        kind = self._price_decoding if attention.is_decoding else self._price_full
         return kind(attention).slowed(1 / self.clock)
 
-    def _whole(self, attention: Attention) -> Timing:
+    def _price_full(self, attention: Attention) -> Timing:
         base, heads = self._base(attention)
         reading = self._read(base, heads)
         share = attention.flops / (base.flops * heads) / self._speed_up(attention)
@@ -219,7 +219,7 @@ class AttentionModel:
         return attention_fits(self.part.about.part)
 
     @property
-    def _longest(self) -> int:
+    def _longest_length(self) -> int:
         """The largest measured number of tokens."""
         return _grid(self.part.about.part).axes[-1].sizes[-1]
 
@@ -232,7 +232,7 @@ class AttentionModel:
         than the longest that was measured uses that one: all longer ones run at its rate.
         """
         length = 2 * attention.window if is_windowed(attention) else attention.key_length
-        length = min(length, self._longest)
+        length = min(length, self._longest_length)
         heads = attention.batch * attention.heads
         if is_windowed(attention) or attention.query_length > attention.key_length:
             heads = max(1, round(heads * attention.query_length / length))
@@ -276,7 +276,7 @@ class AttentionModel:
             return self.device.rate("bf16") / measured_peak * reached
         return self.device.rate(attention.multiplied) / measured_peak
 
-    def _decoding(self, attention: Attention) -> Timing:
+    def _price_decoding(self, attention: Attention) -> Timing:
         fits, of_peak = self._fits, 1.0
         latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
         what = f"attention of {attention.query_length} over a cache"
@@ -325,8 +325,8 @@ class AttentionModel:
             notes.append(
                 f"{attention.kernel} runs at {part:g} of the measured rate ({rate.source})"
             )
-        if attention.key_length > self._longest and not is_windowed(attention):
-            notes.append(f"attention of more than {self._longest} tokens runs at their rate")
+        if attention.key_length > self._longest_length and not is_windowed(attention):
+            notes.append(f"attention of more than {self._longest_length} tokens runs at their rate")
         if outside:
             notes.append(
                 f"attention outside the measured sizes (in {', '.join(outside)}) takes as long as "

@@ -78,7 +78,7 @@ def _steps(costs: Iterable[Cost], method: OperationMethod, *, launches: bool) ->
                 )
                 yield Rounds(op=op, count=count, body=steps, round_ps=duration_ps(steps))
             case Branch():
-                yield from _taken(cost, method, launches=launches)
+                yield from _branch_steps(cost, method, launches=launches)
 
 
 def _cost(leaf: Leaf, method: OperationMethod, *, launches: bool) -> OpEstimate:
@@ -89,7 +89,7 @@ def _cost(leaf: Leaf, method: OperationMethod, *, launches: bool) -> OpEstimate:
     return price.cost + launch
 
 
-def _taken(branch: Branch, method: OperationMethod, *, launches: bool) -> Iterator[Step]:
+def _branch_steps(branch: Branch, method: OperationMethod, *, launches: bool) -> Iterator[Step]:
     alternatives = [
         tuple(_steps(alternative, method, launches=launches)) for alternative in branch.alternatives
     ]
@@ -97,15 +97,15 @@ def _taken(branch: Branch, method: OperationMethod, *, launches: bool) -> Iterat
         yield from max(alternatives, key=duration_ps, default=())
         return
     for steps, weight in zip(alternatives, branch.weights, strict=True):
-        yield from (_weighted(step, weight) for step in steps)
+        yield from (_weight_step(step, weight) for step in steps)
 
 
-def _weighted(step: Step, weight: float) -> Step:
+def _weight_step(step: Step, weight: float) -> Step:
     match step:
         case Priced():
             return replace(step, cost=step.cost * weight)
         case Rounds():
-            body = tuple([_weighted(inner, weight) for inner in step.body])
+            body = tuple([_weight_step(inner, weight) for inner in step.body])
             return replace(step, body=body, round_ps=duration_ps(body))
 
 
@@ -207,7 +207,7 @@ def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches
     note says so; with weights it takes the weighted mean.
     """
     leaves = [cost for cost in costs if isinstance(cost, Leaf)]
-    total = _straight(leaves, method, key, launches=launches)
+    total = _price_leaves(leaves, method, key, launches=launches)
     for cost in costs:
         match cost:
             case Leaf():
@@ -220,11 +220,11 @@ def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches
                     _total(alternative, method, key, launches=launches)
                     for alternative in alternatives
                 ]
-                total += _of_branch(op, parts, weights)
+                total += _branch_estimate(op, parts, weights)
     return total
 
 
-def _straight(
+def _price_leaves(
     leaves: Sequence[Leaf], method: OperationMethod, key: Key, *, launches: bool
 ) -> Estimate:
     counts: dict[Hashable, int] = {}
@@ -260,7 +260,9 @@ def _straight(
     return Estimate(per_op=per_op, notes=tuple(noted_s), warnings=tuple(warnings), noted_s=noted_s)
 
 
-def _of_branch(op: Op, parts: Sequence[Estimate], weights: Sequence[float] | None) -> Estimate:
+def _branch_estimate(
+    op: Op, parts: Sequence[Estimate], weights: Sequence[float] | None
+) -> Estimate:
     if weights is not None:
         weighted = (part * weight for part, weight in zip(parts, weights, strict=True))
         return sum(weighted, Estimate())

@@ -91,7 +91,7 @@ class GemmModel:
             return self._at_peak(product)
         product = replace(product, type_name=self.device.multiplied_as(product.type_name))
         grid = self._grid(product.type_name)
-        low, high = sorted(_folded(product))
+        low, high = sorted(_fold_batch(product))
         reading = read(grid, (low, high, product.k))
         factor = self.device.factor(factor_of(product.type_name), "gemm")
         floor_s = self.floor_s(product)
@@ -145,15 +145,15 @@ class GemmModel:
 
     def _grid(self, type_name: str) -> Grid:
         if type_name not in self.grids:
-            self.grids[type_name] = self._made(type_name)
+            self.grids[type_name] = self._build_grid(type_name)
         return self.grids[type_name]
 
-    def _base(self, type_name: str) -> str:
+    def _base_table(self, type_name: str) -> str:
         tables = _SCALED_FROM.get(table_of(type_name), ())
         return next((table for table in tables if f"gemm.{table}" in self.part.tables), "bf16")
 
-    def _made(self, type_name: str) -> Grid:
-        base, device = self._base(type_name), self.device
+    def _build_grid(self, type_name: str) -> Grid:
+        base, device = self._base_table(type_name), self.device
         measured_rates = self._rates_of_part(base)
         device_rates = _Rates(
             flops=device.rate(type_name),
@@ -161,10 +161,10 @@ class GemmModel:
             size=_bytes(type_name),
         )
         grid = completed(self.part.tables[f"gemm.{base}"].grid)
-        scaled = _scaled(grid, measured_rates, device_rates)
+        scaled = _scale_grid(grid, measured_rates, device_rates)
         if type_name == "tf32" and "gemm.tf32" in self.part.tables:
-            as_bf16 = monotone(_scaled(grid, measured_rates, self._rates_of_part("tf32")))
-            scaled = _corrected(scaled, as_bf16, completed(self.part.tables["gemm.tf32"].grid))
+            as_bf16 = monotone(_scale_grid(grid, measured_rates, self._rates_of_part("tf32")))
+            scaled = _correct_grid(scaled, as_bf16, completed(self.part.tables["gemm.tf32"].grid))
         return monotone(scaled)
 
     def _rates_of_part(self, table: str) -> _Rates:
@@ -175,7 +175,7 @@ class GemmModel:
 
     def _notes(self, product: Product, outside: tuple[str, ...]) -> tuple[str, ...]:
         about, name = self.part.about, product.type_name
-        base = self._base(name)
+        base = self._base_table(name)
         is_float = PRODUCT_TYPES[name].kind is NumberKind.FLOAT
         if f"gemm.{name}" in self.part.tables or (is_float and base == table_of(name) != "bf16"):
             notes = [f"products of {name} from tables measured on {about.measured_on}"]
@@ -264,14 +264,14 @@ def _bytes(type_name: str) -> float:
     return PRODUCT_TYPES[type_name].bits / 8
 
 
-def _folded(product: Product) -> tuple[int, int]:
+def _fold_batch(product: Product) -> tuple[int, int]:
     """Fold a batch into the rows or columns of one product."""
     if product.n <= product.m:
         return product.batch * product.m, product.n
     return product.m, product.batch * product.n
 
 
-def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
+def _scale_grid(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     if here == there:
         return grid
     floor_s = exp(min(grid.log_times))
@@ -283,7 +283,7 @@ def _scaled(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     return replace(grid, log_times=tuple(times))
 
 
-def _corrected(grid: Grid, expected: Grid, measured: Grid) -> Grid:
+def _correct_grid(grid: Grid, expected: Grid, measured: Grid) -> Grid:
     """Scale a grid by measured over expected times, at the nearest measured cell."""
     ratios = [
         time - log(read(expected, cell).time_s)

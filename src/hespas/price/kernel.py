@@ -148,7 +148,7 @@ class Kernel:
             return LIBRARY
         if isinstance(self.op.attrs, KernelAttrs):
             return ROW_REDUCTION if self.op.attrs.is_reduction else LOOP
-        kinds = [_reduction(op) for op in self.inner if op.kind == "reduce"]
+        kinds = [_reduction_category(op) for op in self.inner if op.kind == "reduce"]
         for kind in (COLUMN_REDUCTION, ROW_REDUCTION, NARROW_REDUCTION):
             if kind in kinds:
                 return kind
@@ -188,7 +188,7 @@ def layout_of(value: Value) -> tuple[int, ...]:
     return tuple(dimension for dimension in order if shape[dimension] > 1)
 
 
-def _orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _memory_orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the operand's dimensions in its memory order and in the result's."""
     before, after = layout_of(op.operands[0]), layout_of(op.results[0])
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
@@ -204,14 +204,14 @@ def sides_of(op: Op) -> tuple[int, int]:
     """
     if op.kind not in _ORDERING:
         return 0, 0
-    before, after = _orders(op)
+    before, after = _memory_orders(op)
     if not before or before[0] == after[0]:
         return 0, 0
     shape = shape_of(op.operands[0])
-    return _together(before, after, shape), _together(after, before, shape)
+    return _adjacent_elements(before, after, shape), _adjacent_elements(after, before, shape)
 
 
-def _together(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
+def _adjacent_elements(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
     """Count the elements of an order's fastest dimensions that another order keeps adjacent."""
     pairs = zip(order, other[other.index(order[0]) :], strict=False)
     return prod(
@@ -222,20 +222,20 @@ def _together(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[in
 _ORDERING = frozenset({"copy", "transpose"})
 
 
-def _reduced(op: Op) -> tuple[int, ...]:
+def _reduced_dimensions(op: Op) -> tuple[int, ...]:
     return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
 
 
 def columns_together(op: Op) -> int:
     """Return how many columns of a reduction are adjacent in memory."""
-    dimensions, shape = _reduced(op), shape_of(op.operands[0])
+    dimensions, shape = _reduced_dimensions(op), shape_of(op.operands[0])
     kept = takewhile(lambda dimension: dimension not in dimensions, layout_of(op.operands[0]))
     return prod([shape[dimension] for dimension in kept])
 
 
-def _reduction(op: Op) -> str:
+def _reduction_category(op: Op) -> str:
     order = layout_of(op.operands[0])
-    if not order or order[0] in _reduced(op):
+    if not order or order[0] in _reduced_dimensions(op):
         return ROW_REDUCTION
     columns = columns_together(op)
     if is_loop(rows=size_of(op.operands[0]) // max(1, size_of(op.results[0])), columns=columns):
@@ -304,7 +304,7 @@ def _kind_inside(op: Op) -> str:
     """Return an operation's kind; bitcast for a copy or transpose that keeps the order."""
     if op.kind not in _ORDERING:
         return op.kind
-    before, after = _orders(op)
+    before, after = _memory_orders(op)
     return "bitcast" if before == after else "transpose"
 
 

@@ -204,14 +204,14 @@ class Measured:
         del program
         device = self.device
         if device.measured is None or not device.measured.factors:
-            return (self._products,)
+            return (self._products_assumption,)
         factors = sorted(device.measured.factors.items())
         listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
         calibrated = f"measured: times are multiplied as {device.name} was calibrated: {listed}"
-        return self._products, calibrated
+        return self._products_assumption, calibrated
 
     @property
-    def _products(self) -> str:
+    def _products_assumption(self) -> str:
         about = self.gemm.part.about
         products = (
             f"measured: matrix products take what tables say, measured on {about.measured_on} with "
@@ -244,7 +244,7 @@ class Measured:
         """Return the time of one operation, with its assumptions."""
         kernel = kernel_of(leaf.op)
         if kernel.multiplies:
-            return self._library(leaf, self._products_of(leaf, kernel), is_kernel=is_kernel)
+            return self._library_time(leaf, self._products_of(leaf, kernel), is_kernel=is_kernel)
         if is_kernel and self.kernels is not None:
             moving, assumed = self.kernels.price(leaf), self.kernels.assumptions
         else:
@@ -292,7 +292,7 @@ class Measured:
         timing *= grouped.flops_per_product / 2
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
-    def _library(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:
+    def _library_time(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:
         """Return the time of a kernel with products, at least its bytes' time.
 
         Tables were measured kernel behind kernel in one graph; a kernel that a program launches on
@@ -305,7 +305,7 @@ class Measured:
         alone_s = about.alone_s if is_kernel else 0.0
         return Timing(
             time_s=max(products.time_s, moving_s) + alone_s,
-            notes=(*products.notes, self._products),
+            notes=(*products.notes, self._products_assumption),
             bound=bound + Bound(launch_s=alone_s),
         )
 
@@ -323,13 +323,13 @@ class Measured:
 
     def _with_products(self, leaf: Leaf, timing: Timing) -> Timing:
         products = [(name, n) for name, n in leaf.work.flops if table_of(name) in _OF_PRODUCTS]
-        busy_s = sum(flops / self._reached(name) for name, flops in products)
+        busy_s = sum(flops / self._reached_rate(name) for name, flops in products)
         if busy_s <= timing.time_s:
             return timing
         notes = (*timing.notes, _TRITON)
         return Timing(time_s=busy_s, notes=notes, bound=Bound(compute_s=busy_s))
 
-    def _reached(self, type_name: str) -> float:
+    def _reached_rate(self, type_name: str) -> float:
         large = Product(type_name=type_name, m=_LARGE, n=_LARGE, k=_LARGE)
         return large.flops / self.gemm.price(large).time_s
 

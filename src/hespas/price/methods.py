@@ -329,8 +329,8 @@ def default_text() -> str:
 
     >>> default_text()
     "roofline; measured for compiled programs on GPUs, by tables of the part or of the nearest; \
-    compiler for \
-    programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
+compiler for \
+programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
     """
     others = (
         f"{method.name} {method.default_text}" for method in METHODS.values() if method.default_text

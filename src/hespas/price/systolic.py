@@ -141,17 +141,17 @@ def products(op: Op) -> dict[Product, int]:
     """
     match op.attrs:
         case DotAttrs(ragged=int()):
-            return _of_groups(op)
+            return _grouped_products(op)
         case DotAttrs():
             (gemm,) = gemms(op)
             return _counted(Product(m=gemm.m, n=gemm.n, k=gemm.k), gemm.batch)
         case ConvolutionAttrs():
-            return _of_convolution(op, op.attrs)
+            return _convolution_products(op, op.attrs)
         case _:
             return {}
 
 
-def _of_groups(op: Op) -> dict[Product, int]:
+def _grouped_products(op: Op) -> dict[Product, int]:
     counts: dict[Product, int] = {}
     for grouped in grouped_gemms(op):
         for rows in grouped.group_rows:
@@ -162,7 +162,7 @@ def _of_groups(op: Op) -> dict[Product, int]:
     return counts
 
 
-def _of_convolution(op: Op, attrs: ConvolutionAttrs) -> dict[Product, int]:
+def _convolution_products(op: Op, attrs: ConvolutionAttrs) -> dict[Product, int]:
     kernel, output = operand(op, 1).shape, result(op).shape
     groups = attrs.feature_group_count * attrs.batch_group_count
     places = output[attrs.output_batch] * prod(output[axis] for axis in attrs.output_spatial)

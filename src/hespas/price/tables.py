@@ -81,24 +81,26 @@ def without(grid: Grid, cell: int) -> float:
     along each axis; at the rim of a gap, through the two cells before or after it. NaN if no axis
     has them.
     """
-    between = _weighed(grid, cell, inside=True)
-    return _weighed(grid, cell, inside=False) if isnan(between) else between
+    between = _weighted_time(grid, cell, inside=True)
+    return _weighted_time(grid, cell, inside=False) if isnan(between) else between
 
 
-def _weighed(grid: Grid, cell: int, *, inside: bool) -> float:
+def _weighted_time(grid: Grid, cell: int, *, inside: bool) -> float:
     total = weights = 0.0
     for axis, stride in zip(grid.axes, grid.strides, strict=True):
         position = cell // stride % len(axis.sizes)
         start = cell - position * stride
         line = grid.log_times[start : start + stride * len(axis.sizes) : stride]
-        time = _on_line(axis.sizes, line, position, inside=inside)
+        time = _interpolate_line(axis.sizes, line, position, inside=inside)
         if not isnan(time):
             total += axis.weight * time
             weights += axis.weight
     return total / weights if weights else nan
 
 
-def _on_line(sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool) -> float:
+def _interpolate_line(
+    sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool
+) -> float:
     """Return the log time of cell ``at``, from the first complete pair of neighbours."""
     pairs = ((at - 1, at + 1),) if inside else ((at - 2, at - 1), (at + 1, at + 2))
     for low, high in pairs:
@@ -143,11 +145,11 @@ def monotone(grid: Grid) -> Grid:
         for plane in range(0, len(times), length):
             for start in range(plane, plane + stride):
                 line = slice(start, start + length, stride)
-                times[line] = _pooled(times[line])
+                times[line] = _pool_violators(times[line])
     return Grid(axes=grid.axes, log_times=tuple(times))
 
 
-def _pooled(line: list[float]) -> list[float]:
+def _pool_violators(line: list[float]) -> list[float]:
     if line == sorted(line):
         return line
     sums: list[float] = []
@@ -187,7 +189,7 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Location:
     """A size between cells: ``part`` of the way after cell ``at``."""
 
     axis: str
@@ -197,16 +199,16 @@ class _Place:
     is_outside: bool = False
 
 
-def _location(axis: Axis, size: int) -> _Place:
+def _location(axis: Axis, size: int) -> _Location:
     sizes = axis.sizes
     if size < sizes[0]:
-        return _Place(axis=axis.name, at=0, is_outside=True)
+        return _Location(axis=axis.name, at=0, is_outside=True)
     if size >= sizes[-1]:
         beyond = size / sizes[-1]
-        return _Place(axis=axis.name, at=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
+        return _Location(axis=axis.name, at=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
     cell = bisect_right(sizes, size) - 1
     part = log(size / sizes[cell]) / log(sizes[cell + 1] / sizes[cell])
-    return _Place(axis=axis.name, at=cell, part=part)
+    return _Location(axis=axis.name, at=cell, part=part)
 
 
 FORMAT = 1
@@ -326,12 +328,12 @@ def decode_part(content: bytes, *, location: str) -> Part:
         size = 2 * prod(len(axis.sizes) for axis in wire.axes)
         if len(cells) < size:
             raise MeasurementError("the tables end too soon", location=location, hint=_HINT)
-        tables[wire.name] = _table(wire, cells[:size])
+        tables[wire.name] = _decode_table(wire, cells[:size])
         cells = cells[size:]
     return Part(about=about, tables=MappingProxyType(tables))
 
 
-def _table(wire: TableWire, cells: bytes) -> Table:
+def _decode_table(wire: TableWire, cells: bytes) -> Table:
     half = len(cells) // 2
     words = bytearray(2 * half)
     words[1::2], words[::2] = cells[:half], cells[half:]
@@ -346,12 +348,12 @@ def _table(wire: TableWire, cells: bytes) -> Table:
 def encode_part(about: PartWire, grids: Iterable[Grid]) -> bytes:
     """Encode a part's tables, up to a cell's step."""
     body = b"".join(
-        _cells(grid, table.step) for table, grid in zip(about.tables, grids, strict=True)
+        _encode_cells(grid, table.step) for table, grid in zip(about.tables, grids, strict=True)
     )
     return lzma.compress(msgspec.json.encode(about) + b"\n" + body, preset=9 | lzma.PRESET_EXTREME)
 
 
-def _cells(grid: Grid, step: float) -> bytes:
+def _encode_cells(grid: Grid, step: float) -> bytes:
     codes = [0 if isnan(time) else round((time - log(_NS)) / step) for time in grid.log_times]
     differences = [code - before for code, before in zip(codes, [0, *codes], strict=False)]
     zigzag = [

@@ -252,7 +252,7 @@ def _readable(op: Op) -> Kernel | None:
         return None
 
 
-def _longer(compute_s: float, memory_s: float, *notes: str) -> Timing:
+def _longer_limit(compute_s: float, memory_s: float, *notes: str) -> Timing:
     time_s = max(compute_s, memory_s)
     bound = larger_of(time_s, compute_s=compute_s, memory_s=memory_s)
     return Timing(time_s=time_s, notes=notes, bound=bound)
@@ -379,7 +379,7 @@ def vector_timing(leaf: Leaf, device: Device) -> Timing | None:
     # The time of products over that at peak, as for kernels with cycles.
     stretch = 1 + core.product_cycles * (1 / core.product_share - 1)
     memory_s = leaf.work.bytes_moved / device.memory_bandwidth_bytes_per_s
-    return _longer(max(vector_s, products_s * stretch), memory_s, _VECTORS)
+    return _longer_limit(max(vector_s, products_s * stretch), memory_s, _VECTORS)
 
 
 _STAGE_OPERATIONS, _KEPT_OPERATIONS = 36, 48
@@ -399,7 +399,9 @@ def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
     if core is None or clock_hz is None or operations is None:
         return None
     compute_s = operations / (core.arithmetic * core.cores * clock_hz)
-    return _longer(compute_s, work.bytes_moved / device.memory_bandwidth_bytes_per_s, _ORDERING)
+    return _longer_limit(
+        compute_s, work.bytes_moved / device.memory_bandwidth_bytes_per_s, _ORDERING
+    )
 
 
 def ordering_operations(op: Op) -> int | None:
@@ -471,8 +473,8 @@ def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
     scheduled = _SCHEDULED.format(cycles=core.step_cycles)
     return PricedKernel(
         name=load.name,
-        at_peak=_longer(max(matrix_s, vector_s), memory_s, _AT_PEAK, *notes),
-        scheduled=_longer(matrix_s + vector_s + steps_s, memory_s, scheduled, *notes),
+        at_peak=_longer_limit(max(matrix_s, vector_s), memory_s, _AT_PEAK, *notes),
+        scheduled=_longer_limit(matrix_s + vector_s + steps_s, memory_s, scheduled, *notes),
     )
 
 

@@ -49,7 +49,7 @@ The parts are those of kernels over 4 MB in compiled training steps (Llama-3-lik
 parameters, A100 and H100; narrow column reductions are those of ResNets' batch norms on A100), as
 `hespas.price.ptx.terms.terms_of` prices them; the agreement with measured kernels is in
 docs/evidence/kernels.md. Column reductions reach theirs where blocks loop `ROUNDS_APART` times, and
-narrow ones where they do not. Transposes stream too; `_turning` has their cost beside memory. A
+narrow ones where they do not. Transposes stream too; `_transpose_costs` has their cost beside memory. A
 copy from device memory to device memory, which XLA leaves to the runtime, is assumed to stream.
 """
 
@@ -86,7 +86,7 @@ def terms_by_category(
     busiest = ceil(blocks / gpu.multiprocessors)
     # The load of the busiest multiprocessor beyond an equal share, in shares.
     more = busiest * gpu.multiprocessors / blocks - 1 if columns.blocks and blocks else 0.0
-    turning = _turning(kernel) if category in (LOOP, TRANSPOSE) else _Turning()
+    turning = _transpose_costs(kernel) if category in (LOOP, TRANSPOSE) else _TransposeCosts()
     accesses = passes = 0.0
     if kernel.op.kind == "sort":
         accesses, passes = [
@@ -99,7 +99,7 @@ def terms_by_category(
         "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
     }
     pipe = max(pipes, key=lambda name: pipes[name])
-    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * _part(category, columns)
+    rate = memory_bandwidth_bytes_per_s * gpu.memory_efficiency * _bandwidth_part(category, columns)
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=(indexed_by(kernel, gpu).l2_bytes + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
@@ -112,7 +112,7 @@ def terms_by_category(
     )
 
 
-def _part(category: str, columns: Columns) -> float:
+def _bandwidth_part(category: str, columns: Columns) -> float:
     part = PART_OF_STREAMING[category]
     if category != COLUMN_REDUCTION:
         return part
@@ -150,7 +150,7 @@ _TILE_RUN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Turning:
+class _TransposeCosts:
     """The costs of a kernel's transposes beside memory.
 
     ``accesses`` pass the load/store pipe, ``l2_bytes`` are beyond what is read and written once,
@@ -162,7 +162,7 @@ class _Turning:
     l1_lines: float = 0.0
 
 
-def _turning(kernel: Kernel) -> _Turning:
+def _transpose_costs(kernel: Kernel) -> _TransposeCosts:
     """Return the costs of a kernel's transposes beside memory.
 
     Along a side narrower than a tile, threads are idle in half of the accesses. A loop whose
@@ -187,7 +187,7 @@ def _turning(kernel: Kernel) -> _Turning:
         elif _has_wide_result(kernel.op):
             apart = min(float(SECTOR_BYTES), side * size * _ELEMENTS_PER_THREAD)
             l2_bytes += elements * max(0.0, apart - size)
-    return _Turning(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
+    return _TransposeCosts(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
 
 
 def _has_wide_result(op: Op) -> bool:
@@ -201,11 +201,14 @@ def _has_wide_result(op: Op) -> bool:
 def _instructions(kernel: Kernel) -> float:
     windows = [op for op in kernel.inner if op.kind == "reduce_window"]
     return sum(
-        [_of_window(op) * min(kernel.written_elements, size_of(op.results[0])) for op in windows]
+        [
+            _window_instructions(op) * min(kernel.written_elements, size_of(op.results[0]))
+            for op in windows
+        ]
     )
 
 
-def _of_window(op: Op) -> float:
+def _window_instructions(op: Op) -> float:
     """Return the instructions for an element of a window's result.
 
     A cumulative window leaves out the elements before the start. Threads of a warp with different
@@ -329,31 +332,31 @@ def indexed_by(kernel: Kernel, gpu: Microarchitecture) -> Indexed:
     touched again, it moves the part that L2 does not hold: 1 - (its size / the bytes that indices
     range over).
     """
-    return sum((moved for op in kernel.inner for moved in _indexed(op, gpu)), Indexed())
+    return sum((moved for op in kernel.inner for moved in _indexed_bytes(op, gpu)), Indexed())
 
 
-def _indexed(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
+def _indexed_bytes(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
     if op.kind in ("gather", "torch_index_select"):
         table, attrs = op.operands[0], op.attrs
         row = (1, *shape_of(table)[1:])
         window = attrs.slice_sizes if isinstance(attrs, GatherAttrs) else row
-        yield _moved(table, op.results[0], window, gpu)
+        yield _bytes_by_window(table, op.results[0], window, gpu)
     elif op.kind == "scatter":
         count = len(op.operands) // 2
         is_read = not only_replaces(op, count)
         for table, update in zip(op.operands[:count], op.operands[count + 1 :], strict=True):
-            window = _scattered(op, table, update)
-            written = _moved(table, update, window, gpu)
+            window = _scattered_window(op, table, update)
+            written = _bytes_by_window(table, update, window, gpu)
             yield written
             # L2 adds on the spot. Memory writes whole sectors: a part of one is read first.
             if is_read:
                 yield replace(written, l2_bytes=0.0)
-            elif _run(table, window)[1] % SECTOR_BYTES:
+            elif _adjacent_bytes(table, window)[1] % SECTOR_BYTES:
                 counted = min(size_bytes(table.type), size_bytes(update.type))
                 yield Indexed(memory_bytes=written.memory_bytes + counted)
 
 
-def _scattered(op: Op, table: Value, update: Value) -> tuple[int, ...]:
+def _scattered_window(op: Op, table: Value, update: Value) -> tuple[int, ...]:
     """Return the extents written at one index: the fastest whole dimensions of an update."""
     indices = op.operands[len(op.operands) // 2]
     vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
@@ -367,13 +370,15 @@ def _scattered(op: Op, table: Value, update: Value) -> tuple[int, ...]:
     return tuple(window)
 
 
-def _moved(table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchitecture) -> Indexed:
+def _bytes_by_window(
+    table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchitecture
+) -> Indexed:
     """Return the bytes to read or write a value window by window.
 
     Single elements of several dimensions, such as a row's best or what a pool chose, follow the
     slowest: indices point into one row after another, which L1 may hold.
     """
-    run, grain = _run(table, window)
+    run, grain = _adjacent_bytes(table, window)
     touched = size_bytes(moved.type) / run * (run - gcd(grain, SECTOR_BYTES) + SECTOR_BYTES)
     size = size_bytes(table.type)
     *inner, slowest = layout_of(table) or (0,)
@@ -388,7 +393,7 @@ def _moved(table: Value, moved: Value, window: tuple[int, ...], gpu: Microarchit
     return Indexed(memory_bytes=from_memory - counted, l2_bytes=through_l2 - from_memory)
 
 
-def _run(table: Value, window: tuple[int, ...]) -> tuple[int, int]:
+def _adjacent_bytes(table: Value, window: tuple[int, ...]) -> tuple[int, int]:
     """Return the adjacent bytes of a window, and their alignment in bytes."""
     run = grain = 1
     for dimension in layout_of(table):

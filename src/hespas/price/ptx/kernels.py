@@ -230,7 +230,9 @@ class KernelPricer:
             return min(readings, key=self.time_s)
         times = Counter((launch.kernel, launch.grid, launch.block) for launch in launches)
         first = {(launch.kernel, launch.grid, launch.block): launch for launch in launches}
-        return _together([(self._read(leaf, moved, first[key]), times[key]) for key in times])
+        return _combine_readings(
+            [(self._read(leaf, moved, first[key]), times[key]) for key in times]
+        )
 
     def _read(self, leaf: Leaf, moved: float, launch: KernelLaunch | None) -> Reading:
         has_ptx = launch is not None and launch.kernel in self.kernels.ptx
@@ -300,7 +302,7 @@ class KernelPricer:
         return analysis
 
 
-def _together(readings: Sequence[tuple[Reading, int]]) -> Reading:
+def _combine_readings(readings: Sequence[tuple[Reading, int]]) -> Reading:
     """Combine the readings of kernels that one operation launches in sequence.
 
     Each passes over all of its data, as the stages of a sort do.

@@ -64,7 +64,7 @@ def _unsigned(value: Value, bits: int) -> Value:
     return value.view(np.uint32).astype(np.int64) if value.dtype == np.int32 else value
 
 
-def _wide(value: Value, kind: str) -> Value:
+def _widen(value: Value, kind: str) -> Value:
     if kind[0] == "u":
         is_half = isinstance(value, int) and kind.endswith("16")
         return _unsigned(value, 16 if is_half else 32)
@@ -89,17 +89,17 @@ def bits_of(parts: Sequence[str]) -> int:
     return _WIDTHS.get(kind.lstrip("usbf"), 32)
 
 
-def _typed(value: Value, kind: str) -> Value:
+def _as_typed(value: Value, kind: str) -> Value:
     return _unsigned(value, 64 if kind.endswith("64") else 32) if kind[0] == "u" else value
 
 
-def _plain(function: Callable[[Value, Value], Value]) -> Rule:
+def _binary_rule(function: Callable[[Value, Value], Value]) -> Rule:
     return lambda _, operands: function(operands[0], operands[1])
 
 
-def _chosen(ints: Callable[[int, int], int], arrays: Callable[[Value, Value], Array]) -> Rule:
+def _minmax_rule(ints: Callable[[int, int], int], arrays: Callable[[Value, Value], Array]) -> Rule:
     def rule(parts: Sequence[str], operands: Sequence[Value]) -> Value:
-        left, right = [_typed(operand, parts[-1]) for operand in operands[:2]]
+        left, right = [_as_typed(operand, parts[-1]) for operand in operands[:2]]
         if isinstance(left, int) and isinstance(right, int):
             return ints(left, right)
         return arrays(left, right)
@@ -107,9 +107,9 @@ def _chosen(ints: Callable[[int, int], int], arrays: Callable[[Value, Value], Ar
     return rule
 
 
-def _divided(function: Callable[[Value, Value], Value]) -> Rule:
+def _division_rule(function: Callable[[Value, Value], Value]) -> Rule:
     def rule(parts: Sequence[str], operands: Sequence[Value]) -> Value:
-        left, right = [_typed(operand, parts[-1]) for operand in operands[:2]]
+        left, right = [_as_typed(operand, parts[-1]) for operand in operands[:2]]
         # For non-negative numbers only; a zero divisor gives a value that no address depends on.
         divisor = right if isinstance(right, int) and right else np.maximum(right, 1)
         return function(abs(left), divisor)
@@ -120,18 +120,18 @@ def _divided(function: Callable[[Value, Value], Value]) -> Rule:
 def _multiply(parts: Sequence[str], operands: Sequence[Value]) -> Value:
     left, right = operands[:2]
     if "wide" in parts:
-        return _wide(left, parts[-1]) * _wide(right, parts[-1])
+        return _widen(left, parts[-1]) * _widen(right, parts[-1])
     if "hi" not in parts:
         return left * right
     if parts[-1].endswith("64"):
-        return (_object(left) * _object(right)) >> 64
-    high = _wide(left, parts[-1]) * _wide(right, parts[-1])
+        return (_as_object(left) * _as_object(right)) >> 64
+    high = _widen(left, parts[-1]) * _widen(right, parts[-1])
     if isinstance(high, int) or parts[-1][0] == "s":
         return high >> 32
     return (high.view(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
-def _object(value: Value) -> Value:
+def _as_object(value: Value) -> Value:
     return value if isinstance(value, int) else value.astype(object)
 
 
@@ -148,7 +148,7 @@ def _shift_left(_: Sequence[str], operands: Sequence[Value]) -> Value:
 
 def _shift_right(parts: Sequence[str], operands: Sequence[Value]) -> Value:
     kind, by = parts[-1], operands[1]
-    value = _typed(operands[0], "u" + kind[1:] if kind[0] == "b" else kind)
+    value = _as_typed(operands[0], "u" + kind[1:] if kind[0] == "b" else kind)
     if isinstance(value, int) and isinstance(by, int):
         return value >> min(by & 0xFFFFFFFF, 64)
     if isinstance(value, np.ndarray) and value.dtype == np.uint64:
@@ -201,7 +201,7 @@ def compared(parts: Sequence[str], operands: Sequence[Value]) -> tuple[Value, Va
     kind = parts[-1]
     if parts[1] in {"lo", "ls", "hi", "hs"}:
         kind = "u" + kind[1:]
-    return _typed(operands[0], kind), _typed(operands[1], kind)
+    return _as_typed(operands[0], kind), _as_typed(operands[1], kind)
 
 
 _COMPARISONS: Mapping[str, Callable[[Value, Value], Any]] = {
@@ -226,44 +226,44 @@ _SCALED_SPECIAL = Slots(logic=1, fused=2, special=1)
 _INTEGER_DIVISION = Slots(logic=5, fused=5, either=5, special=3)
 
 
-def _named(names: str, slots: Slots) -> Mapping[str, Opcode]:
+def _with_slots(names: str, slots: Slots) -> Mapping[str, Opcode]:
     return dict.fromkeys(names.split(), Opcode(slots))
 
 
 # By the first word alone.
 _BY_NAME: Mapping[str, Opcode] = {
-    **_named("ld st shfl atom red redux vote match ldmatrix stmatrix cp", _MEMORY),
-    **_named("bra ret exit bar barrier membar fence brx griddepcontrol mma", _OTHER),
-    **_named("wgmma mbarrier elect tcgen05", _OTHER),
-    **_named("lop3 prmt bfi set slct bfind addc subc copysign testp sad", _LOGIC),
-    **_named("fma madc mul24 mad24 dp4a", _FUSED),
-    **_named("popc clz brev fns tanh", _SPECIAL),
-    **_named("ex2 lg2 sqrt rsqrt", _SCALED_SPECIAL),
-    **_named("sin cos", Slots(fused=1, special=1)),
-    **_named("isspacep activemask createpolicy", NOTHING),
+    **_with_slots("ld st shfl atom red redux vote match ldmatrix stmatrix cp", _MEMORY),
+    **_with_slots("bra ret exit bar barrier membar fence brx griddepcontrol mma", _OTHER),
+    **_with_slots("wgmma mbarrier elect tcgen05", _OTHER),
+    **_with_slots("lop3 prmt bfi set slct bfind addc subc copysign testp sad", _LOGIC),
+    **_with_slots("fma madc mul24 mad24 dp4a", _FUSED),
+    **_with_slots("popc clz brev fns tanh", _SPECIAL),
+    **_with_slots("ex2 lg2 sqrt rsqrt", _SCALED_SPECIAL),
+    **_with_slots("sin cos", Slots(fused=1, special=1)),
+    **_with_slots("isspacep activemask createpolicy", NOTHING),
     "mov": Opcode(NOTHING, lambda _, operands: operands[0]),
     "cvta": Opcode(NOTHING, lambda _, operands: operands[0]),
     "cvt": Opcode(_OTHER, _convert),
-    "add": Opcode(_EITHER, _plain(lambda a, b: a + b)),
-    "sub": Opcode(_EITHER, _plain(lambda a, b: a - b)),
+    "add": Opcode(_EITHER, _binary_rule(lambda a, b: a + b)),
+    "sub": Opcode(_EITHER, _binary_rule(lambda a, b: a - b)),
     "neg": Opcode(_EITHER, lambda _, operands: -operands[0]),
     "abs": Opcode(_EITHER, lambda _, operands: abs(operands[0])),
     "shl": Opcode(_EITHER, _shift_left),
     "mul": Opcode(_FUSED, _multiply),
     "mad": Opcode(_FUSED, _multiply_add),
-    "and": Opcode(_LOGIC, _plain(lambda a, b: a & b)),
-    "or": Opcode(_LOGIC, _plain(lambda a, b: a | b)),
-    "xor": Opcode(_LOGIC, _plain(lambda a, b: a ^ b)),
+    "and": Opcode(_LOGIC, _binary_rule(lambda a, b: a & b)),
+    "or": Opcode(_LOGIC, _binary_rule(lambda a, b: a | b)),
+    "xor": Opcode(_LOGIC, _binary_rule(lambda a, b: a ^ b)),
     "not": Opcode(_LOGIC, _negate_bits),
     "shr": Opcode(_LOGIC, _shift_right),
     "shf": Opcode(_LOGIC, _funnel),
     "bfe": Opcode(_LOGIC, _extract),
-    "min": Opcode(_LOGIC, _chosen(min, np.minimum)),
-    "max": Opcode(_LOGIC, _chosen(max, np.maximum)),
+    "min": Opcode(_LOGIC, _minmax_rule(min, np.minimum)),
+    "max": Opcode(_LOGIC, _minmax_rule(max, np.maximum)),
     "selp": Opcode(_LOGIC, _select),
     "setp": Opcode(_LOGIC, _compare),
-    "div": Opcode(_INTEGER_DIVISION, _divided(lambda a, b: a // b)),
-    "rem": Opcode(_INTEGER_DIVISION, _divided(lambda a, b: a % b)),
+    "div": Opcode(_INTEGER_DIVISION, _division_rule(lambda a, b: a // b)),
+    "rem": Opcode(_INTEGER_DIVISION, _division_rule(lambda a, b: a % b)),
     "rcp": Opcode(Slots(logic=4, fused=2, special=1)),
 }
 # By the whole opcode.

@@ -173,12 +173,12 @@ def _parts(opcode: str) -> tuple[str, ...]:
 
 def _operands(text: str) -> list[tuple[Operand, ...]]:
     if "{" in text or "[" in text:
-        return [_flat(operand) for operand in _OPERAND.findall(text)]
-    return [_flat(operand.strip()) for operand in text.split(",")] if text else []
+        return [_flatten_operand(operand) for operand in _OPERAND.findall(text)]
+    return [_flatten_operand(operand.strip()) for operand in text.split(",")] if text else []
 
 
 @lru_cache(maxsize=65536)
-def _flat(operand: str) -> tuple[Operand, ...]:
+def _flatten_operand(operand: str) -> tuple[Operand, ...]:
     if not operand:
         return ()
     if operand[0] == "[":
@@ -269,7 +269,7 @@ def flow_of(kernel: Kernel) -> Flow:
     edges = [_edges(kernel, ordered, stop) for stop in stops]
     order, loops = _order(edges)
     number = {text: new for new, text in enumerate(order)} | {NOWHERE: NOWHERE}
-    followed = _followed(instructions)
+    followed = _followed_registers(instructions)
     return Flow(
         blocks=tuple(
             BasicBlock(
@@ -340,7 +340,7 @@ def _postorder(edges: Sequence[tuple[int, int]], depth: Mapping[int, int]) -> li
     """Return the blocks in depth-first postorder, exits of loops first."""
     ordered: list[int] = []
     entered = {0}
-    waiting = [(0, _nexts(edges[0], depth))]
+    waiting = [(0, _successors(edges[0], depth))]
     while waiting:
         block, nexts = waiting[-1]
         if not nexts:
@@ -350,17 +350,17 @@ def _postorder(edges: Sequence[tuple[int, int]], depth: Mapping[int, int]) -> li
         target = nexts.pop(0)
         if target not in entered:
             entered.add(target)
-            waiting.append((target, _nexts(edges[target], depth)))
+            waiting.append((target, _successors(edges[target], depth)))
     return ordered
 
 
-def _nexts(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
+def _successors(edges: tuple[int, int], depth: Mapping[int, int]) -> list[int]:
     after, target = edges
     targets = [block for block in (target, after) if block != NOWHERE]
     return sorted(targets, key=lambda block: depth.get(block, 0))
 
 
-def _followed(instructions: tuple[Instruction, ...]) -> set[str]:
+def _followed_registers(instructions: tuple[Instruction, ...]) -> set[str]:
     makers = _writers(instructions, range(len(instructions)))
     waiting = [instruction.guard for instruction in instructions if instruction.guard]
     waiting += [
@@ -412,11 +412,13 @@ def loop_of(kernel: Kernel, flow: Flow, head: int) -> Loop:
         )
         done.update(instruction.writes)
     inside = [position for block in blocks for position in range(block.start, block.stop)]
-    comparisons = _deciding(kernel.instructions, inside)
+    comparisons = _deciding_comparisons(kernel.instructions, inside)
     return Loop(head=head, body=body, carried=tuple(carried), comparisons=comparisons)
 
 
-def _deciding(instructions: Sequence[Instruction], inside: Sequence[int]) -> tuple[int, ...]:
+def _deciding_comparisons(
+    instructions: Sequence[Instruction], inside: Sequence[int]
+) -> tuple[int, ...]:
     """Return the comparisons inside a loop that its branches and guards depend on."""
     writers = _writers(instructions, inside)
     waiting = [instructions[i].guard for i in inside if instructions[i].guard]

@@ -146,7 +146,7 @@ class KernelTerms:
     launch_s: float
 
     @property
-    def _together_s(self) -> float:
+    def _combined_s(self) -> float:
         return hypot(self.memory_s, self.l2_s, max(self.l1_s, self.pipe_s))
 
     @property
@@ -158,7 +158,7 @@ class KernelTerms:
         >>> round(terms.time_s * 1e6, 6), terms.limit
         (7.0, 'L2')
         """
-        return max(self._together_s, self.turnover_s) + self.launch_s
+        return max(self._combined_s, self.turnover_s) + self.launch_s
 
     def bound(self, busy_s: float) -> Bound:
         """Attribute ``busy_s``, the time beside the launch, to the limits.
@@ -172,7 +172,7 @@ class KernelTerms:
         >>> round(bound.memory_s * 1e6, 6), round(bound.compute_s * 1e6, 6)
         (1.8, 3.2)
         """
-        whole_s = self._together_s
+        whole_s = self._combined_s
         if whole_s <= 0 or whole_s < self.turnover_s:
             return UNDIVIDED
         compute_s = busy_s * (self.pipe_s / whole_s) ** 2 if self.pipe_s >= self.l1_s else 0.0
@@ -285,11 +285,11 @@ def reasons(
         return (f"no PTX: priced by its category and bytes, {terms.limit}",)
     about = {
         "launch": "shorter than its launch",
-        "block turnover": _turnover(analysis),
-        "device memory": _memory(analysis),
-        "L2": _sectors(analysis),
-        "L1": _lines(analysis),
-        f"{terms.pipe} pipe": _pipe(terms, analysis),
+        "block turnover": _turnover_reason(analysis),
+        "device memory": _memory_reason(analysis),
+        "L2": _sectors_reason(analysis),
+        "L1": _lines_reason(analysis),
+        f"{terms.pipe} pipe": _pipe_reason(terms, analysis),
     }
     worth_s = _PART_WORTH_REPORTING * terms.time_s
     listed = [about[terms.limit]]
@@ -300,7 +300,7 @@ def reasons(
     return tuple(dict.fromkeys(listed))
 
 
-def _turnover(analysis: KernelAnalysis) -> str:
+def _turnover_reason(analysis: KernelAnalysis) -> str:
     sectors = (analysis.fresh_sectors + analysis.store_sectors) * SECTOR_BYTES
     return (
         f"{analysis.blocks} blocks of {analysis.threads} threads start and end for "
@@ -308,7 +308,7 @@ def _turnover(analysis: KernelAnalysis) -> str:
     )
 
 
-def _memory(analysis: KernelAnalysis) -> str:
+def _memory_reason(analysis: KernelAnalysis) -> str:
     if not memory_turns(analysis):
         return "streams through device memory"
     run = analysis.loop_sectors * SECTOR_BYTES / analysis.loop_runs
@@ -318,7 +318,7 @@ def _memory(analysis: KernelAnalysis) -> str:
     )
 
 
-def _sectors(analysis: KernelAnalysis) -> str:
+def _sectors_reason(analysis: KernelAnalysis) -> str:
     wasteful = [access for access in analysis.accesses if access.amplification >= _WORTH_REPORTING]
     if not wasteful:
         return "asks L2 again for what it had"
@@ -330,12 +330,12 @@ def _sectors(analysis: KernelAnalysis) -> str:
     )
 
 
-def _lines(analysis: KernelAnalysis) -> str:
+def _lines_reason(analysis: KernelAnalysis) -> str:
     lines, passes = analysis.l1_lines, analysis.shared_passes
     what = "lines of L1" if lines >= passes else "passes of shared memory"
     return f"{max(lines, passes) / analysis.warps:.0f} {what} a warp"
 
 
-def _pipe(terms: KernelTerms, analysis: KernelAnalysis) -> str:
+def _pipe_reason(terms: KernelTerms, analysis: KernelAnalysis) -> str:
     issued = analysis.slots.issued / analysis.warps
     return f"the {terms.pipe} pipe: {issued:.0f} instructions a warp of {WARP} threads"
