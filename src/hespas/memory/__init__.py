@@ -1,6 +1,7 @@
-"""The memory that one device needs for a step, from a `Program` alone.
+"""Compute the memory that one device needs for a step, from a `Program`.
 
-`usage.memory_use` is the public face: it returns `MemoryUse`, with the peak and the buffers that
+The entry point is `usage.memory_use`: it returns `MemoryUse`, with the peak and the buffers that
 are live at it. `buffers` says which operations work in place, `liveness` how long each buffer is
-live, `allocation` reuses outputs' memory and packs the rest as XLA does.
+live; `allocation` puts buffers into the memory of outputs and packs the others as XLA does;
+`caching` is PyTorch's allocator.
 """

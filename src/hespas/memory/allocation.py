@@ -1,4 +1,4 @@
-"""Where temporaries go: into the memory of outputs while that is free, and packed in one heap."""
+"""Allocate temporaries: in the memory of outputs while free, or in one heap."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hespas.memory.liveness import BlockLiveness, Inside
 
 @dataclass(slots=True, kw_only=True)
 class OutputMemory:
-    """The memory of one output, and the moments at which it is in use: a bit for each.
+    """The memory of one output, and the moments at which it is used.
 
-    ``written_at`` is when the output itself is written. ``overwritten`` are buffers that it may be
-    written over, in the memory that they have.
+    ``written_at`` is when the output itself is written. ``overwritten`` are buffers that the output
+    may be written over, in the buffers' own memory.
     """
 
     size_bytes: int
@@ -24,18 +24,18 @@ class OutputMemory:
     overwritten: frozenset[Buffer] = frozenset()
 
     def use(self, first: int, last: int) -> None:
-        """Use it from one moment to another, both counted."""
+        """Mark the memory as used from one moment to another, both included."""
         self.used |= _bits(first, last)
 
     def is_free_for(self, buffer: Buffer, moments: int) -> bool:
-        """Return whether a buffer can lie here while it is live, at these moments."""
+        """Return whether the memory is free while a buffer is live, at ``moments``."""
         if buffer in self.overwritten:
             moments = _bits(buffer.written_at, buffer.held_until - 1)
         return not self.used & moments
 
 
 def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemory]) -> list[Buffer]:
-    """Return the temporaries that fit into no output's memory; the outputs take the others.
+    """Place temporaries in the memory of outputs; return the remaining ones.
 
     Source: XLA's buffer assignment, which places buffers by size, the largest first, each into the
     smallest allocation made before that is large enough and free while the buffer is live. Outputs
@@ -46,7 +46,7 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
     free = _FreeMemories(memories)
     overwriting = {buffer for memory in memories for buffer in memory.overwritten}
     remaining: list[Buffer] = []
-    for buffer in sorted(temporaries, key=lambda each: -each.size_bytes):
+    for buffer in sorted(temporaries, key=lambda temporary: -temporary.size_bytes):
         number = free.first_for(
             buffer, bisect_left(sizes, buffer.size_bytes), overwrites=buffer in overwriting
         )
@@ -58,7 +58,7 @@ def outside_outputs(temporaries: Iterable[Buffer], outputs: Sequence[OutputMemor
 
 
 class _FreeMemories:
-    """A binary tree over memories: which moments all of a branch are in use at.
+    """A binary tree over memories, with the moments of whole branches' use.
 
     Leaves stand behind the inner nodes; node ``n`` has the children ``2 n`` and ``2 n + 1``.
     """
@@ -73,9 +73,9 @@ class _FreeMemories:
             self._used[node] = self._used[2 * node] & self._used[2 * node + 1]
 
     def first_for(self, buffer: Buffer, begin: int, *, overwrites: bool) -> int | None:
-        """Return the first memory from ``begin`` on that is free for a buffer; None without one."""
+        """Return the first memory from ``begin`` on that a buffer can use."""
         moments = _bits(buffer.written_at, buffer.held_until)
-        # What a memory's output is written over needs it for a moment less.
+        # A buffer that the memory's output is written over needs the memory for a moment less.
         least = _bits(buffer.written_at, buffer.held_until - 1) if overwrites else moments
         pending = [(1, 0, self._leaves)]
         while pending:
@@ -100,7 +100,7 @@ class _FreeMemories:
 
 
 def _bits(first: int, last: int) -> int:
-    """Return the bits of moments from one to another; that of `THROUGHOUT` is the lowest."""
+    """Return the bits of an interval of moments; `THROUGHOUT` has the lowest bit."""
     return (1 << (last - THROUGHOUT + 1)) - (1 << (first - THROUGHOUT))
 
 
@@ -108,14 +108,14 @@ ALIGNMENT_BYTES = 128
 """The alignment of a GPU's buffers."""
 
 MOST_PLACED = 3000
-"""The number of buffers, the largest ones, that are placed: the time grows with its square."""
+"""The number of largest buffers that are placed: the time grows with its square."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A buffer, and when it is live: intervals in order, from one moment to another, both included.
+    """A buffer and its live intervals in order, ends included.
 
-    Between them other buffers may use its memory, as that of a value that a loop carries.
+    Between the intervals other buffers may use its memory, as with a value that a loop carries.
     """
 
     size_bytes: int
@@ -123,18 +123,18 @@ class Span:
 
     @property
     def duration(self) -> int:
-        """From when it is live first to when it is live last."""
+        """The moments from the first at which the buffer is live to the last."""
         return self.live[-1][1] - self.live[0][0]
 
 
 def packed_bytes(spans: Iterable[Span]) -> int:
     """Return the size of one allocation that holds all buffers, gaps included.
 
-    Source: XLA's heap for known schedules (``GlobalDecreasingSizeBestFitHeap``). Buffers are
-    placed one after another, the largest first and of equal ones the longest-lived, or the other
-    way round, whichever takes less memory; each goes into the smallest gap that buffers live at the
+    Source: XLA's heap for known schedules (``GlobalDecreasingSizeBestFitHeap``). Buffers are placed
+    one after another, the largest first and of equal ones the longest-lived, or the other way
+    round, whichever takes less memory; each goes into the smallest gap that buffers live at the
     same time leave, or behind them all. Only the largest `MOST_PLACED` are placed; the others are
-    taken to fit into gaps.
+    assumed to fit into gaps.
 
     >>> early, late = Span(size_bytes=256, live=((0, 4),)), Span(size_bytes=256, live=((5, 9),))
     >>> packed_bytes([early, late, Span(size_bytes=100, live=((3, 6),))])
@@ -165,7 +165,7 @@ def _heap_bytes(
     top = 0
     for number in order:
         size_bytes = spans[number].size_bytes
-        busy = [there for there in map(placed.__getitem__, together[number]) if there]
+        busy = [interval for interval in map(placed.__getitem__, together[number]) if interval]
         busy.sort()
         start = _smallest_gap(busy, size_bytes)
         placed[number] = start, start + size_bytes
@@ -176,45 +176,45 @@ def _heap_bytes(
 
 
 def _live_together(spans: Sequence[Span]) -> list[Iterable[int]]:
-    """Return for each span the numbers of those that are live at the same time."""
+    """Return, for each span, the numbers of spans that live with it."""
     together: list[list[int]] = [[] for _ in spans]
     intervals = sorted(
         (first, last, number) for number, span in enumerate(spans) for first, last in span.live
     )
     live: list[tuple[int, int]] = []
     for first, last, number in intervals:
-        live = [each for each in live if each[0] >= first]
-        others = [other for _, other in live]
+        live = [active for active in live if active[0] >= first]
+        others = [earlier for _, earlier in live]
         together[number] += others
-        for other in others:
-            together[other].append(number)
+        for earlier in others:
+            together[earlier].append(number)
         live.append((last, number))
-    # Those of several intervals meet others more than once, and themselves never.
+    # Spans of several intervals meet others more than once; a span never meets itself.
     is_whole = all(len(span.live) == 1 for span in spans)
-    return list(together) if is_whole else [set(each) for each in together]
+    return list(together) if is_whole else [set(numbers) for numbers in together]
 
 
 def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:
-    """Return the start of the smallest gap that is large enough, else the end of what is busy."""
+    """Return the start of the smallest sufficient gap, else the end."""
     smallest: tuple[int, int] | None = None
-    at = 0
+    free_from = 0
     for start, end in busy:
-        gap = start - at
+        gap = start - free_from
         if gap >= size_bytes and (smallest is None or gap < smallest[0]):
-            smallest = (gap, at)
-        if end > at:  # noqa: PLR1730 - max() takes three times as long
-            at = end
-    return at if smallest is None else smallest[1]
+            smallest = (gap, free_from)
+        if end > free_from:  # noqa: PLR1730 - max() takes three times as long
+            free_from = end
+    return free_from if smallest is None else smallest[1]
 
 
 def spans_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[Span]:
-    """Yield when buffers of a block and inside of it are live.
+    """Yield the live intervals of a block's buffers, inner ones included.
 
     Moments are those of one order of all operations: XLA's buffer assignment runs through a program
-    once, and what is inside of a loop stands before the end of the loop, once. A buffer of an outer
-    block is live all through the regions of the operations between its first and its last moment.
-    The memory of a value that a loop carries is free inside, from when the old value is read last
-    until the new one is written.
+    once, and the body of a loop stands before the end of the loop, once. A buffer of an outer block
+    is live all through the regions of the operations between its first and its last moment. The
+    memory of a value that a loop carries is free inside, from when the old value is read last until
+    the new one is written.
     """
     clock = _Clock()
     clock.block(liveness, temporaries)
@@ -225,7 +225,7 @@ def spans_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator
 
 @dataclass(slots=True, kw_only=True)
 class _Clock:
-    """``live`` and ``free`` are intervals by buffer; ``owner`` says in whose memory one lies."""
+    """Live and free intervals of buffers; ``owner`` has who lends the memory."""
 
     clock: int = 0
     live: dict[Buffer, tuple[int, int]] = field(default_factory=dict[Buffer, tuple[int, int]])
@@ -235,7 +235,7 @@ class _Clock:
     owner: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
 
     def block(self, liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> None:
-        """Note when buffers of a block are live, from the present time on."""
+        """Record when buffers of a block are live, from the present time on."""
         starts, ends = list[int](), list[int]()
         for moment in range(len(liveness.operations)):
             starts.append(self.clock)
@@ -252,8 +252,8 @@ class _Clock:
 
     def _inside(self, inside: Inside) -> None:
         for block in inside.blocks:
-            for given, (old, new) in zip(inside.given, block.carried, strict=False):
-                self.owner[old] = self._owner(given)
+            for passed, (old, new) in zip(inside.given, block.carried, strict=False):
+                self.owner[old] = self._owner(passed)
                 if new.actual is not old:
                     self.owner[new.actual] = self.owner[old]
             self.block(block, block.temporaries())
@@ -263,11 +263,11 @@ class _Clock:
 
 
 def _without(first: int, last: int, free: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return what is left of an interval without those that are free; they do not overlap."""
+    """Return an interval without its free parts, which don't overlap."""
     live = list[tuple[int, int]]()
     for start, end in sorted(free):
         if first <= start and end <= last:
             live.append((first, start - 1))
             first = end + 1
     live.append((first, last))
-    return tuple([each for each in live if each[0] <= each[1]])
+    return tuple([interval for interval in live if interval[0] <= interval[1]])

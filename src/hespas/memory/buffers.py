@@ -1,7 +1,7 @@
-"""Buffers, which of them a value stands for, and which an operation writes over.
+"""Buffers of values, and the operations that work in place.
 
-In-place operations follow the rules of XLA's dataflow analysis. An operation that changes a part
-of its operand works in place, and so do a fusion that ends in one, loops, all-reduces that run
+In-place operations follow the rules of XLA's dataflow analysis. An operation that changes a part of
+its operand works in place, and so do a fusion that ends in one, loops, all-reduces that run
 asynchronously, and calls that the compiler marks so. An operation that computes each element from
 the same element of an operand may work in place as well.
 """
@@ -23,7 +23,7 @@ THROUGHOUT = -1
 
 
 class Role(StrEnum):
-    """What a buffer is for.
+    """The purpose of a buffer.
 
     Arguments and outputs are allocated throughout: the caller owns them. A temporary is live from
     the operation that writes it to the last one that reads it.
@@ -36,10 +36,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBuffer:
-    """A buffer that is live at the peak: its size, its type, and the operation that wrote it.
+    """A buffer that is live at the peak: size, type and writer.
 
-    ``role`` is a `Role`, or what a framework calls it: then ``type`` is its name, where it has one,
-    and ``location`` the module that holds it.
+    ``role`` is a `Role`, or a framework's own term: then ``type`` is the buffer's name, if it has
+    one, and ``location`` the module that holds it.
     """
 
     size_bytes: int
@@ -69,7 +69,7 @@ class Buffer:
 
     @property
     def actual(self) -> Buffer:
-        """The buffer whose memory it uses: itself, or the first of a chain of merged ones."""
+        """The buffer whose memory it uses, at the end of merges."""
         buffer = self
         while buffer.merged_into is not None:
             buffer = buffer.merged_into
@@ -77,7 +77,7 @@ class Buffer:
 
     @property
     def held(self) -> HeldBuffer:
-        """What a report says about it."""
+        """The buffer's entry in a report."""
         return HeldBuffer(
             size_bytes=self.size_bytes, type=str(self.type), role=self.role, location=self.location
         )
@@ -89,7 +89,7 @@ Leaves = dict[Value, Buffers]
 
 
 def new_buffers(value: Value, role: Role, location: str, at: int, space: int) -> Buffers:
-    """Return a buffer for each tensor of a value; those of other memory spaces have no size."""
+    """Return a buffer per tensor; those of other spaces have no size."""
     return tuple([
         Buffer(
             size_bytes=tensor.allocated_bytes if tensor.memory_space == space else 0,
@@ -105,7 +105,7 @@ def new_buffers(value: Value, role: Role, location: str, at: int, space: int) ->
 
 
 def argument_buffers(values: Iterable[Value], *, space: int = DEVICE_MEMORY) -> Buffers:
-    """Return the buffers of a block's arguments, which are live from before its first operation."""
+    """Return the buffers of a block's arguments, live from before its first operation."""
     return tuple([
         buffer
         for number, value in enumerate(values)
@@ -135,9 +135,9 @@ VIEWS: Mapping[str, Callable[[Op, Leaves], list[Buffers]]] = {
     "get_tuple_element": _member,
     "tuple": _grouped,
 }
-"""Operations that move no data: the buffers that their results stand for."""
+"""Operations that move no data, with the buffers that their results share."""
 FOLDED_VIEWS = {**VIEWS, **dict.fromkeys(("broadcast", "broadcast_in_dim", "copy"), _operands)}
-"""The same before compilation.
+"""`VIEWS` and the operations that are free before compilation.
 
 All compilers compute broadcasts where they are read, and decide themselves what to copy.
 """
@@ -165,7 +165,7 @@ def _each_result(op: Op) -> Pairs:
 
 
 def always_in_place(op: Op) -> Pairs:
-    """Yield what an operation does in place in any program."""
+    """Yield the operands and results that an operation shares in any program."""
     if isinstance(op.attrs, FusionAttrs | CustomCallAttrs):
         yield from ((alias.operand, alias.result) for alias in op.attrs.in_place)
     if isinstance(op.attrs, WhileAttrs) or op.kind == "scatter":
@@ -177,14 +177,15 @@ def always_in_place(op: Op) -> Pairs:
 
 
 def started_in_place(op: Op) -> Pairs:
-    """Yield what an asynchronously started operation does in place."""
+    """Yield the operands and results that a started operation shares."""
     return _each_result(op) if op.kind in REDUCED else always_in_place(op)
 
 
 def perhaps_in_place(op: Op) -> Pairs:
-    """Yield what a compiler may do in place: results of an operand's shape, made of its elements.
+    """Yield the operands and results that a compiler may share.
 
-    Each element is computed from the one at the same place.
+    Such a result has the operand's shape, and each of its elements is computed from the operand's
+    element at the same index.
     """
     pairs: Iterable[tuple[int, int]] = ()
     if op.traits.is_elementwise:
@@ -201,7 +202,7 @@ def _shape(value: Value) -> tuple[int, ...] | None:
 
 
 def _element_by_element(op: Op) -> Pairs:
-    """Yield the arguments of a fusion that are only read where a result is written."""
+    """Yield a fusion's arguments whose elements only the same result elements read."""
     body = op.regions[0]
     results = {value: number for number, value in enumerate(body.operations[-1].operands)}
     shapes = {_shape(value) for value in op.results}
@@ -217,7 +218,7 @@ def _element_by_element(op: Op) -> Pairs:
 
 
 def _rearranged(body: Block, results: Mapping[Value, int]) -> set[Value]:
-    """Return the values on which anything depends in another way than element by element."""
+    """Return the values that something uses other than element by element."""
     rearranged = set[Value]()
     for op in reversed(body.operations[:-1]):
         is_kept = (op.traits.is_elementwise or _renames(op)) and rearranged.isdisjoint(op.results)

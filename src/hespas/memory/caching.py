@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator: what a step reserves of a device's memory, and what is live.
+"""Model PyTorch's caching allocator: reserved and live memory of a step.
 
 Memory is taken from the device in segments and given out in blocks, which stay reserved when they
 are freed. Each stream has blocks of its own, small and large ones apart. A request takes the
@@ -37,7 +37,7 @@ def rounded(size_bytes: int) -> int:
 
 
 def segment_bytes(size_bytes: int) -> int:
-    """Return the bytes of the segment that is taken from the device for a request.
+    """Return the bytes of the segment that serves a request.
 
     >>> [segment_bytes(size) // 2**20 for size in (512, 2**20 + 512, 11 * 2**20)]
     [2, 20, 12]
@@ -51,7 +51,7 @@ def segment_bytes(size_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A part of a segment, between its neighbours there; ``address`` orders equal sizes."""
+    """A part of a segment with its neighbours; ``address`` orders equal sizes."""
 
     address: int
     size_bytes: int
@@ -72,12 +72,22 @@ class _Pool:
     _last: _Block | None = None
 
     def take(self, size_bytes: int) -> _Block:
-        at = bisect_left(self.free, (size_bytes, -1))
-        block = self.blocks[self.free.pop(at)[1]] if at < len(self.free) else self._new(size_bytes)
+        index = bisect_left(self.free, (size_bytes, -1))
+        block = (
+            self.blocks[self.free.pop(index)[1]]
+            if index < len(self.free)
+            else self._new(size_bytes)
+        )
         block.is_free = False
-        rest = block.size_bytes - size_bytes
-        if rest >= ROUNDED_BYTES if self.is_small or self.is_expandable else rest > _SMALL_BYTES:
-            split = _Block(block.address + size_bytes, rest, before=block, after=block.after)
+        unused_bytes = block.size_bytes - size_bytes
+        if (
+            unused_bytes >= ROUNDED_BYTES
+            if self.is_small or self.is_expandable
+            else unused_bytes > _SMALL_BYTES
+        ):
+            split = _Block(
+                block.address + size_bytes, unused_bytes, before=block, after=block.after
+            )
             if block.after is not None:
                 block.after.before = split
             block.after, block.size_bytes = split, size_bytes
@@ -98,7 +108,7 @@ class _Pool:
         return block
 
     def _longer(self, size_bytes: int) -> _Block:
-        """Return a block at the end of the one segment, which grows in pages by what is missing."""
+        """Return a block at the segment's end, grown by pages."""
         last = self._last
         end = 0 if last is None else last.address + last.size_bytes
         if last is not None and last.is_free:
@@ -118,11 +128,11 @@ class _Pool:
 
     def give_back(self, block: _Block) -> None:
         """Free a block, and join it with free neighbours."""
-        for other in (block.before, block.after):
-            if other is None or not other.is_free:
+        for neighbour in (block.before, block.after):
+            if neighbour is None or not neighbour.is_free:
                 continue
-            self.free.remove((other.size_bytes, other.address))
-            first, second = (other, block) if other is block.before else (block, other)
+            self.free.remove((neighbour.size_bytes, neighbour.address))
+            first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
             del self.blocks[second.address]
             first.size_bytes += second.size_bytes
             first.after = second.after
@@ -140,11 +150,11 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorUse:
-    """What a step uses of a device's memory, in bytes.
+    """A step's use of a device's memory, in bytes.
 
     ``live`` are the numbers of the storages that are live at ``position``, when most is;
-    ``live_bytes`` is what their blocks hold. ``reserved_bytes`` are of all segments at the end, of
-    which none is given back; ``live_of_streams`` are peaks of each stream.
+    ``live_bytes`` is the size of their blocks. ``reserved_bytes`` are of all segments at the end,
+    of which none is given back; ``live_of_streams`` are peaks of each stream.
     """
 
     reserved_bytes: int
@@ -155,12 +165,13 @@ class AllocatorUse:
 
 
 def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -> AllocatorUse:
-    """Return what the allocator reserves for storages, from before the step to its end.
+    """Return the memory that the allocator reserves for storages during a step.
 
-    ``is_expandable`` stands for ``expandable_segments:True``.
+    The step includes the storages from before it. ``is_expandable`` stands for
+    ``expandable_segments:True``.
     """
     pools: dict[PoolKey, _Pool] = {}
-    held: dict[int, _Block] = {}
+    blocks: dict[int, _Block] = {}
     now_of_streams: dict[int, int] = {}
     live_of_streams: dict[int, int] = {}
     now = most = at_most = 0
@@ -171,9 +182,9 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
         if key not in pools:
             pools[key] = _Pool(is_small=key[1], is_expandable=is_expandable)
         if is_taken:
-            held[number] = pools[key].take(size)
+            blocks[number] = pools[key].take(size)
         else:
-            pools[key].give_back(held.pop(number))
+            pools[key].give_back(blocks.pop(number))
         change = size if is_taken else -size
         now += change
         now_of_streams[stream] = now_of_streams.get(stream, 0) + change
@@ -190,34 +201,34 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
 
 
 _BEFORE = -1
-"""The position of what is there before the step."""
+"""The position of storages that exist before the step."""
 
 
 def _events(storages: Sequence[Storage]) -> Iterator[tuple[int, int, bool]]:
-    """Yield positions, numbers of storages, and whether they are taken or freed there, in order.
+    """Yield positions, storage numbers, and whether the storage is allocated there.
 
-    At one position what is older is freed first: a call's results are there before it, and what it
-    was the last to read is freed before the next. What is empty takes no memory.
+    At one position older storages are freed first: a call's results exist before it, and a storage
+    that it was the last to read is freed before the next call. Empty storages take no memory.
     """
     events: list[tuple[int, int, int, bool]] = []
     for number, storage in enumerate(storages):
         if storage.size_bytes <= 0:
             continue
-        taken = _BEFORE if storage.allocated is None else storage.allocated
-        events.append((taken, 1, number, True))
+        allocated = _BEFORE if storage.allocated is None else storage.allocated
+        events.append((allocated, 1, number, True))
         if storage.freed is not None:
-            is_at_once = storage.freed <= taken
-            events.append((max(taken, storage.freed), 2 if is_at_once else 0, number, False))
+            is_at_once = storage.freed <= allocated
+            events.append((max(allocated, storage.freed), 2 if is_at_once else 0, number, False))
     for position, _, number, is_taken in sorted(events):
         yield position, number, is_taken
 
 
 def _live_at(storages: Sequence[Storage], position: int) -> Iterator[int]:
-    """Yield the numbers of the storages that are live once a position's are taken."""
+    """Yield the storages that are live after a position's allocations."""
     for number, storage in enumerate(storages):
-        taken = _BEFORE if storage.allocated is None else storage.allocated
-        last = taken if storage.freed is None else max(taken, storage.freed - 1)
-        is_there = taken <= position and (storage.freed is None or position <= last)
+        allocated = _BEFORE if storage.allocated is None else storage.allocated
+        last = allocated if storage.freed is None else max(allocated, storage.freed - 1)
+        is_there = allocated <= position and (storage.freed is None or position <= last)
         if is_there and storage.size_bytes > 0:
             yield number
 

@@ -1,11 +1,11 @@
-"""How long each buffer of a block is live, and how much memory the live ones take.
+"""Compute the liveness of a block's buffers and the peak memory.
 
 Operations run in the order in which they stand. A temporary is live from the operation that writes
-it to the last one that reads it; if that one works in place, its result uses the same memory. What
-a block returns has a destination outside of it: an output of the program, or the value that a loop
-carries into its next iteration. The memory of a carried value is free for other buffers from when
-the old value is read last until the new one is written; a value that no iteration changes is never
-copied.
+it to the last one that reads it; if that one works in place, its result uses the same memory. A
+value that a block returns has a destination outside of the block: an output of the program, or the
+value that a loop carries into its next iteration. The memory of a carried value is free for other
+buffers from when the old value is read last until the new one is written; a value that no iteration
+changes is never copied.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hespas.program.types import tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The most memory that temporaries take, the operation that runs then, and the live buffers."""
+    """The most memory of temporaries, the operation that runs then, and the live buffers."""
 
     size_bytes: int
     location: str
@@ -53,13 +53,14 @@ NOTHING = Peak(size_bytes=0, location="", held=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLiveness:
-    """The buffers that a block writes and returns, and the peaks of the blocks inside of it.
+    """The buffers that a block writes and returns, and the peaks inside it.
 
     A moment is the position of an operation, the return being the last; ``operations`` names them.
-    ``inner`` gives the peak of an operation's regions, by its moment, and ``regions`` what is
-    inside of them. ``carried`` pairs each value that a loop carries in with the one that it hands
-    on; ``replaced`` are those of them whose memory is free after the old value is read last.
-    ``overwritten`` pairs operands with returned results that may be written where they are.
+    ``inner`` maps a moment to the peak of the operation's regions, and ``regions`` to the regions'
+    liveness. ``carried`` pairs each value that a loop carries in with the one that it hands on;
+    ``replaced`` are those of them whose memory is free after the old value is read last.
+    ``overwritten`` pairs operands with returned results that may be written in the operands'
+    memory.
     """
 
     results: Buffers
@@ -82,14 +83,14 @@ class BlockLiveness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The regions of a loop or a branch, and the buffers that the operation is given."""
+    """The regions of a loop or a branch, and the buffers passed to it."""
 
     blocks: tuple[BlockLiveness, ...]
     given: Buffers
 
 
 def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[int]:
-    """Return how many bytes these temporaries take at each moment, inner blocks left out."""
+    """Return the bytes of temporaries at each moment, without inner blocks."""
     change = [0] * (len(liveness.operations) + 1)
     for buffer in temporaries:
         change[buffer.written_at] += buffer.size_bytes
@@ -101,7 +102,7 @@ def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[in
 
 
 def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
-    """Return the first moment at which these temporaries and inner blocks take most memory."""
+    """Return the first moment at which temporaries and inner blocks take most memory."""
     owned = list(temporaries)
     needed = [
         live + liveness.inner.get(moment, NOTHING).size_bytes
@@ -110,18 +111,20 @@ def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
     most = max(needed, default=0)
     if most <= 0:
         return NOTHING
-    at = needed.index(most)
-    inner = liveness.inner.get(at, NOTHING)
-    held = [buffer.held for buffer in owned if buffer.written_at <= at <= buffer.held_until]
+    moment_of_peak = needed.index(most)
+    inner = liveness.inner.get(moment_of_peak, NOTHING)
+    live_buffers = [
+        buffer.held for buffer in owned if buffer.written_at <= moment_of_peak <= buffer.held_until
+    ]
     return Peak(
         size_bytes=most,
-        location=inner.location or liveness.operations[at],
-        held=(*held, *inner.held),
+        location=inner.location or liveness.operations[moment_of_peak],
+        held=(*live_buffers, *inner.held),
     )
 
 
 Destinations = Sequence[Buffer | None]
-"""For each tensor that a block returns, the argument in whose memory it goes, if in any."""
+"""For each returned tensor, the argument in whose memory it goes, if any."""
 
 
 def block_liveness(
@@ -165,7 +168,7 @@ def _location(op: Op) -> str:
 
 
 def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
-    """Make a returned buffer an output, unless its destination is still read when it is written."""
+    """Make a returned buffer an output, unless its destination is still read then."""
     if buffer.role is not Role.TEMPORARY:
         return
     buffer.held_until = last
@@ -175,10 +178,11 @@ def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reuse:
-    """An operation that may write its result into an operand's memory, if nothing reads that later.
+    """An operation that may write its result into an operand's memory.
 
-    XLA does so where it ``must``. It may also do so in the memory of an output, and elsewhere if
-    the operation reads the ``whole`` result of another one, unchanged.
+    It may only if nothing reads the operand later. XLA does so where it ``must``. It may also do so
+    in the memory of an output, and elsewhere if the operation reads the ``whole`` result of another
+    one, unchanged.
     """
 
     operand: Buffer
@@ -194,7 +198,7 @@ class _Reuse:
         return operand.size_bytes == self.result.size_bytes and operand.read_at == self.moment
 
     def merge(self, donated: set[Buffer]) -> None:
-        """Merge the two buffers if that is possible; of arguments only ``donated`` ones."""
+        """Merge the two buffers if possible; of arguments only ``donated`` ones."""
         operand, result = self.operand.actual, self.result
         may_overwrite = self.whole and (operand.role is Role.TEMPORARY or operand in donated)
         if not (may_overwrite and self.fits) or result.merged_into is not None:
@@ -208,7 +212,7 @@ class _Reuse:
 class _Walk:
     """One pass over a block.
 
-    ``in_flight`` gives the buffers that an asynchronous operation works on, by its bundle;
+    ``in_flight`` maps the bundle of an asynchronous operation to the buffers that it works on;
     ``single`` holds the values that are the only result of their operation.
     """
 
@@ -233,7 +237,7 @@ class _Walk:
     def op(self, op: Op, moment: int) -> None:
         for value in op.operands:
             if value not in self.leaves:
-                # From outside of the block: it is live throughout.
+                # A value from outside of the block is live throughout.
                 self.leaves[value] = argument_buffers((value,), space=self.space)
         is_scheduled = self.program.is_scheduled
         view = (VIEWS if is_scheduled else FOLDED_VIEWS).get(op.kind)
@@ -278,13 +282,13 @@ class _Walk:
         block = op.regions[number]
         arguments = argument_buffers(block.arguments, space=self.space)
         carries = isinstance(op.attrs, WhileAttrs) and number == 1
-        returned = sum(len(tensors(value.type)) for value in block.operations[-1].operands)
-        destinations: Destinations = arguments if carries else [None] * returned
+        returned_count = sum(len(tensors(value.type)) for value in block.operations[-1].operands)
+        destinations: Destinations = arguments if carries else [None] * returned_count
         liveness = block_liveness(self.program, block, arguments, destinations, space=self.space)
         if not carries:
             return liveness
         carried = tuple(zip(arguments, liveness.results, strict=True))
-        # What an iteration reads for the last time before it writes what replaces it.
+        # Carried values that an iteration reads for the last time before it writes the new value.
         replaced = [
             (old, new.actual)
             for old, new in carried
@@ -312,14 +316,14 @@ class _Walk:
     ) -> None:
         for operand, result in pairs:
             read, written = self.leaves[operands[operand]], self.leaves[results[result]]
-            whole = must or operands[operand] in self.single or not self.program.is_scheduled
+            is_whole = must or operands[operand] in self.single or not self.program.is_scheduled
             self.reuses.extend(
-                _Reuse(operand=source, result=buffer, moment=moment, must=must, whole=whole)
+                _Reuse(operand=source, result=buffer, moment=moment, must=must, whole=is_whole)
                 for source, buffer in zip(read, written, strict=False)
             )
 
     def _alias_unchanged(self, op: Op) -> None:
-        """Give values that no iteration of a loop changes the buffers that they had before it."""
+        """Give values that no iteration of a loop changes the buffers from before it."""
         body = op.regions[1]
         returned = body.operations[-1].operands
         unneeded = set[Buffer]()
@@ -331,22 +335,22 @@ class _Walk:
         self.written = [buffer for buffer in self.written if buffer not in unneeded]
 
     def _pass_on(self, op: Op, moment: int) -> None:
-        """Give results the memory of what an alternative returns as it came in."""
+        """Give results the memory of values that an alternative passes through."""
         returned = [self._came_in(region) for region in op.regions]
         for result, sources in zip(op.results, zip(*returned, strict=True), strict=True):
-            made = self.leaves[result]
+            result_buffers = self.leaves[result]
             if sources[0] and len(set(sources)) == 1:
                 self.leaves[result] = sources[0]
-                self.written = [buffer for buffer in self.written if buffer not in made]
+                self.written = [buffer for buffer in self.written if buffer not in result_buffers]
                 continue
             self.reuses.extend(
                 _Reuse(operand=source, result=buffer, moment=moment, must=True, whole=True)
                 for buffers in sources
-                for source, buffer in zip(buffers, made, strict=False)
+                for source, buffer in zip(buffers, result_buffers, strict=False)
             )
 
     def _came_in(self, region: Block) -> list[Buffers]:
-        """Return the buffers of what a region returns; none where it makes that itself."""
+        """Return the buffers of a region's results; empty for those made inside it."""
         leaves = dict(self.leaves)
         for op in region.operations[:-1]:
             view = VIEWS.get(op.kind)

@@ -1,4 +1,4 @@
-"""The memory that a program needs, of the device and of its host."""
+"""Compute a program's use of device and host memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """The memory of one step, in bytes: that of a device, or what it uses of its host's.
+    """The memory of one step in bytes, of a device or of its host.
 
-    ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is what
-    temporaries take, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the
-    operation that runs when they take most, empty without temporaries. ``held`` are the buffers
-    that are live at that moment, the largest first. In a recorded program, gaps are what the
-    allocator reserves beyond them. ``host`` is the same of the host's memory, for
-    one device; None where the program uses none, and in what it says itself.
+    ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is the memory of
+    temporaries, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the operation
+    that runs when they take most, empty without temporaries. ``held`` are the buffers that are live
+    at that moment, the largest first. In a recorded program, gaps are the memory that the allocator
+    reserves beyond live blocks. ``host`` is the use of host memory for one device; None if the
+    program uses none, and in the host's own record.
     """
 
     argument_bytes: int
@@ -60,7 +60,7 @@ class MemoryUse:
 
     @property
     def live_bytes(self) -> int:
-        """What is live at the peak: all of it without the gaps."""
+        """The live memory at the peak: all of it without the gaps."""
         return self.peak_bytes - self.gap_bytes
 
     @property
@@ -71,7 +71,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The main function of a program with the buffers that have memory of their own.
+    """A program's main function with the buffers that own memory.
 
     ``held_bytes`` are those of arguments and outputs, which are held throughout; ``temporaries``
     the buffers outside of the memory of outputs.
@@ -87,12 +87,12 @@ class Settled:
     @property
     def held_bytes(self) -> int:
         """The bytes of arguments and outputs."""
-        given = sum(buffer.size_bytes for buffer in self.arguments)
-        return given + sum(each.size_bytes for each in self.outputs) - self.alias_bytes
+        argument_bytes = sum(buffer.size_bytes for buffer in self.arguments)
+        return argument_bytes + sum(output.size_bytes for output in self.outputs) - self.alias_bytes
 
 
 def settled(program: Program, *, space: int = DEVICE_MEMORY) -> Settled:
-    """Return the buffers of a program, with those left out that use the memory of outputs.
+    """Return the buffers of a program outside of the memory of outputs.
 
     Buffers outside of ``space``, a number of `hespas.program.types.TensorType`, have no size.
     """
@@ -116,14 +116,14 @@ def settled(program: Program, *, space: int = DEVICE_MEMORY) -> Settled:
 
 
 def memory_use(program: Program) -> MemoryUse:
-    """Return how much memory one device needs for a step of a program.
+    """Return the memory that one device needs for a step of a program.
 
     Operations run in the order in which they stand, each value in a buffer of its own type and
-    size; `hespas.memory.liveness` says how long. Constants, which are part of the compiled program,
-    are not counted, nor, before compilation, broadcasts, copies and ``iota``. In a program that a
-    compiler scheduled, temporaries also use the memory of outputs while that is free, and the rest
-    is packed, as in XLA's buffer assignment. What lies in the host's memory is counted apart, in
-    the same way. Of a recorded program, the framework's own storages count, and all that its
+    size; `hespas.memory.liveness` determines how long. Constants, which are part of the compiled
+    program, are not counted, nor, before compilation, broadcasts, copies and ``iota``. In a program
+    that a compiler scheduled, temporaries also use the memory of outputs while that is free, and
+    the others are packed, as in XLA's buffer assignment. Host memory is counted apart, in the same
+    way. For a recorded program, the framework's own storages count, and everything that its
     allocator reserves for them.
     """
     if program.recorded is not None and program.recorded.storages:
@@ -135,8 +135,10 @@ def memory_use(program: Program) -> MemoryUse:
 def _of_allocator(program: Program, recorded: Recorded) -> MemoryUse:
     storages = recorded.storages
     use = allocator_use(storages, is_expandable=recorded.has_expandable_segments)
-    given = sum(rounded(each.size_bytes) for each in storages if each.allocated is None)
-    held = [
+    argument_bytes = sum(
+        rounded(storage.size_bytes) for storage in storages if storage.allocated is None
+    )
+    live_buffers = [
         HeldBuffer(
             size_bytes=rounded(storages[number].size_bytes),
             type=storages[number].name,
@@ -146,30 +148,32 @@ def _of_allocator(program: Program, recorded: Recorded) -> MemoryUse:
         for number in use.live
     ]
     operations = program.main.body.operations
-    at = max(0, min(use.position, len(operations) - 1))
+    operation_at_peak = max(0, min(use.position, len(operations) - 1))
     return MemoryUse(
-        argument_bytes=given,
+        argument_bytes=argument_bytes,
         output_bytes=0,
         alias_bytes=0,
-        temporary_bytes=use.reserved_bytes - given,
+        temporary_bytes=use.reserved_bytes - argument_bytes,
         gap_bytes=use.reserved_bytes - use.live_bytes,
-        peak_location=operations[at].place if use.position >= 0 else "",
-        held=tuple(sorted(held, key=lambda buffer: -buffer.size_bytes)),
+        peak_location=operations[operation_at_peak].place if use.position >= 0 else "",
+        held=tuple(sorted(live_buffers, key=lambda buffer: -buffer.size_bytes)),
     )
 
 
 def unpacked_bytes(program: Program) -> tuple[int, int]:
-    """Return the bytes held throughout, and those of temporaries."""
+    """Return the bytes held throughout, and the temporaries' at the peak."""
     state = settled(program)
     return state.held_bytes, peak_of(state.liveness, state.temporaries).size_bytes
 
 
 def _uses_host(program: Program) -> bool:
-    given = (value for function in program.functions.values() for value in function.body.arguments)
-    made = (value for op in all_ops(program) for value in op.results)
+    arguments = (
+        value for function in program.functions.values() for value in function.body.arguments
+    )
+    results = (value for op in all_ops(program) for value in op.results)
     return any(
         tensor.memory_space == HOST_MEMORY
-        for kind in dict.fromkeys(value.type for value in chain(given, made))
+        for kind in dict.fromkeys(value.type for value in chain(arguments, results))
         for tensor in tensors(kind)
     )
 
@@ -180,15 +184,15 @@ def _memory_use(program: Program, space: int) -> MemoryUse:
     spans = spans_of(state.liveness, state.temporaries)
     needed = max(packed_bytes(spans) if program.is_scheduled else 0, peak.size_bytes)
     written_over = {alias.result for alias in program.aliases}
-    held = (
+    buffers = (
         *(buffer.held for buffer in state.arguments),
-        *(each for number, each in enumerate(state.outputs) if number not in written_over),
+        *(output for number, output in enumerate(state.outputs) if number not in written_over),
         *peak.held,
     )
-    sized = [buffer for buffer in held if buffer.size_bytes]
+    sized = [buffer for buffer in buffers if buffer.size_bytes]
     return MemoryUse(
         argument_bytes=sum(buffer.size_bytes for buffer in state.arguments),
-        output_bytes=sum(each.size_bytes for each in state.outputs),
+        output_bytes=sum(output.size_bytes for output in state.outputs),
         alias_bytes=state.alias_bytes,
         temporary_bytes=needed,
         gap_bytes=needed - peak.size_bytes,
@@ -262,7 +266,7 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
 def _in_use(
     block: Block, liveness: BlockLiveness, temporaries: Iterable[Buffer], outer_bytes: int
 ) -> Iterator[tuple[Hashable, int]]:
-    """Yield the memory of each operation of a block, and of the bodies and branches inside."""
+    """Yield the memory of each operation of a block and of its regions."""
     for moment, level in enumerate(levels_of(liveness, temporaries)):
         op, live_bytes = block.operations[moment], outer_bytes + level
         yield operation_key(op), live_bytes + liveness.inner.get(moment, NOTHING).size_bytes
@@ -277,11 +281,11 @@ _LATER = frozenset({Phase.BACKWARD, Phase.RECOMPUTATION})
 def held_between(
     program: Program, phase_of: Callable[[Op], Phase | None], *, space: int
 ) -> tuple[int, int]:
-    """Return what forward holds for backward, and the most of temporaries.
+    """Return what forward holds for backward, and the peak of temporaries.
 
-    Both are bytes in a memory space: the device's, or the host's. The first is the most that
-    buffers take which the forward pass writes and the backward pass reads last, at any moment.
-    Operations of no phase belong to the pass that they serve.
+    Both are bytes in a memory space: the device's, or the host's. The first is the largest sum, at
+    any moment, of buffers that the forward pass writes and the backward pass reads last. Operations
+    of no phase belong to the pass that they serve.
 
     Compilers mix the passes: a part of the weights that the backward pass reads is cut out, and a
     stack of zeros that it adds to is made, while the forward pass still runs. So there is no moment
@@ -293,7 +297,7 @@ def held_between(
     later = _later(operations, phase_of)
     serving = _serving(operations, later)
     passed = later | serving
-    end = max((at for at, op in enumerate(operations[:-1]) if op not in passed), default=0)
+    end = max((moment for moment, op in enumerate(operations[:-1]) if op not in passed), default=0)
 
     def is_read_later(buffer: Buffer) -> bool:
         op = operations[buffer.read_at]
@@ -312,24 +316,24 @@ def held_between(
 
 
 def _moves(op: Op, space: int) -> bool:
-    made = [tensor for value in op.results for tensor in tensors(value.type)]
-    return any(tensor.memory_space != space for tensor in made)
+    results = [tensor for value in op.results for tensor in tensors(value.type)]
+    return any(tensor.memory_space != space for tensor in results)
 
 
 def _later(operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]) -> set[Op]:
     later: set[Op] = set()
-    made: set[Value] = set()
+    produced: set[Value] = set()
     forward = {op for op in operations if phase_of(op) is Phase.FORWARD}
     for op in operations[:-1]:
-        needs_later = op not in forward and not made.isdisjoint(values_read(op))
+        needs_later = op not in forward and not produced.isdisjoint(values_read(op))
         if needs_later or phase_of(op) in _LATER:
             later.add(op)
-            made.update(op.results)
+            produced.update(op.results)
     return later | (_serving(operations, later) - forward)
 
 
 def _serving(operations: tuple[Op, ...], later: set[Op]) -> set[Op]:
-    """Return the other operations whose results nothing but the backward pass needs."""
+    """Return the other operations whose results only the backward pass needs."""
     serving: set[Op] = set()
     elsewhere: set[Value] = set()
     for op in reversed(operations):

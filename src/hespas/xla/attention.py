@@ -1,8 +1,8 @@
-"""cuDNN's fused attention for JAX programs that are lowered without a GPU, and without cuDNN.
+"""cuDNN's fused attention for JAX programs lowered without GPU and cuDNN.
 
-JAX's own function asks for the version of cuDNN that is installed, for devices, and divides its
-calls by a callback that only the process which traced them can run. The two primitives here, one
-forward and one backward, have JAX's rules for shapes and for lowering, and nothing of that; what
+JAX's own function asks for the installed version of cuDNN and for devices, and divides its calls by
+a callback that only the process which traced them can run. The two primitives here, one forward and
+one backward, have JAX's rules for shapes and for lowering, and none of these needs; the code that
 divides arrays maps the function over devices.
 """
 
@@ -22,17 +22,17 @@ from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
 PLATFORM = "cuda"
-"""What programs with these calls are lowered for."""
+"""The platform that programs with these calls are lowered for."""
 _UNUSED_OPERANDS = 7
 """Bias, lengths and offsets of packed sequences, and tables of pages."""
 
 
 def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
-    made = Primitive(name)
-    made.multiple_results = True
-    made.def_abstract_eval(shapes)
-    register_lowering(made, lowering, platform=PLATFORM)
-    return made
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(shapes)
+    register_lowering(primitive, lowering, platform=PLATFORM)
+    return primitive
 
 
 _attention = _primitive(
@@ -59,11 +59,11 @@ def decoding_attention(
     table: jax.Array | None = None,
     lengths: jax.Array | None = None,
 ) -> jax.Array:
-    """Return softmax(query key^T) value for one new token of each sequence over a cache.
+    """Attend from one new token of each sequence to a cache.
 
-    ``query`` is (batch, 1, heads, head size), scaled; a cache is (batch, heads, tokens, head size),
-    or in pages, (pages, heads, page size, head size), which ``table`` lists for each sequence, of
-    which ``lengths`` tokens are there.
+    The result is softmax(query key^T) value. ``query`` is (batch, 1, heads, head size), scaled; a
+    cache is (batch, heads, tokens, head size), or in pages, (pages, heads, page size, head size),
+    which ``table`` lists for each sequence; ``lengths`` counts the tokens of each sequence in them.
     """
     query = jnp.swapaxes(query, 1, 2)
     unused = list(_unused(query))
@@ -79,15 +79,15 @@ def decoding_attention(
 def small_decoding_attention(
     query: jax.Array, keys: jax.Array, values: jax.Array, scale: float
 ) -> jax.Array:
-    """Return softmax(query key^T) value over a cache, all of it in 8 bits.
+    """Attend from one new token to a cache, with all arrays in 8 bits.
 
     Arrays are as `decoding_attention` takes them without pages; ``scale`` is that of each of them.
     """
     query = jnp.swapaxes(query, 1, 2)
-    one, given = (jnp.full((1, 1, 1, 1), each, jnp.float32) for each in (1.0, scale))
+    unit, factor = (jnp.full((1, 1, 1, 1), number, jnp.float32) for number in (1.0, scale))
     context, *_ = _small_attention.bind(
         *(query, keys, values),
-        *(given, given, given, one, one, 1 / given),
+        *(factor, factor, factor, unit, unit, 1 / factor),
         scale=1.0,
         use_causal_mask=False,
         layout=cudnn.AttentionLayout.BNTH.value,
@@ -99,10 +99,10 @@ def small_decoding_attention(
 def attention_block(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int = 0
 ) -> tuple[jax.Array, jax.Array]:
-    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+    """Return softmax(query key^T) value and the rows' log-sum-exp.
 
     The latter is (batch, heads, sequence) in f32: what the softmax of several blocks needs. Each
-    query sees the last ``window`` keys, all earlier ones where that is 0.
+    query sees the last ``window`` keys; 0 means all earlier ones.
     """
     settings = _settings(causal=causal, window=window)
     context, statistics = _attention.bind(

@@ -1,4 +1,4 @@
-"""Start JAX on the CPU alone, without what accelerators' plugins print where there is none."""
+"""Start JAX on the CPU alone, without the output of accelerators' plugins."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""FlashAttention's kernels for JAX programs, forward and backward, and FlashMLA's for decoding.
+"""FlashAttention's kernels for JAX programs, and FlashMLA's for decoding.
 
-Their custom calls have names of their own, since no library of JAX's has these kernels: a program
-with them is priced, and optimised by XLA up to the executable, but does not run. Source of what
-they take and hold: Dao-AILab/flash-attention, ``mha_fwd`` and ``mha_bwd`` of
-``csrc/flash_attn/flash_api.cpp``; deepseek-ai/FlashMLA, ``flash_mla_with_kvcache``: keys are whole
-latent vectors, values their first numbers, for all heads of the queries.
+FlashAttention has forward and backward. The custom calls have names of their own, since no library
+of JAX's has these kernels: a program with them is priced, and optimised by XLA up to the
+executable, but does not run. Source of the kernels' operands and memory: Dao-AILab/flash-attention,
+``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``; deepseek-ai/FlashMLA,
+``flash_mla_with_kvcache``: keys are whole latent vectors, values their first numbers, for all heads
+of the queries.
 """
 
 # JAX's internals are only partly known.
@@ -28,7 +29,7 @@ from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA
 
 _PLATFORM = "cuda"
 _ROWS, _COLUMNS = 128, 32
-"""Sequences and heads are filled up to multiples of these in what the backward pass works on."""
+"""The backward pass pads sequences and heads to multiples of these in its working memory."""
 
 
 def attention_block(
@@ -40,11 +41,11 @@ def attention_block(
     window: int = 0,
     kernel: str = "",
 ) -> tuple[jax.Array, jax.Array]:
-    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+    """Return softmax(query key^T) value and the rows' log-sum-exp.
 
     Arrays are (batch, sequence, heads, head size), keys and values with as many heads or fewer; the
-    logarithms are (batch, heads, sequence) in f32. Each query sees the last ``window`` keys, all
-    earlier ones where that is 0. ``kernel`` is the implementation where it is a certain one.
+    logarithms are (batch, heads, sequence) in f32. Each query sees the last ``window`` keys; 0
+    means all earlier ones. ``kernel`` names the implementation if it is a certain one.
     """
     context, logarithms = _forward.bind(
         query, key, value, is_causal=causal, window=window, kernel=kernel
@@ -61,10 +62,11 @@ def attention_gradients(
     window: int = 0,
     kernel: str = "",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of query, key and value (``arrays``); ``made`` is what forward returns.
+    """Return the gradients of query, key and value (``arrays``).
 
-    The kernels sum the gradient of queries in f32, and those of keys and values for each head of
-    the queries: the call has that memory as a last result, a row of bytes.
+    ``made`` is the result of the forward pass. The kernels sum the gradient of queries in f32, and
+    those of keys and values for each head of the queries: the call has that memory as a last
+    result, a row of bytes.
     """
     query, key, value, _ = _backward.bind(
         *arrays, *made, gradient, is_causal=causal, window=window, kernel=kernel
@@ -82,26 +84,26 @@ def _forward_shapes(query: Any, key: Any, value: Any, **_: Any) -> tuple[ShapedA
 
 
 def _backward_shapes(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
-    gradients = (ShapedArray(each.shape, each.dtype) for each in (query, key, value))
+    gradients = (ShapedArray(array.shape, array.dtype) for array in (query, key, value))
     size = working_bytes(query.shape, key.shape, query.dtype.itemsize)
     return (*gradients, ShapedArray((size,), jnp.dtype("uint8")))
 
 
 def working_bytes(query: tuple[int, ...], key: tuple[int, ...], element_bytes: int) -> int:
-    """Return what the backward pass holds beside its results.
+    """Return the working memory of the backward pass beside its results, in bytes.
 
     In f32 the gradient of queries (``dq_accum``) and a number for each row (``softmax_d``); where
-    heads share keys, gradients of keys and values for each of them (``dk_expanded``).
+    heads share keys, gradients of keys and values for each head (``dk_expanded``).
 
     >>> working_bytes((1, 128, 2, 32), (1, 128, 2, 32), 2)
     33792
     """
     batch, length, heads, size = query
     rows = batch * heads * _filled(length, _ROWS)
-    held = 4 * rows * (_filled(size, _COLUMNS) + 1)
+    working = 4 * rows * (_filled(size, _COLUMNS) + 1)
     if key[2] < heads:
-        held += 2 * element_bytes * prod((batch, key[1], heads, size))
-    return held
+        working += 2 * element_bytes * prod((batch, key[1], heads, size))
+    return working
 
 
 def _filled(size: int, multiple: int) -> int:
@@ -110,24 +112,26 @@ def _filled(size: int, multiple: int) -> int:
 
 def _lowering(target: str) -> Any:
     def lower(ctx: Any, *operands: Any, is_causal: bool, window: int, kernel: str) -> Any:
-        named = {"kernel": kernel} if kernel else {}
-        config = {"flash_attention_config": {"is_causal": is_causal, "window": window, **named}}
+        implementation = {"kernel": kernel} if kernel else {}
+        config = {
+            "flash_attention_config": {"is_causal": is_causal, "window": window, **implementation}
+        }
         return call_by_rows(ctx, target, operands, backend_config=json.dumps(config))
 
     return lower
 
 
 def call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = "") -> Any:
-    """Return the results of a custom call whose arrays all have their last dimension fastest."""
-    made = custom_call(
+    """Emit a custom call whose arrays have their last dimension fastest; return its results."""
+    call = custom_call(
         target,
-        result_types=[aval_to_ir_type(ctx.module_context, each) for each in ctx.avals_out],
+        result_types=[aval_to_ir_type(ctx.module_context, array) for array in ctx.avals_out],
         operands=operands,
         backend_config=backend_config,
-        operand_layouts=[_rows(each) for each in ctx.avals_in],
-        result_layouts=[_rows(each) for each in ctx.avals_out],
+        operand_layouts=[_rows(array) for array in ctx.avals_in],
+        result_layouts=[_rows(array) for array in ctx.avals_out],
     )
-    return made.results
+    return call.results
 
 
 def _rows(array: Any) -> tuple[int, ...]:
@@ -135,10 +139,11 @@ def _rows(array: Any) -> tuple[int, ...]:
 
 
 def latent_decoding(query: jax.Array, cache: jax.Array, *, value_size: int) -> jax.Array:
-    """Return softmax(query cache^T) times the first ``value_size`` numbers of the cache's vectors.
+    """Return softmax(query cache^T) times the start of the cache's vectors.
 
-    ``query`` is (batch, 1, heads, vector), scaled, ``cache`` is (batch, 1, tokens, vector), and the
-    result is (batch, 1, heads, ``value_size``).
+    The first ``value_size`` numbers of each vector are its values. ``query`` is (batch, 1, heads,
+    vector), scaled, ``cache`` is (batch, 1, tokens, vector), and the result is (batch, 1, heads,
+    ``value_size``).
     """
     (context,) = _decoding.bind(query, cache, value_size=value_size)
     return context
@@ -154,11 +159,11 @@ def _lower_decoding(ctx: Any, *operands: Any, value_size: int) -> Any:
 
 
 def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
-    made = Primitive(name)
-    made.multiple_results = True
-    made.def_abstract_eval(shapes)
-    register_lowering(made, lowering, platform=_PLATFORM)
-    return made
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(shapes)
+    register_lowering(primitive, lowering, platform=_PLATFORM)
+    return primitive
 
 
 _forward = _primitive("flash_attention", _forward_shapes, _lowering(FLASH_FORWARD))

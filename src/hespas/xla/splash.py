@@ -1,7 +1,8 @@
-"""Splash attention, JAX's own Pallas kernels for TPUs: one forward, one for each kind of gradient.
+"""Splash attention, JAX's own Pallas kernels for TPUs, forward and backward.
 
-They compute the blocks of queries and keys that the mask leaves, a block of scores at a time. The
-custom calls hold the kernels' programs, so that libtpu compiles them. Source: JAX,
+There is one kernel forward, and one for each kind of gradient. They compute the blocks of queries
+and keys that the mask leaves, a block of scores at a time. The custom calls hold the kernels'
+programs, so that libtpu compiles them. Source: JAX,
 ``jax.experimental.pallas.ops.tpu.splash_attention``; blocks of 512, a kernel for gradients of
 queries and another one for those of keys and values are MaxText 0.2.5's defaults (``sa_block_q``,
 ``sa_use_fused_bwd_kernel``).
@@ -33,12 +34,12 @@ def attention_block(
     window: int = 0,
     score_cap: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return softmax(query key^T) value, and the logarithm of each row's sum of exponentials.
+    """Return softmax(query key^T) value and the rows' log-sum-exp.
 
     Arrays are (batch, sequence, heads, head size), keys and values with as many heads or fewer, and
     a sequence is a multiple of 128 long; the logarithms are (batch, heads, sequence) in f32. Each
-    query sees the last ``window`` keys, all earlier ones where that is 0. Scores are kept below
-    ``score_cap`` by a hyperbolic tangent, where that is not 0.
+    query sees the last ``window`` keys; 0 means all earlier ones. A hyperbolic tangent keeps scores
+    below ``score_cap``, unless that is 0.
     """
     kernel = _kernel(query, key, causal=causal, window=window, score_cap=score_cap)
     forward = partial(
@@ -61,9 +62,10 @@ def attention_gradients(
     window: int = 0,
     score_cap: float = 0.0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of query, key and value (``arrays``); ``made`` is what forward returns.
+    """Return the gradients of query, key and value (``arrays``).
 
-    ``causal``, ``window`` and ``score_cap`` are as they were there.
+    ``made`` is the result of the forward pass; ``causal``, ``window`` and ``score_cap`` are as they
+    were in it.
     """
     kernel = _kernel(*arrays[:2], causal=causal, window=window, score_cap=score_cap)
     context, logarithms = made
@@ -72,10 +74,10 @@ def attention_gradients(
         *inputs, context, logarithms, gradient = given
         tables = (kernel.dq_mask_info, kernel.dkv_mask_info)
         kept: Any = (*inputs, None, None, context, logarithms, *tables)
-        found = splash._splash_attention_bwd(  # noqa: SLF001 - JAX calls it for its own forward
+        results = splash._splash_attention_bwd(  # noqa: SLF001 - JAX calls it for its own forward
             res=kept, do=gradient, **kernel.kwargs
         )
-        return found[3:6]
+        return results[3:6]
 
     given = (*map(_by_head, (*arrays, context)), logarithms, _by_head(gradient))
     query, key, value = map(_by_head, jax.vmap(of_sequence)(*given))

@@ -1,4 +1,4 @@
-"""Read what may be damaged in a process of its own: jaxlib's readers can end their process.
+"""Read possibly damaged programs in a process of its own: jaxlib's readers can crash.
 
 * Bytecode: jaxlib 0.10.2 aborts where a message holds bytes that are no text, and reads invalid
   memory elsewhere. Names that are no text pass its reader, and no Python can ask for them. Text of
@@ -34,9 +34,9 @@ _DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
 def check_bytecode(source: bytes, *, name: str) -> None:
-    """Raise `ProgramError` for bytecode, or a portable artifact, that ends what reads it.
+    """Raise `ProgramError` for bytecode, or a portable artifact, that crashes its reader.
 
-    What is no bytecode is not read. Bytecode that is refused without harm passes.
+    Other input is not read. Bytecode that is refused without a crash passes.
     """
     if not _is_readable(source, _STABLEHLO):
         raise ProgramError(
@@ -47,17 +47,17 @@ def check_bytecode(source: bytes, *, name: str) -> None:
 
 
 def check_kernel(body: bytes, language: str) -> None:
-    """Raise `ProgramError` for a kernel's bytecode that ends what reads it.
+    """Raise `ProgramError` for a kernel's bytecode that crashes its reader.
 
-    ``language`` is ``mosaic`` or ``triton``. What is no bytecode is not read, and bytecode that is
-    refused without harm passes.
+    ``language`` is ``mosaic`` or ``triton``. Other input is not read, and bytecode that is refused
+    without a crash passes.
     """
     if not _is_readable(body, language):
         raise ProgramError("its kernel cannot be read: the bytecode is damaged")
 
 
 def _is_readable(source: bytes, language: str) -> bool:
-    """Ask twice where the process dies: an earlier program may have damaged its memory."""
+    """Ask twice if the process dies: an earlier program may have damaged its memory."""
     if not source.startswith(BYTECODE_MAGIC):
         return True
     for _ in range(2):
@@ -70,7 +70,7 @@ def proto_of_text(text: str, *, name: str) -> bytes:
     """Return the ``HloModuleProto`` of a module's text; ``name`` stands in messages.
 
     Raises `ProgramError` with line and column for text that XLA cannot parse, and without them for
-    text that ends its parser.
+    text that crashes its parser.
     """
     try:
         answer = _answer_of(text.encode(), _HLO)
@@ -80,10 +80,10 @@ def proto_of_text(text: str, *, name: str) -> bytes:
         raise ProgramError(message, location=name, hint=hint) from error
     if "error" not in answer:
         return b64decode(str(answer["proto"]))
-    said = str(answer["error"])
-    match = _DIAGNOSTIC.search(said)
+    diagnostic = str(answer["error"])
+    match = _DIAGNOSTIC.search(diagnostic)
     if match is None:
-        raise ProgramError(f"cannot be parsed: {' '.join(said.split())}", location=name)
+        raise ProgramError(f"cannot be parsed: {' '.join(diagnostic.split())}", location=name)
     raise ProgramError(f"cannot be parsed: {match[3]}", location=f"{name}:{match[1]}:{match[2]}")
 
 
@@ -94,7 +94,7 @@ def _answer_of(source: bytes, language: str) -> Mapping[str, object]:
 
 
 def main() -> None:
-    """Read the program in each line of standard input, and answer each with a line."""
+    """Answer each line of standard input, a program, with a line."""
     for line in sys.stdin:
         question: dict[str, str] = json.loads(line)
         body, language = b64decode(question["body"]), question["language"]
@@ -112,7 +112,7 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _walked(source: bytes, language: str) -> dict[str, str]:
-    """Return an error for names that are no text; nothing where all can be read."""
+    """Return an error for names that are no text, if any."""
     try:
         if language == _STABLEHLO:
             parsed: Any = parse_mlir(source, name="standard input").handle
@@ -126,7 +126,7 @@ def _walked(source: bytes, language: str) -> dict[str, str]:
                 if name == "sym_name":
                     _ = op.attributes[name].value
     except (RuntimeError, UnicodeDecodeError) as error:
-        # What jaxlib's bindings raise for a name that is no text.
+        # jaxlib's bindings raise these for a name that is no text.
         return {"error": str(error)}
     return {}
 

@@ -1,7 +1,7 @@
-"""Which flags of XLA a compiler without a device takes: a process of its own.
+"""Ask a compiler without a device which of XLA's flags it takes.
 
-It answers a question (`hespas.base.question`). A compiler says what it takes only when it compiles,
-so that it is given a program of one addition.
+The module runs as a process of its own and answers a question (`hespas.base.question`). A compiler
+checks flags only when it compiles, so it is given a program of one addition.
 """
 
 # JAX's own types are only partly known.
@@ -36,16 +36,16 @@ _PROGRAM = b"""module @probe {
 
 
 def taken(question: FlagsQuestion, _: Path) -> FlagsTaken:
-    """Ask the compiler for all flags at once, and for each where it refuses."""
+    """Ask the compiler for all flags at once, and for each if it refuses."""
     accelerator = _smallest(question.accelerator)
     compiler = _Compiler(accelerator)
     flags = question.flags
     if compiler.refusal(flags) is None:
         return FlagsTaken()
     refusals = {name: compiler.refusal({name: value}) for name, value in flags.items()}
-    said = {name: message for name, message in refusals.items() if message is not None}
-    unknown = tuple(name for name, message in said.items() if NO_FLAG.search(message))
-    bad = tuple(name for name, message in said.items() if BAD_VALUE.search(message))
+    messages = {name: message for name, message in refusals.items() if message is not None}
+    unknown = tuple(name for name, message in messages.items() if NO_FLAG.search(message))
+    bad = tuple(name for name, message in messages.items() if BAD_VALUE.search(message))
     return FlagsTaken(unknown=unknown, bad=bad)
 
 
@@ -67,7 +67,7 @@ class _Compiler:
         self._count = count
 
     def refusal(self, flags: Mapping[str, str]) -> str | None:
-        """Return what the compiler says against flags; None where it takes them."""
+        """Return the compiler's error for flags; None if it takes them."""
         errors = import_module("jax.errors")
         internals = import_module("jaxlib._jax")
         prepared = prepare(
@@ -77,7 +77,7 @@ class _Compiler:
             partitions_as_replicas=not self._is_gpu,
         )
         devices = self._topology.devices
-        # A GPU's compiler spells truth as its protocol does where flags don't come by XLA_FLAGS.
+        # Flags that don't come by XLA_FLAGS: a GPU's compiler spells booleans as its protocol does.
         overrides = {
             name: _spelled(value) if self._is_gpu else value for name, value in flags.items()
         }

@@ -1,4 +1,4 @@
-"""The kernels of a GPU executable, from what XLA dumps while it compiles.
+"""Read the kernels of a GPU executable from XLA's dump.
 
 XLA launches a list of thunks. It dumps them twice, numbered alike: once with their launch shapes,
 and once with the instructions that they run. Together with the PTX and the optimised module these
@@ -25,7 +25,7 @@ def read_kernels(
 ) -> CompiledKernels:
     """Read the kernels of the one module that was compiled into a dump directory.
 
-    ``module_text`` is the optimised module, ``starts`` what `read_starts` returns of it. Raises
+    ``module_text`` is the optimised module, ``starts`` the result of `read_starts` for it. Raises
     `UnsupportedError` if the lists of thunks are missing, or do not match the module's instructions
     and the PTX.
     """
@@ -65,7 +65,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thunk:
-    """One step of an executable; ``launch`` is None if it launches no kernel that XLA wrote."""
+    """One step of an executable; ``launch`` is None without a kernel of XLA's."""
 
     number: int
     kind: str
@@ -80,7 +80,9 @@ _LAUNCH = re.compile(
 
 
 def read_thunks(text: str) -> tuple[Thunk, ...]:
-    """Read ``thunk_sequence.txt``: thunks in the order they run, loop bodies in their loops' place.
+    """Read ``thunk_sequence.txt``: thunks in execution order.
+
+    Loop bodies stand in their loops' place.
 
     >>> (thunk,) = read_thunks("001: kCustomKernel [source | sink] add grid: [2, 1, 1] "
     ...                        "threads: [128, 1, 1]  shared_memory: 0 bytes")
@@ -115,7 +117,7 @@ _THUNK_INFO = re.compile(
 
 
 def read_thunk_instructions(text: str) -> dict[int, str]:
-    """Read ``thunk_metadata.txt``: the instruction of each thunk, by the thunk's number.
+    """Read ``thunk_metadata.txt``: the instruction of each thunk, by its number.
 
     >>> read_thunk_instructions('thunk_info { profile_annotation: "add.1" thunk_id: 7 }')
     {7: 'add.1'}
@@ -130,7 +132,7 @@ _PTX_TARGET = re.compile(r"^[ \t]*\.target[ \t]+(\w+)", re.MULTILINE)
 
 
 def ptx_target(text: str) -> str:
-    r"""Return what a PTX module is written for, empty if it does not say.
+    r"""Return the target of a PTX module; empty if it has none.
 
     >>> ptx_target(".version 8.8\n.target sm_90a\n")
     'sm_90a'
@@ -206,13 +208,13 @@ def read_instruction_names(text: str) -> InstructionNames:
 
 
 def read_starts(proto: bytes) -> dict[str, str]:
-    """Return, of a serialised module, what starts each instruction that runs asynchronously.
+    """Map asynchronously run instructions to the instructions that start them.
 
-    A kernel that is started has the name of the instruction inside of its start, which the
-    module's text leaves out.
+    ``proto`` is a serialised module. A kernel that is started has the name of the instruction
+    inside of its start, which the module's text leaves out.
     """
     module = message_class("xla.HloModuleProto").FromString(proto)
-    bodies = {each.id: each for each in module.computations}
+    bodies = {body.id: body for body in module.computations}
     return {
         inner.name: start.name
         for computation in module.computations
@@ -231,10 +233,10 @@ def match_kernels(
     instructions: InstructionNames,
     target: str = "",
 ) -> CompiledKernels:
-    """Return the launches, each with its instruction, and the PTX of the kernels they use.
+    """Return the launches, each with its instruction, and the PTX of their kernels.
 
-    Raises `UnsupportedError` for a launch without an instruction of the module or without PTX,
-    and for a fusion without a thunk: nothing is matched by position.
+    Raises `UnsupportedError` for a launch without an instruction of the module or without PTX, and
+    for a fusion without a thunk: nothing is matched by position.
     """
     launches: list[KernelLaunch] = []
     run: set[str] = set()

@@ -21,10 +21,10 @@ class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
 
 
 class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu", omit_defaults=True):
-    """A slice of TPUs: the generation as libtpu names it, and its chips along each axis.
+    """A slice of TPUs: libtpu's generation and the chips along each axis.
 
-    ``topology`` None means the squarest slice of as many devices as there are. Of several
-    ``slices`` it is that of each.
+    ``topology`` None means the squarest slice of as many devices as there are. With several
+    ``slices`` it is the topology of each.
     """
 
     generation: str
@@ -33,19 +33,19 @@ class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu", omit_defaul
 
 
 Accelerator = GpuHosts | TpuSlice
-"""What a program is compiled for."""
+"""The accelerator that a program is compiled for."""
 
 TARGET_ATTRIBUTE = "hespas_target"
-"""The module's attribute that says what it was compiled for, as `part_name` spells it."""
+"""The module's attribute with its target, as `part_name` spells it."""
 
 SLICES_ATTRIBUTE = "hespas_slices"
-"""The module's attribute that says for how many slices, where there are several."""
+"""The module's attribute with its number of slices, if there are several."""
 
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
 
 
 def part_name(accelerator: Accelerator) -> str:
-    """Return what code generation depends on: a generation of TPUs, or a compute capability.
+    """Return the target of code generation: a TPU generation or a compute capability.
 
     >>> part_name(TpuSlice(generation="v5e", topology="2x2"))
     'tpu_v5e'
@@ -60,11 +60,11 @@ def part_name(accelerator: Accelerator) -> str:
             return "" if match is None else f"sm_{match[1]}{match[2] or 0}"
 
 
-# In JSON it is a "place", as in releases before: what they compiled stays in the cache.
+# In JSON it is a "place", as in earlier releases: programs that they compiled stay cached.
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"accelerator": "place"}):
     """A program to compile. ``devices`` is None if the program says it itself.
 
-    ``overrides`` are options that the compiler takes beside those of ``XLA_FLAGS``.
+    ``overrides`` are options for the compiler beside those of ``XLA_FLAGS``.
     """
 
     name: str
@@ -74,14 +74,14 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"acceler
 
 
 class FlagsQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of these flags of XLA, by name, the compiler of an accelerator takes."""
+    """The question which of these XLA flags an accelerator's compiler takes."""
 
     accelerator: Accelerator
     flags: Mapping[str, str]
 
 
 class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that a compiler has not, and those that it has, but not with that value."""
+    """The flags that a compiler lacks, and those whose value it refuses."""
 
     unknown: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysis:
-    """XLA's memory analysis of one device, in bytes; ``host_bytes`` is what it uses of its host's.
+    """XLA's memory analysis of one device, in bytes; ``host_bytes`` is host memory.
 
     >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
     ...                generated_code_bytes=0).total_bytes
@@ -106,12 +106,12 @@ class MemoryAnalysis:
     @property
     def total_bytes(self) -> int:
         """The memory needed at once; outputs that are written over arguments count once."""
-        held = self.argument_bytes + self.output_bytes - self.alias_bytes
-        return held + self.temporary_bytes + self.generated_code_bytes
+        arguments_and_outputs = self.argument_bytes + self.output_bytes - self.alias_bytes
+        return arguments_and_outputs + self.temporary_bytes + self.generated_code_bytes
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """The program compiled; the module is in the same directory."""
+    """The compiled program; its directory holds the module."""
 
     replicas: int
     partitions: int

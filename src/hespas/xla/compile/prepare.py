@@ -29,7 +29,8 @@ from hespas.xla.mlir.text import read_mesh_axes
 
 _ALIASES = "mhlo.input_output_alias"
 _PARTITIONED = "mhlo.spmd_parameters_shardings"
-# XLA writes them when it turns a partitioned HLO module into StableHLO, and reads none of them.
+# XLA writes these attributes when it turns a partitioned HLO module into StableHLO, and reads none
+# of them.
 _FRONTEND = "mhlo.frontend_attributes"
 _LEFT_OVER = (
     "mhlo.cross_program_prefetches",
@@ -49,7 +50,7 @@ _HANDLE = re.compile(r"handle = (-?\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A module ready for the compiler, and how it is to be compiled.
+    """A module ready for the compiler, and how to compile it.
 
     ``partition`` is True if the compiler has to apply shardings, ``shardy`` if they are Shardy's.
     ``device_order`` has the devices of its partitions; None is the order of their numbers.
@@ -66,7 +67,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """What of a module has to be prepared, how many copies it had, and whether it is sharded."""
+    """The operations of a module that need preparation; its copies and shardings."""
 
     copies: int
     collectives: list[Any]
@@ -78,15 +79,15 @@ class _Contents:
 def prepare(
     source: bytes, *, name: str, devices: int | None, partitions_as_replicas: bool
 ) -> Prepared:
-    """Parse a program, decide its replicas and partitions, and rewrite what compilers refuse.
+    """Parse a program, decide its replicas and partitions, and rewrite it for compilers.
 
     Copies are erased (the compiler places its own), aliases of arguments and results are declared
     as compilers read them, meshes get the attribute they are looked up by, and collectives that
-    share a channel, as JAX's shard_map writes them, get one each: XLA gives all arrays of a
-    channel one layout, and refuses them if their ranks differ. With ``partitions_as_replicas``,
-    the partitions of a program that is already partitioned become replicas: libtpu has no other
-    way to compile it. Raises `ProgramError` for what is no program, `DeviceCountError` if
-    ``devices`` contradicts it.
+    share a channel, as JAX's shard_map writes them, get one each: XLA gives all arrays of a channel
+    one layout, and refuses them if their ranks differ. With ``partitions_as_replicas``, the
+    partitions of a program that is already partitioned become replicas: libtpu has no other way to
+    compile it. Raises `ProgramError` for invalid programs, `DeviceCountError` if ``devices``
+    contradicts the program.
     """
     module = parse_mlir(source, name=name)
     ir = import_module("jaxlib.mlir.ir")
@@ -102,7 +103,7 @@ def prepare(
             if attribute in operation.attributes:
                 del operation.attributes[attribute]
         if was_partitioned:
-            # Compilers would apply them again.
+            # Compilers would apply the shardings again.
             drop_attributes(operation, _SHARDINGS)
         partition = contents.has_shardings and not was_partitioned and partitions > 1
         joined = partitions > 1 and not partition and partitions_as_replicas
@@ -120,11 +121,11 @@ def prepare(
 
 
 def _checked_order(operation: Any, count: int, *, name: str) -> DeviceOrder | None:
-    """Return the order of devices that the module keeps; `DeviceCountError` for one of others."""
+    """Return the module's device order; raise `DeviceCountError` for another count."""
     if _FRONTEND not in operation.attributes:
         return None
-    said = {named.name: named.attr for named in operation.attributes[_FRONTEND]}
-    order = read_order(said[ORDER_KEY].value) if ORDER_KEY in said else None
+    frontend = {entry.name: entry.attr for entry in operation.attributes[_FRONTEND]}
+    order = read_order(frontend[ORDER_KEY].value) if ORDER_KEY in frontend else None
     if order is not None and order.count != count:
         raise DeviceCountError(
             f"the order of its devices, {order}, is of {order.count}, and it is made for {count}",
@@ -175,21 +176,21 @@ def _read_contents(operation: Any) -> _Contents:
 def _device_counts(
     operation: Any, contents: _Contents, *, name: str, devices: int | None
 ) -> tuple[int, int]:
-    """Return replicas and partitions: the program's, else those of its groups, else ``devices``."""
+    """Return replicas and partitions: the program's, its groups', or ``devices``."""
     replicas = _count(operation, "mhlo.num_replicas")
     partitions = _count(operation, "mhlo.num_partitions")
     declared = replicas * partitions
-    named = max((_highest(op) + 1 for op in contents.collectives), default=0)
-    known = declared if declared > 1 else named
-    if known and devices is not None and devices != known:
+    highest_count = max((_highest(op) + 1 for op in contents.collectives), default=0)
+    stated_count = declared if declared > 1 else highest_count
+    if stated_count and devices is not None and devices != stated_count:
         raise DeviceCountError(
-            f"the program is made for {known} devices, and {devices} are asked for",
+            f"the program is made for {stated_count} devices, and {devices} are asked for",
             location=name,
-            hint=f"drop the count, or give {known}",
+            hint=f"drop the count, or give {stated_count}",
         )
     if declared > 1:
         return replicas, partitions
-    count = known or devices or 1
+    count = stated_count or devices or 1
     if count < 1:
         raise DeviceCountError(f"{count} devices are asked for", hint="give 1 or more")
     channels = any(_CHANNEL in op.attributes for op in contents.collectives)
@@ -197,7 +198,7 @@ def _device_counts(
 
 
 def _joined(contents: _Contents, replicas: int, partitions: int, *, name: str) -> tuple[int, int]:
-    """Make replicas of partitions: their groups, without channels, are of replicas."""
+    """Turn partitions into replicas: their groups, without channels, are of replicas."""
     if replicas > 1:
         raise UnsupportedError(
             f"{replicas} replicas of {partitions} partitions have no form for this compiler",
@@ -224,15 +225,15 @@ def _count(operation: Any, attribute: str) -> int:
 
 
 def _highest(op: Any) -> int:
-    """Return the highest device that a collective names in a list; -1 for none."""
+    """Return the highest device in a collective's list; -1 without one."""
     ir = import_module("jaxlib.mlir.ir")
     numpy = import_module("numpy")
     attributes = op.attributes
-    named = attributes[_GROUPS if _GROUPS in attributes else _PAIRS]
+    listed_groups = attributes[_GROUPS if _GROUPS in attributes else _PAIRS]
     try:
-        values = numpy.array(ir.DenseIntElementsAttr(named))
+        values = numpy.array(ir.DenseIntElementsAttr(listed_groups))
     except ValueError:
-        return _mesh_size(named, op) - 1
+        return _mesh_size(listed_groups, op) - 1
     return int(values.max(initial=-1))
 
 
@@ -250,18 +251,18 @@ def _mesh_size(groups: Any, op: Any) -> int:
 
 
 def _separate_channels(collectives: list[Any], ir: Any) -> None:
-    """Give a channel of its own to each collective but the first of those that share one."""
+    """Give each collective of a shared channel, but the first, its own channel."""
     texts = [(op, str(op.attributes[_CHANNEL])) for op in collectives if _CHANNEL in op.attributes]
     numbered = [(op, text, int(_HANDLE.findall(text)[0])) for op, text in texts]
     free = max((handle for _, _, handle in numbered), default=0) + 1
-    # Zero stands for no channel.
-    taken: set[int] = set()
+    # Handle zero means no channel.
+    used: set[int] = set()
     for op, text, handle in numbered:
-        if handle in taken:
+        if handle in used:
             op.attributes[_CHANNEL] = ir.Attribute.parse(_HANDLE.sub(f"handle = {free}", text))
             free += 1
         elif handle > 0:
-            taken.add(handle)
+            used.add(handle)
 
 
 def _declare_aliases(module: MlirModule, ir: Any) -> None:

@@ -1,4 +1,4 @@
-"""Topologies of devices that are not attached, for the compilers to compile for."""
+"""Make topologies of devices that are not attached, for the compilers."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -33,8 +33,8 @@ class Topology:
 class Chips:
     """The chips of a generation of TPUs.
 
-    ``dimensions`` is that of the torus, ``devices_per_chip`` what a program sees, and
-    ``configuration`` libtpu's name for a chip that is not in the default one.
+    ``dimensions`` is that of the torus, ``devices_per_chip`` the number of devices that a program
+    sees, and ``configuration`` libtpu's name for a chip in another configuration than the default.
     """
 
     dimensions: int
@@ -60,7 +60,7 @@ TPU_NAMES = {
     "tpuv6e": "v6e",
     "tpuv7x": "tpu7x",
 }
-"""The generations by the names that targets have in lower case."""
+"""The generations by the names of targets in lower case."""
 _HOST = (2, 2, 1)
 
 
@@ -83,7 +83,7 @@ def gpu_topology_name(count: int, *, per_host: int) -> str:
 
 
 def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
-    """Return the squarest shape of chips that has ``count`` devices, the last axis the longest.
+    """Return the squarest chip shape with ``count`` devices, the longest axis last.
 
     Raises `DeviceCountError` if no power of two of whole chips has as many.
 
@@ -91,20 +91,20 @@ def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
     ((2, 4), (2, 4, 4))
     """
     chips = TPU_GENERATIONS[generation]
-    chip_count, rest = divmod(count, chips.devices_per_chip)
+    chip_count, left_over = divmod(count, chips.devices_per_chip)
     powers = [2**power for power in range(max(chip_count, 1).bit_length())]
     shapes = [
         shape
         for shape in product(powers, repeat=chips.dimensions)
         if prod(shape) == chip_count and list(shape) == sorted(shape)
     ]
-    if rest or not shapes:
+    if left_over or not shapes:
         raise DeviceCountError(
             f"no TPU {generation} slice has {count} devices",
             hint=f"give a power of two that is {chips.devices_per_chip} or more, or a topology",
         )
     best = min(shapes, key=lambda shape: (max(shape) / min(shape), shape))
-    # Four chips of a three-dimensional slice stand on one host: 2x2x1.
+    # Four chips of a three-dimensional slice share one host: 2x2x1.
     return best if chip_count != 4 or chips.dimensions == 2 else _HOST
 
 
@@ -130,7 +130,7 @@ def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
 
 
 def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dict[str, Any]]:
-    """Return the platform and keywords by which JAX's ``get_topology_desc`` finds the devices.
+    """Return the platform and keywords for JAX's ``get_topology_desc``.
 
     Raises `DeviceCountError` if there is no such topology.
 
@@ -161,8 +161,8 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
 
 
 def _of_slice(count: int, slices: int) -> int:
-    inside, rest = divmod(count, slices)
-    if rest or not inside:
+    inside, left_over = divmod(count, slices)
+    if left_over or not inside:
         raise DeviceCountError(
             f"{count} devices do not make {slices} slices",
             hint=f"give a multiple of {slices}",
@@ -171,10 +171,10 @@ def _of_slice(count: int, slices: int) -> int:
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:
-    """Return the chips of a host along each axis: two, where the axis has an even number."""
+    """Return a host's chips along each axis: two on even axes."""
     sides = [1, 1, 1]
-    for at, size in enumerate(shape[:2]):
-        sides[at] = _HOST[at] if size % _HOST[at] == 0 else 1
+    for axis, size in enumerate(shape[:2]):
+        sides[axis] = _HOST[axis] if size % _HOST[axis] == 0 else 1
     return sides
 
 

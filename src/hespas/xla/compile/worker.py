@@ -1,7 +1,8 @@
-"""Compile one program for an accelerator that isn't there: a process of its own.
+"""Compile one program for an accelerator that isn't attached.
 
-It answers a question (`hespas.base.question`), and leaves the module in its directory too.
-The compilers use gigabytes and can abort, so they do not run in the process that asks.
+The module runs as a process of its own: it answers a question (`hespas.base.question`), and leaves
+the compiled module in its directory too. The compilers use gigabytes and can abort, so they do not
+run in the process that asks.
 """
 
 # JAX's own types are only partly known.
@@ -53,10 +54,10 @@ class Recovered:
 
 
 def recover(dump: Path, message: str) -> Recovered | None:
-    """Return the dumped module if ``message`` says that only the executable failed, else None.
+    """Return the dumped module if ``message`` says that only the executable failed.
 
     That happens if passes are left out (a collective that stays synchronous has no kernel), or if a
-    target needs a kernel of CUDA's own libraries.
+    target needs a kernel of CUDA's own libraries. Returns None for other failures.
     """
     why = _NO_KERNEL.search(message)
     modules, buffers = sorted(dump.glob(_MODULE)), sorted(dump.glob(_BUFFERS))
@@ -150,7 +151,7 @@ def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled
 
 
 def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
-    """Refuse an order of devices across slices, which the program of one slice does not say."""
+    """Refuse a device order across slices, which one slice's program can't state."""
     accelerator, order = request.accelerator, prepared.device_order
     several = isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1
     if several and order is not None and not order.is_ascending:
@@ -162,7 +163,7 @@ def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
 
 
 def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) -> None:
-    """Write the module as a proto and as text, marked with what it was compiled for."""
+    """Write the module as a proto and as text, marked with its target."""
     message = message_class("xla.HloModuleProto").FromString(
         module.as_serialized_hlo_module_proto()
     )
@@ -173,11 +174,11 @@ def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) ->
     proto = message.SerializeToString(deterministic=True)
     (home / messages.PROTO_FILE).write_bytes(proto)
     hlo = import_module("jaxlib._hlo")
-    named = hlo.HloModule.from_serialized_hlo_module_proto(proto)
+    marked = hlo.HloModule.from_serialized_hlo_module_proto(proto)
     options = hlo.HloPrintOptions()
     # Kernels of Pallas read tables that the program holds as constants.
     options.print_large_constants = b"tpu_custom_call" in proto
-    (home / messages.TEXT_FILE).write_text(named.to_string(options))
+    (home / messages.TEXT_FILE).write_text(marked.to_string(options))
 
 
 def _topology(request: messages.CompileRequest, count: int) -> Topology:
@@ -201,8 +202,7 @@ def compile_options(
 ) -> Any:
     """Return jaxlib's options for compiling a program for devices.
 
-    Its partitions stand in their order, or in that which it says itself.
-
+    Partitions go to devices in the devices' order, or in that which the program states.
     ``overrides`` are flags of XLA by name.
     """
     client = import_module("jaxlib.xla_client")
@@ -216,7 +216,7 @@ def compile_options(
     build.use_spmd_partitioning = prepared.partition
     build.use_shardy_partitioner = prepared.partition and prepared.shardy
     order = prepared.device_order
-    placed = devices if order is None else [devices[each] for each in order.devices()]
+    placed = devices if order is None else [devices[index] for index in order.devices()]
     ids = numpy.array([device.id for device in placed])
     build.device_assignment = client.DeviceAssignment.create(
         ids.reshape(prepared.replicas, prepared.partitions)
@@ -226,7 +226,7 @@ def compile_options(
 
 
 def memory_analysis(stats: Any) -> messages.MemoryAnalysis:
-    """Return what the compiler says of the memory of one device."""
+    """Return the compiler's memory analysis of one device."""
     return messages.MemoryAnalysis(
         argument_bytes=stats.argument_size_in_bytes,
         output_bytes=stats.output_size_in_bytes,
@@ -271,7 +271,7 @@ def status_error(message: str, name: str) -> HespasError:
 
 
 def _of_a_flag(message: str, name: str) -> HespasError | None:
-    """Return the error for what a flag is to blame for, or helps against; None for the rest."""
+    """Return the error that a flag causes or can avoid, if any."""
     flag, bad = NO_FLAG.search(message), BAD_VALUE.search(message)
     if flag is not None:
         return ConfigError(f"the compiler has no flag {flag[1]}")
@@ -282,7 +282,7 @@ def _of_a_flag(message: str, name: str) -> HespasError | None:
 
 
 def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
-    """Return the error for a kernel that needs more of a TPU's vector memory than it may have."""
+    """Return the error for a kernel that exceeds a TPU's limit of vector memory."""
     needed_kib = ceil(float(said["size"]) * _KIB[said["unit"]])
     return UnsupportedError(
         f"a kernel needs {said['size']}{said['unit']}iB of the TPU's vector memory at once, and "

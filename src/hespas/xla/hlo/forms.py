@@ -1,4 +1,4 @@
-"""Recognise the forms of HLO by how they begin."""
+"""Recognise the forms of HLO by their first bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _BEGINNING = 4096
 
 
 def is_hlo(source: bytes) -> bool:
-    """Return whether this is HLO, as text or as a proto."""
+    """Return whether the bytes are HLO, as text or as a proto."""
     return is_hlo_text(source) or is_hlo_proto(source)
 
 
 def is_hlo_text(source: bytes) -> bool:
-    """Return whether this is HLO text.
+    """Return whether the bytes are HLO text.
 
     >>> is_hlo_text(b"HloModule jit_step, is_scheduled=true"), is_hlo_text(b"module {}")
     (True, False)
@@ -25,8 +25,9 @@ def is_hlo_text(source: bytes) -> bool:
 
 
 def is_hlo_proto(source: bytes) -> bool:
-    """Return whether this may be an HloProto or an HloModuleProto: both begin with field 1.
+    """Return whether the bytes may be an HloProto or an HloModuleProto.
 
-    Text may begin with the same byte, a line feed, but holds no control characters.
+    Both begin with field 1. Text may begin with the same byte, a line feed, but holds no control
+    characters.
     """
     return source.startswith(_FIRST_FIELD) and _CONTROL.search(source[:_BEGINNING]) is not None

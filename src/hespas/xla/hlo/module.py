@@ -1,4 +1,4 @@
-"""HLO modules: read as protobuf messages from text or protos, and converted to StableHLO."""
+"""Read HLO modules as protobuf messages, and convert them to StableHLO."""
 
 # jaxlib's bindings are only partly typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,7 +25,7 @@ _ATTRIBUTES = ", frontend_attributes={"
 
 
 def with_attribute(program: bytes, key: str, value: str) -> bytes:
-    """Return HLO, text or a proto, with a frontend attribute; neither needs quoting.
+    """Return HLO, text or a proto, with a frontend attribute that needs no quoting.
 
     >>> print(with_attribute(b"HloModule step, is_scheduled=true", "mesh", "x=4").decode())
     HloModule step, is_scheduled=true, frontend_attributes={mesh="x=4"}
@@ -33,7 +33,7 @@ def with_attribute(program: bytes, key: str, value: str) -> bytes:
     if is_hlo_text(program):
         text = program.decode()
         return _HEADER.sub(lambda found: _in_header(found[0], key, value), text, count=1).encode()
-    # Readers of a proto merge it with what stands behind it.
+    # Readers of a proto merge it with a message appended to it.
     module = message_class("xla.HloModuleProto")()
     module.frontend_attributes.map[key] = value
     added = module
@@ -61,7 +61,7 @@ def _is_whole(program: bytes) -> bool:
 class HloModule:
     """A module; ``message`` is an ``xla.HloModuleProto``.
 
-    ``replicas`` and ``partitions`` are None where the source doesn't say.
+    ``replicas`` and ``partitions`` are None if the source doesn't say.
     """
 
     message: Any
@@ -72,8 +72,8 @@ class HloModule:
 def read_hlo_module(source: bytes, *, name: str) -> HloModule:
     """Read HLO text, an HloProto or an HloModuleProto; ``name`` stands in messages.
 
-    Raises `ProgramError` with line and column for text that XLA cannot parse, and for a proto
-    that is damaged or holds no computation.
+    Raises `ProgramError` with line and column for text that XLA cannot parse, and for a proto that
+    is damaged or holds no computation.
     """
     if is_hlo_text(source):
         return _from_text(source, name)
@@ -92,7 +92,7 @@ def _from_text(source: bytes, name: str) -> HloModule:
     except UnicodeDecodeError as error:
         raise ProgramError(f"byte {error.start} is not UTF-8", location=name) from error
     if _ENTRY.search(text) is None:
-        # jaxlib takes the last computation for the program then.
+        # Otherwise jaxlib takes the last computation for the program.
         message = "it has no ENTRY computation"
         raise ProgramError(message, location=name, hint="give the whole of the file")
     message = message_class("xla.HloModuleProto").FromString(proto_of_text(text, name=name))
@@ -109,7 +109,7 @@ _ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
 
 
 def _count(header: str, name: str) -> int | None:
-    """Read a number from the module's first line; the parser leaves it out of the proto."""
+    """Read a number from the module's first line, which the parser leaves out."""
     match = re.search(rf", {name}=(\d{{1,9}})\b", header)
     return int(match[1]) if match else None
 
@@ -135,17 +135,17 @@ def _from_proto(source: bytes, name: str) -> Any:
 
 
 def stablehlo_of_hlo(source: bytes, *, name: str) -> bytes:
-    """Return HLO text, an HloProto or an HloModuleProto as StableHLO text.
+    """Convert HLO text, an HloProto or an HloModuleProto to StableHLO text.
 
-    Raises `ProgramError` for what is no HLO, and what `stablehlo_of_module` raises.
+    Raises `ProgramError` for input that is not HLO, and what `stablehlo_of_module` raises.
     """
     return stablehlo_of_module(read_hlo_module(source, name=name), name=name)
 
 
 def stablehlo_of_module(module: HloModule, *, name: str) -> bytes:
-    """Return an HLO module as StableHLO text.
+    """Convert an HLO module to StableHLO text.
 
-    Raises `UnsupportedError` for what StableHLO lacks: fusions, asynchronous collectives of
+    Raises `UnsupportedError` for HLO without a StableHLO form: fusions, asynchronous collectives of
     several arrays and tiled layouts, which compilers write.
     """
     convert = import_module("jaxlib._jax").mlir.hlo_to_stablehlo

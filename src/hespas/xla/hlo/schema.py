@@ -1,8 +1,8 @@
-"""The protobuf classes of HLO, built from the schema that jaxlib carries inside itself.
+"""Build the protobuf classes of HLO from the schema that jaxlib embeds.
 
-jaxlib has no Python classes for ``xla/service/hlo.proto``, but its library embeds the compiled
-file descriptors. ``schema.binpb`` beside this file holds them, so that reading a program does not
-search a library of 330 MB. ``validation/hlo_schema.py`` writes it.
+jaxlib has no Python classes for ``xla/service/hlo.proto``, but its library embeds the compiled file
+descriptors. ``schema.binpb`` beside this file holds them, so that reading a program does not search
+a library of 330 MB. ``validation/hlo_schema.py`` writes it.
 
 Source of the schema: openxla/xla, ``xla/service/hlo.proto``, ``xla/service/metrics.proto`` and
 ``xla/xla_data.proto``, Apache License 2.0.

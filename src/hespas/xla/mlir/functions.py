@@ -1,7 +1,6 @@
-"""Walk a parsed module's functions into our operations.
+"""Walk a parsed module's functions into hespas' operations.
 
-What an attribute *means* is not decided here; a reader given by the caller turns its text into
-`Attrs`.
+The caller's readers decide what an attribute *means*: they turn its text into `Attrs`.
 
 JAX writes locations as ``loc("jit(step)/layers/dot_general"(callsite("f"("a.py":3:4) at ...)))``:
 the name stack first, then the Python functions that called each other. Calls have a name of their
@@ -28,10 +27,10 @@ from hespas.xla.mlir.text import Layout, read_layouts
 
 
 def name_stack(location: Any) -> str:
-    """Return the name stack in a location; empty where there is none.
+    """Return the name stack in a location; empty without one.
 
-    That of an operation from an inlined call stands behind the call's own. An operation that was
-    joined from several has the first name among them.
+    The stack of an operation from an inlined call stands behind the call's own. An operation that
+    was joined from several has the first name among them.
     """
     match type(location).__name__:
         case "NameLoc":
@@ -40,14 +39,14 @@ def name_stack(location: Any) -> str:
         case "CallSiteLoc":
             return joined_scope(_stack_of_call(location.caller), _stack_of_call(location.callee))
         case "FusedLoc":
-            stacks = [name_stack(each) for each in location.locations]
+            stacks = [name_stack(part) for part in location.locations]
             return next((stack for stack in stacks if stack), "")
         case _:
             return ""
 
 
 def _stack_of_call(location: Any) -> str:
-    """Return the name stack of one side of a call; a Python function's name is none."""
+    """Return a call side's name stack; empty for a Python function's name."""
     if type(location).__name__ != "NameLoc":
         return name_stack(location)
     name: str = location.name_str
@@ -56,7 +55,7 @@ def _stack_of_call(location: Any) -> str:
 
 
 def source_line(location: Any, source: str) -> str:
-    """Return ``file:line:column``, the innermost one; empty where there is none.
+    """Return the innermost ``file:line:column``; empty without one.
 
     ``source`` is the name of the file that was parsed.
     """
@@ -75,8 +74,8 @@ def _files(location: Any) -> Iterator[tuple[str, int, int]]:
             yield from _files(location.callee)
             yield from _files(location.caller)
         case "FusedLoc":
-            for each in location.locations:
-                yield from _files(each)
+            for part in location.locations:
+                yield from _files(part)
         case _:
             return
 
@@ -88,9 +87,9 @@ _LAYOUTS = frozenset({"result_layout", "xla_shape"})
 
 
 class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attribute reader sees of an operation.
+    """An operation as an attribute reader sees it.
 
-    ``producer`` finds the operation that made a value, where one did.
+    ``producer`` maps a value to the operation that made it, if one did.
     """
 
     attributes: Mapping[str, str]
@@ -102,10 +101,10 @@ class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class FunctionReader:
-    """Walks functions of one module into `Function`s, remembering texts and types it has seen.
+    """Walks a module's functions into `Function`s, with caches of texts and types.
 
-    ``find_reader`` takes a dialect and a kind and returns what reads the attributes of such
-    operations; it raises `UnsupportedError` for operations that have no place in a program.
+    ``find_reader`` takes a dialect and a kind and returns the reader of such operations'
+    attributes; it raises `UnsupportedError` for operations that have no place in a program.
     """
 
     source: str
@@ -122,7 +121,7 @@ class FunctionReader:
     producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
 
     def function(self, symbol: Symbol) -> Function:
-        """Read one ``func.func``; `ProgramError` where it is only declared."""
+        """Read one ``func.func``; raise `ProgramError` if it is only declared."""
         regions = symbol.handle.regions
         if len(regions) == 0 or len(regions[0].blocks) == 0:
             raise ProgramError(f"function @{symbol.name} has no body", location=self.source)
@@ -142,19 +141,19 @@ class FunctionReader:
 
     def _value(self, value: Any) -> Value:
         kind = value.type
-        known = self.types.get(kind)
-        if known is None:
-            known = self.types[kind] = self.read_type(str(kind))
-        made = self.values[value] = Value(type=known)
-        return made
+        known_type = self.types.get(kind)
+        if known_type is None:
+            known_type = self.types[kind] = self.read_type(str(kind))
+        read_value = self.values[value] = Value(type=known_type)
+        return read_value
 
     def _laid_out(self, handle: Any, value: Value, layout: Layout) -> Value:
         kind = value.type
         if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
             return value
-        made = replace(kind, layout=layout)
-        known = self.laid_out.setdefault(made, made)
-        value = self.values[handle] = Value(type=known)
+        with_layout = replace(kind, layout=layout)
+        known_type = self.laid_out.setdefault(with_layout, with_layout)
+        value = self.values[handle] = Value(type=known_type)
         return value
 
     def _place(self, location: Any) -> tuple[str, str]:
@@ -163,24 +162,27 @@ class FunctionReader:
             file = location.filename
             return "", f"{self.source if file == '-' else file}:{line}:{location.start_col}"
         key = location.attr
-        known = self.places.get(key)
-        if known is None:
-            known = self.places[key] = name_stack(location), source_line(location, self.source)
-        return known
+        known_place = self.places.get(key)
+        if known_place is None:
+            known_place = self.places[key] = (
+                name_stack(location),
+                source_line(location, self.source),
+            )
+        return known_place
 
     def _located(self, location: Any) -> str:
         return place_text(*self._place(location)) or self.source
 
     def _op(self, op: Any) -> Op:
         try:
-            made = self._read(op)
+            read_op = self._read(op)
         except ProgramError as error:
             location = self._located(op.location)
             error.location = error.location or f"{location}: {op.name}"
             raise
-        for result in made.results:
-            self.producer[result] = made
-        return made
+        for result in read_op.results:
+            self.producer[result] = read_op
+        return read_op
 
     def _read(self, op: Any) -> Op:
         dialect, kind, reader = self.kinds.get(op.name) or self._learn(op.name)
@@ -191,7 +193,7 @@ class FunctionReader:
         layouts = () if _LAYOUTS.isdisjoint(texts) else read_layouts(texts)
         if len(layouts) == len(results):
             pairs = zip(op.results, results, layouts, strict=True)
-            results = tuple([self._laid_out(*each) for each in pairs])
+            results = tuple([self._laid_out(*triple) for triple in pairs])
         scope, location = self._place(op.location)
         attrs: Attrs = NO_ATTRS
         if reader is not None:
@@ -217,8 +219,8 @@ class FunctionReader:
 
     def _learn(self, name: str) -> tuple[str, str, AttrReader | None]:
         dialect, _, kind = name.partition(".")
-        found = self.kinds[name] = dialect, kind, self.find_reader(dialect, kind)
-        return found
+        learned = self.kinds[name] = dialect, kind, self.find_reader(dialect, kind)
+        return learned
 
     def _blocks(self, regions: Any) -> tuple[Block, ...]:
         if not len(regions):

@@ -1,4 +1,7 @@
-"""Read the modules that custom calls of Mosaic (for TPUs, in its stable form) and Triton carry."""
+"""Read the modules of Mosaic and Triton in custom calls.
+
+Mosaic modules are for TPUs, in Mosaic's stable form.
+"""
 
 # jaxlib's bindings are only partly typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -37,7 +40,7 @@ from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, spli
 from hespas.xla.trial import check_kernel
 
 _DYNAMIC = -(1 << 63)
-"""Stands for a length of the grid, or of a dimension, that is known only as the program runs."""
+"""A length of the grid or of a dimension that is only known as the program runs."""
 _TEXT = b"module"
 _TO_CURRENT_FORM = "builtin.module(mosaic-serde{serialize=false})"
 _SHAPED = re.compile(r"(vector|memref)<((?:[\d?]+x)*)(!?[\w.]+(?:<[^<>]*>)?)(.*)>", re.DOTALL)
@@ -51,7 +54,7 @@ MOSAIC, TRITON = "mosaic", "triton"
 
 @lru_cache(maxsize=2)
 def kernel_context(language: str) -> Any:
-    """Return a context that knows a language's dialect; JAX's own modules never share it."""
+    """Return a context with a language's dialect; JAX's own modules never share it."""
     context = new_context()
     if language == MOSAIC:
         # Mosaic's stable form spells operations in a dialect that is registered nowhere.
@@ -63,7 +66,7 @@ def kernel_context(language: str) -> Any:
 
 
 def parse_kernel(body: bytes, language: str) -> Any:
-    """Return the module of a kernel in its context; `ProgramError` for what is none."""
+    """Parse a kernel's module in its context; raise `ProgramError` for an invalid one."""
     ir = import_module("jaxlib.mlir.ir")
     context = kernel_context(language)
     with context, ir.Location.unknown():
@@ -83,10 +86,10 @@ def _functions(module: Any, kind: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def read_mosaic(body: bytes) -> MosaicKernel:
-    """Return the kernel in a module's bytecode, or in its text, as libtpu writes its own.
+    """Read the kernel in a module's bytecode or text, as libtpu reads it.
 
-    Raises `ProgramError` for what is no such module, `UnsupportedError` for one of another version
-    or with types that have no model.
+    Raises `ProgramError` for any other bytes, `UnsupportedError` for a module of another version or
+    with types that have no model.
     """
     if not body.startswith(BYTECODE_MAGIC) and not body.startswith(_TEXT):
         raise ProgramError("its kernel is not MLIR")
@@ -95,7 +98,7 @@ def read_mosaic(body: bytes) -> MosaicKernel:
     with kernel_context(MOSAIC), ir.Location.unknown():
         module = parse_kernel(body, MOSAIC)  # its operations live as long as it does
         functions = _functions(module, "func.func")
-        entries = [name for name, each in functions.items() if _is_entry(each)]
+        entries = [name for name, function in functions.items() if _is_entry(function)]
         if not functions:
             raise ProgramError("its kernel has no function")
         # A kernel without a grid may have no attributes; Pallas writes it first.
@@ -104,7 +107,7 @@ def read_mosaic(body: bytes) -> MosaicKernel:
 
 
 def _is_entry(function: Any) -> bool:
-    return any(named in function.attributes for named in (_ENTRY, "tpu.core_type"))
+    return any(attribute in function.attributes for attribute in (_ENTRY, "tpu.core_type"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,10 +175,10 @@ class _Reader:
     def define(self, value: Any) -> int:
         number = self.numbers[value] = len(self.types)
         kind = value.type
-        known = self.known.get(kind)
-        if known is None:
-            known = self.known[kind] = read_kernel_type(str(kind))
-        self.types.append(known)
+        known_type = self.known.get(kind)
+        if known_type is None:
+            known_type = self.known[kind] = read_kernel_type(str(kind))
+        self.types.append(known_type)
         return number
 
 
@@ -215,7 +218,7 @@ _COMBINED: dict[str, Callable[[int, int], int]] = {
     "arith.muli": operator.mul,
     "arith.subi": operator.sub,
 }
-"""What bounds of loops are computed with."""
+"""The operations that compute bounds of loops."""
 _ONE_ROUND = "a loop whose length depends on data is taken to run once"
 _NOTES = {
     "scf.for": _ONE_ROUND,
@@ -226,9 +229,9 @@ _NOTES = {
 
 @lru_cache(maxsize=256)
 def read_triton(body: bytes) -> TritonKernel:
-    """Return the kernel in a module's bytecode or text.
+    """Read the kernel in a module's bytecode or text.
 
-    Raises `ProgramError` for what is no such module.
+    Raises `ProgramError` for any other bytes.
     """
     check_kernel(body, TRITON)
     ir = import_module("jaxlib.mlir.ir")
@@ -286,16 +289,16 @@ def _rounds(op: Any) -> int | None:
 
 def _constant(value: Any) -> int | None:
     owner: Any = getattr(value, "owner", None)
-    made: Any = getattr(owner, "operation", owner)
-    name: str = getattr(made, "name", "")
+    producer: Any = getattr(owner, "operation", owner)
+    name: str = getattr(producer, "name", "")
     if name == "arith.constant":
-        return read_integer(str(made.attributes["value"]))
+        return read_integer(str(producer.attributes["value"]))
     if name in _COPIES:
-        return _constant(made.operands[0])
+        return _constant(producer.operands[0])
     combined = _COMBINED.get(name)
     if combined is None:
         return None
-    left, right = (_constant(operand) for operand in made.operands)
+    left, right = (_constant(operand) for operand in producer.operands)
     return None if left is None or right is None else combined(left, right)
 
 

@@ -1,7 +1,7 @@
-"""Parse MLIR with jaxlib, run its passes, print it, and read what stands at the top of a module.
+"""Parse, transform, print and inspect MLIR modules with jaxlib.
 
 jaxlib's bindings are imported on first use: they take longer than everything else in hespas
-together. CHLO is legalised but for products of groups of rows, which jaxlib's pass would open into
+together. CHLO is legalised except products of groups of rows, which jaxlib's pass would open into
 one masked product of all rows for each group, as XLA's GPU compiler does by default: a cost that
 the operation itself does not have.
 """
@@ -33,7 +33,7 @@ BYTECODE_MAGIC = b"ML\xefR"
 
 
 def is_jax_export(source: bytes) -> bool:
-    """Return whether this may be what `jax.export.Exported.serialize` returns."""
+    """Return whether the bytes may come from `jax.export.Exported.serialize`."""
     return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
 
 
@@ -57,7 +57,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def signals_held() -> Generator[None]:
-    """Hold signals back while a C++ library loads, which crashes if Python raises in there."""
+    """Hold signals back while a C++ library loads: it crashes if Python raises inside."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
@@ -84,7 +84,7 @@ def new_context() -> Any:
     """Return a context with the dialects that jaxlib always has."""
     ir = import_module("jaxlib.mlir.ir")
     context = ir.Context()
-    # Two threads that find errors at a time would each wait for Python's lock, which this one has.
+    # Two threads that find errors at once would each wait for Python's lock, which this thread has.
     context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext").register_dialects(registry)
@@ -94,7 +94,7 @@ def new_context() -> Any:
 
 
 def bytecode_of(handle: Any) -> bytes:
-    """Return the bytecode of a module, which can be written even where printing it crashes."""
+    """Return the bytecode of a module, even if printing the module would crash."""
     buffer = BytesIO()
     handle.operation.write_bytecode(buffer)
     return buffer.getvalue()
@@ -103,7 +103,7 @@ def bytecode_of(handle: Any) -> bytes:
 @lru_cache(maxsize=1)
 @signals_held()
 def module_pass_manager() -> Any:
-    """Return jaxlib's class of pass managers, the passes of its dialects registered."""
+    """Return jaxlib's class of pass managers, with its dialects' passes registered."""
     import_module("jaxlib.mlir._mlir_libs._mlirHlo").register_mhlo_passes()
     import_module("jaxlib.mlir._mlir_libs._stablehlo").register_stablehlo_passes()
     return import_module("jaxlib.mlir.passmanager").PassManager
@@ -112,8 +112,8 @@ def module_pass_manager() -> Any:
 def parse_mlir(source: bytes, *, name: str) -> MlirModule:
     """Parse StableHLO text, MLIR bytecode or a portable artifact.
 
-    ``name`` stands in messages and locations. Raises `ProgramError` with the first
-    diagnostic's line and column.
+    ``name`` stands in messages and locations. Raises `ProgramError` with the first diagnostic's
+    line and column.
     """
     _refuse_lone_done(source, name)
     _refuse_large_results(source, name)
@@ -132,7 +132,10 @@ def parse_mlir(source: bytes, *, name: str) -> MlirModule:
 
 
 def _refuse_lone_done(source: bytes, name: str) -> None:
-    """Raise `ProgramError` for what makes jaxlib 0.10.2's verifier read invalid memory."""
+    """Refuse input that makes jaxlib 0.10.2's verifier read invalid memory.
+
+    Raises `ProgramError`.
+    """
     if b"mhlo.async_done" in source and b"mhlo.async_start" not in source:
         raise ProgramError("it holds an mhlo.async_done, but no mhlo.async_start", location=name)
 
@@ -142,13 +145,16 @@ _LARGE_RESULT = re.compile(rb"%[\w$.-]+(#(\d{7,}))")
 
 
 def _refuse_large_results(source: bytes, name: str) -> None:
-    """Raise `ProgramError` for what makes MLIR's parser take memory for each result up to it."""
+    """Refuse large result numbers, for which MLIR's parser allocates memory.
+
+    The parser allocates memory for each result up to the number. Raises `ProgramError`.
+    """
     if source.startswith(BYTECODE_MAGIC):
         return
-    for found in _LARGE_RESULT.finditer(source):
-        if len(found[2]) > MOST_DIGITS or int(found[2]) >= _MOST_RESULTS:
-            line = source.count(b"\n", 0, found.start()) + 1
-            message = f"the result {found[1][:20].decode()} is of no operation"
+    for match in _LARGE_RESULT.finditer(source):
+        if len(match[2]) > MOST_DIGITS or int(match[2]) >= _MOST_RESULTS:
+            line = source.count(b"\n", 0, match.start()) + 1
+            message = f"the result {match[1][:20].decode()} is of no operation"
             raise ProgramError(message, location=f"{name}:{line}")
 
 
@@ -175,7 +181,7 @@ def _parse_error(error: Exception, name: str) -> ProgramError:
 
 
 def one_line(error: Exception) -> str:
-    """Return the text of an error of jaxlib without its line breaks."""
+    """Return the text of a jaxlib error without its line breaks."""
     return " ".join(str(error).split())
 
 
@@ -185,17 +191,17 @@ _NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 @lru_cache(maxsize=8192)
 def location_text(text: str, source: str) -> str:
-    """Return ``file:line:column`` of an MLIR location, with the name it carries, or nothing."""
-    found = _FILE_LOCATION.search(text)
+    """Return ``file:line:column`` and name of an MLIR location, or nothing."""
+    match = _FILE_LOCATION.search(text)
     name = _NAMED_LOCATION.match(text)
-    location = f"{source if found[1] == '-' else found[1]}:{found[2]}:{found[3]}" if found else ""
-    if name is None or (found is not None and name[1] == found[1]):
+    location = f"{source if match[1] == '-' else match[1]}:{match[2]}:{match[3]}" if match else ""
+    if name is None or (match is not None and name[1] == match[1]):
         return location
     return f"{name[1]} ({location})" if location else name[1]
 
 
 def run_passes(module: MlirModule, pipeline: str) -> None:
-    """Run an MLIR pass pipeline on a module, in place; `ProgramError` where it fails."""
+    """Run an MLIR pass pipeline on a module, in place; raise `ProgramError` on failure."""
     bindings = _bindings()
     with bindings.context:
         try:
@@ -211,16 +217,16 @@ def module_attributes(module: MlirModule) -> dict[str, str]:
 
 
 def operations_in(root: Any, names: Container[str] | None = None) -> list[Any]:
-    """Return the operations inside of one, those of some names alone if ``names`` are given."""
-    found: list[Any] = []
+    """Return the operations inside of an operation, optionally of ``names`` alone."""
+    operations: list[Any] = []
 
     def visit(op: Any) -> Any:
         if names is None or op.name in names:
-            found.append(op)
+            operations.append(op)
         return import_module("jaxlib.mlir.ir").WalkResult.ADVANCE
 
     root.walk(visit)
-    return found
+    return operations
 
 
 def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
@@ -229,7 +235,7 @@ def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
 
 
 def main_of(module: MlirModule) -> Any:
-    """Return the function named main; `ProgramError` where there is none."""
+    """Return the function named main; raise `ProgramError` without one."""
     for view in module.handle.body.operations:
         op = view.operation
         if op.name == "func.func" and op.attributes["sym_name"].value == "main":
@@ -238,18 +244,18 @@ def main_of(module: MlirModule) -> Any:
 
 
 def entries_of(attribute: Any) -> list[dict[str, Any]]:
-    """Return a list of dictionaries of attributes, as functions have of arguments and results."""
-    return [{named.name: named.attr for named in each} for each in attribute]
+    """Return the attribute dictionaries of a function's arguments or results."""
+    return [{entry.name: entry.attr for entry in attributes} for attributes in attribute]
 
 
 def listed(entries: Iterable[Mapping[str, Any]]) -> Any:
     """Return the attribute that `entries_of` reads, in the current context."""
     ir = import_module("jaxlib.mlir.ir")
-    return ir.ArrayAttr.get([ir.DictAttr.get(dict(each)) for each in entries])
+    return ir.ArrayAttr.get([ir.DictAttr.get(dict(entry)) for entry in entries])
 
 
 OF_FUNCTIONS = ("arg_attrs", "res_attrs")
-"""Where a function has the attributes of its arguments and results."""
+"""The keys under which a function has the attributes of its arguments and results."""
 
 
 def drop_attributes(root: Any, names: Container[str]) -> None:
@@ -261,13 +267,13 @@ def drop_attributes(root: Any, names: Container[str]) -> None:
         for kind in OF_FUNCTIONS if op.name == "func.func" else ():
             if kind in attributes:
                 attributes[kind] = listed(
-                    {name: attr for name, attr in each.items() if name not in names}
-                    for each in entries_of(attributes[kind])
+                    {name: attr for name, attr in entry.items() if name not in names}
+                    for entry in entries_of(attributes[kind])
                 )
 
 
 def erase_copies(root: Any) -> int:
-    """Erase the copies of a program, which move nothing; return how many there were."""
+    """Erase the copies of a program, which move nothing; return their number."""
     copies = operations_in(root, {"mhlo.copy"})
     for copy in copies:
         copy.results[0].replace_all_uses_with(copy.operands[0])
@@ -276,7 +282,7 @@ def erase_copies(root: Any) -> int:
 
 
 def declared_devices(module: MlirModule) -> int:
-    """Return how many devices a module says it runs on; 1 if it does not say."""
+    """Return the number of devices that a module declares; 1 by default."""
     attributes = module_attributes(module)
     counts = (attributes.get(f"mhlo.num_{name}", "1") for name in ("replicas", "partitions"))
     return prod(read_integer(count) or 1 for count in counts)
@@ -295,7 +301,7 @@ class Symbol:
 def module_symbols(module: MlirModule) -> dict[str, Symbol]:
     """Return every top-level operation that has a name, by that name.
 
-    A file without a ``module`` has MLIR's implicit one, which this sees the same way.
+    A file without a ``module`` has MLIR's implicit one, which is read the same way.
     """
     symbols: dict[str, Symbol] = {}
     for view in module.handle.body.operations:
@@ -307,7 +313,7 @@ def module_symbols(module: MlirModule) -> dict[str, Symbol]:
 
 
 def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
-    """Return an operation's attributes by name; ``cache`` keeps the texts of those seen."""
+    """Return an operation's attributes by name; ``cache`` keeps texts by attribute."""
     texts: dict[str, str] = {}
     attributes = op.attributes
     if not len(attributes):
@@ -327,12 +333,12 @@ def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
 
 
 def _printed_property(op: Any, name: str) -> str:
-    """Cut an attribute's text out of the printed operation, where it stands in ``<{ }>``."""
+    """Cut an attribute's text out of the printed operation, inside ``<{ }>``."""
     generic: str = op.get_asm(print_generic_op_form=True, skip_regions=True)
     start, end = generic.find("<{"), generic.find("}>")
     for part in split_list(generic[start + 2 : end] if 0 <= start < end else ""):
-        found, _, value = part.partition(" = ")
-        if found == name:
+        attribute, _, value = part.partition(" = ")
+        if attribute == name:
             return value
     raise UnsupportedError(f"attribute {name} cannot be read")
 
@@ -372,17 +378,17 @@ _PASSES = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 
 
 def legalise_chlo(module: MlirModule) -> None:
-    """Replace the module's CHLO operations by StableHLO's, but ``chlo.ragged_dot``, in place.
+    """Replace CHLO operations by StableHLO's, except ``chlo.ragged_dot``, in place.
 
-    Raises `ProgramError` where the pass fails.
+    Raises `ProgramError` if the pass fails.
     """
     ir = import_module("jaxlib.mlir.ir")
     root = module.handle.operation
     with module.handle.context:
         # The pass leaves calls alone.
         for op in operations_in(root, {RAGGED_DOT}):
-            named = {_TARGET: ir.StringAttr.get(RAGGED_DOT)}
-            _replaced(ir, op, _KEPT, named | _attributes(op))
+            target = {_TARGET: ir.StringAttr.get(RAGGED_DOT)}
+            _replaced(ir, op, _KEPT, target | _attributes(op))
         run_passes(module, _PASSES)
         for op in operations_in(root, {_KEPT}):
             if op.attributes[_TARGET].value != RAGGED_DOT:
@@ -396,7 +402,7 @@ def _attributes(op: Any) -> dict[str, Any]:
 
 
 def _replaced(ir: Any, op: Any, name: str, attributes: dict[str, Any]) -> None:
-    made = ir.Operation.create(
+    replacement = ir.Operation.create(
         name,
         results=[result.type for result in op.results],
         operands=list(op.operands),
@@ -404,6 +410,6 @@ def _replaced(ir: Any, op: Any, name: str, attributes: dict[str, Any]) -> None:
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
-    for old, new in zip(op.results, made.results, strict=True):
+    for old, new in zip(op.results, replacement.results, strict=True):
         old.replace_all_uses_with(new)
     op.erase()

@@ -1,4 +1,4 @@
-"""Readers for the text of MLIR types and attributes."""
+"""Read the text of MLIR types and attributes."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _bad_tensor(text: str) -> UnsupportedError:
 
 
 def split_list(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket and string.
+    """Split text at the commas outside every bracket and string.
 
-    MLIR escapes the quotes inside a string by their code: each ``"`` opens or closes one.
+    MLIR escapes the quotes inside a string by their code: each ``"`` opens or closes a string.
 
     >>> split_list("tensor<2xf32>, tuple<a, b>")
     ['tensor<2xf32>', 'tuple<a, b>']
@@ -69,18 +69,18 @@ def split_list(text: str) -> list[str]:
     parts: list[str] = []
     depth = start = 0
     quoted = False
-    for at, character in enumerate(text):
+    for position, character in enumerate(text):
         if character == '"':
             quoted = not quoted
         elif quoted:
             continue
         elif character in "<[({":
             depth += 1
-        elif character in ">])}" and text[at - 1] != "-":
+        elif character in ">])}" and text[position - 1] != "-":
             depth -= 1
         elif character == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
+            parts.append(text[start:position].strip())
+            start = position + 1
     parts.append(text[start:].strip())
     return [part for part in parts if part]
 
@@ -111,9 +111,9 @@ def read_integers(text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=512)
 def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Read a dense 64-bit integer attribute: its shape and its elements in row-major order.
+    """Read a dense 64-bit integer attribute: its shape and row-major elements.
 
-    Knows lists, one number for all (a splat) and the hexadecimal form of long lists.
+    Reads lists, one number for all (a splat) and the hexadecimal form of long lists.
 
     >>> read_dense_integers('dense<"0x00000000000000000100000000000000"> : tensor<1x2xi64>')
     ((1, 2), (0, 1))
@@ -145,7 +145,7 @@ _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def read_dense_numbers(text: str) -> tuple[int, ...]:
-    """Read a dense attribute of integers of any width: its elements in row-major order.
+    """Read the row-major elements of a dense integer attribute of any width.
 
     >>> read_dense_numbers('dense<"0x00FF"> : tensor<2xi8>')
     (0, -1)
@@ -201,8 +201,8 @@ def read_symbols(text: str) -> tuple[str, ...]:
     >>> read_symbols('[@a, @"b.c"]')
     ('a', 'b.c')
     """
-    found = re.findall(r'@(?:"((?:[^"\\]|\\.)*)"|([\w$.\-]+))', text)
-    return tuple(quoted or plain for quoted, plain in found)
+    matches = re.findall(r'@(?:"((?:[^"\\]|\\.)*)"|([\w$.\-]+))', text)
+    return tuple(quoted or plain for quoted, plain in matches)
 
 
 _SDY_AXIS = re.compile(r'"([^"]+)"\s*=\s*(\d+)')
@@ -210,7 +210,7 @@ _STABLEHLO_AXIS = re.compile(r'name = "([^"]+)", size = (\d+)')
 
 
 def read_mesh_axes(text: str) -> tuple[tuple[str, int], ...]:
-    """Read the axes of ``#sdy.mesh<...>`` or ``#stablehlo.mesh<...>``: names and sizes.
+    """Read axis names and sizes of ``#sdy.mesh<...>`` or ``#stablehlo.mesh<...>``.
 
     >>> read_mesh_axes('#sdy.mesh<["a"=4, "b"=2]>')
     (('a', 4), ('b', 2))
@@ -226,9 +226,9 @@ _SHAPE = re.compile(r"[a-z][a-z0-9]*\[[\d,]*\](?:\{([\d,]*)[^}]*\})?")
 
 
 def read_layouts(attributes: Mapping[str, str]) -> tuple[Layout, ...]:
-    """Read the layout of each result from ``xla_shape``, or from ``result_layout``.
+    """Read the layout of each result from ``xla_shape`` or ``result_layout``.
 
-    Compilers' StableHLO carries them beside the types; empty where neither can be read.
+    Compilers' StableHLO carries them beside the types; empty if neither can be read.
 
     >>> read_layouts({"xla_shape": '"(bf16[4,8]{0,1:T(8,128)}, f32[8]{0})"'})
     ((0, 1), None)
@@ -237,8 +237,8 @@ def read_layouts(attributes: Mapping[str, str]) -> tuple[Layout, ...]:
     """
     shape = attributes.get("xla_shape")
     if shape is not None:
-        found = [match[1] or "" for match in _SHAPE.finditer(shape)]
-        return tuple([_layout(tuple(map(int, filter(None, part.split(","))))) for part in found])
+        orders = [match[1] or "" for match in _SHAPE.finditer(shape)]
+        return tuple([_layout(tuple(map(int, filter(None, part.split(","))))) for part in orders])
     text = attributes.get("result_layout", "")
     if not text.startswith("dense<"):
         return ()

@@ -1,6 +1,6 @@
-"""Partition a sharded program: `partition.partition` is the entry, the rest runs in its process.
+"""Partition a sharded program in a process of its own.
 
-In comes StableHLO with Shardy's or GSPMD's annotations; out comes the StableHLO of one device, with
-its collectives. `worker` runs XLA's partitioner with the passes in `passes`, or Shardy's own
-(`shardy`) for more devices than XLA's CPU client takes.
+`partition.partition` is the entry. The input is StableHLO with Shardy's or GSPMD's annotations; the
+output is the StableHLO of one device, with its collectives. `worker` runs XLA's partitioner with
+the passes in `passes`, or Shardy's own (`shardy`) for more devices than XLA's CPU client takes.
 """

@@ -1,7 +1,7 @@
 """Turn a sharded program into the program of one device, with its collectives.
 
-XLA or Shardy partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator
-is needed.
+XLA or Shardy partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator is
+needed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hespas.xla.mlir.text import read_mesh_axes
 
 PARTITIONED_FILE = "partitioned.mlir"
 MOST_OF_ONE_PROCESS = 2048
-"""The most devices of a client of XLA's that needs no other process, as it believes."""
+"""The most devices that a client of XLA's takes for its own process's."""
 
 
 class Partitioner(StrEnum):
-    """What applies the program's shardings."""
+    """The partitioner that applies the program's shardings."""
 
     XLA_SHARDY = "XLA's partitioner, with Shardy's propagation"
     XLA_GSPMD = "XLA's partitioner, with GSPMD's propagation"
@@ -41,7 +41,7 @@ class Partitioner(StrEnum):
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A program of so many devices; ``name`` is what messages call it."""
+    """A program and its numbers of devices; ``name`` stands in messages."""
 
     name: str
     replicas: int
@@ -55,8 +55,10 @@ class PartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT_LIMITS = Limits(time_s=1800)
 MOST_XLA_DEVICES = 16384
-"""The most virtual devices for XLA's CPU client: the time to make them grows as their square
-(20 s of CPU time for these)."""
+"""The most virtual devices for XLA's CPU client.
+
+The time to make them grows as their square (20 s of CPU time for these).
+"""
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _ANNOTATIONS = ("sdy.sharding", "mhlo.sharding", "sdy.manual_computation", "@Sharding")
@@ -68,7 +70,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitioned:
-    """The program of one device, as StableHLO text, and what partitioned it."""
+    """The program of one device as StableHLO text, and its partitioner."""
 
     text: bytes
     devices: int
@@ -76,7 +78,7 @@ class Partitioned:
 
     @property
     def assumption(self) -> str:
-        """What was done, for the program's list of assumptions."""
+        """How the program was partitioned, for its list of assumptions."""
         return (
             f"the program came sharded, not partitioned: {self.partitioner} divided it over "
             f"{self.devices} devices"
@@ -86,10 +88,10 @@ class Partitioned:
 def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> Partitioned:
     """Partition a program with Shardy's or GSPMD's annotations.
 
-    ``source`` is StableHLO as text, bytecode or a portable artifact; ``name`` stands in
-    messages. XLA partitions for up to 16,384 devices, Shardy alone for more. Raises
-    `ProgramError` if there is nothing to partition or the partitioner refuses the program, and
-    `ToolError`, naming a log that is kept, if the partitioner's process fails.
+    ``source`` is StableHLO as text, bytecode or a portable artifact; ``name`` stands in messages.
+    XLA partitions for up to 16,384 devices, Shardy alone for more. Raises `ProgramError` if there
+    is nothing to partition or the partitioner refuses the program, and `ToolError`, naming a log
+    that is kept, if the partitioner's process fails.
     """
     return partition_module(parse_mlir(source, name=name), source, limits=limits)
 
@@ -108,9 +110,9 @@ def partition_module(
     limits: Limits = DEFAULT_LIMITS,
     kept: ContentCache | None = None,
 ) -> Partitioned:
-    """Partition a program that is parsed already, as `partition` does; ``source`` is its bytes.
+    """Partition a parsed program as `partition` does; ``source`` is its bytes.
 
-    What was partitioned is ``kept`` in a cache, if one is given.
+    ``kept`` caches partitioned programs, if it is given.
     """
     replicas, partitions, is_shardy = _sharded_over(module)
     devices = replicas * partitions
@@ -145,14 +147,14 @@ def partition_module(
 
 
 def _key(source: bytes, request: PartitionRequest) -> str:
-    """Return the key of a partitioned program: all that decides it."""
+    """Return the cache key of a partitioned program, from everything that decides it."""
     versions = (__version__, installed_version("jaxlib"), code_digest(*_MAKERS))
     parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
 def _sharded_over(module: MlirModule) -> tuple[int, int, bool]:
-    """Return the replicas and partitions of a sharded program, and whether Shardy annotated it.
+    """Return a sharded program's replicas and partitions, and whether Shardy annotated it.
 
     Raises `ProgramError` if the program is not sharded or does not say over how many devices.
     """
@@ -184,7 +186,7 @@ def _count(text: str | None) -> int:
 
 
 def _check_threads(virtual_devices: int, name: str) -> None:
-    """Raise `ProgramError` where XLA would wait for threads that cannot start."""
+    """Raise `ProgramError` if XLA would wait for threads that cannot start."""
     left = threads_left()
     if left is not None and virtual_devices > left:
         raise ProgramError(
@@ -202,7 +204,7 @@ def _run_worker(
     """Return the partitioned text; the worker's directory is kept if it fails."""
     if is_staying() and virtual_devices <= MOST_OF_ONE_PROCESS:
         use_cpu()
-        # XLA is the heavy part.
+        # XLA takes long to import.
         return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
     _check_threads(virtual_devices, request.name)
     with scratch_directory("partition") as directory:

@@ -1,8 +1,9 @@
-"""Which passes of XLA's CPU compiler run, to do what its GPU compiler does up to partitioning.
+"""Select CPU compiler passes that partition as XLA's GPU compiler does.
 
 The GPU compiler simplifies a program before it partitions it, the CPU compiler afterwards. So a
-program goes through the CPU compiler twice: as one of a single partition, whose shardings are
-kept, with all passes off that do not simplify; and then with only those on that partition.
+program goes through the CPU compiler twice: first as a program of a single partition, whose
+shardings are kept, without the passes that do not simplify; and then with only those that
+partition.
 
 The names are those of jaxlib 0.10.2, which hespas pins.
 """
@@ -25,7 +26,7 @@ PARTITION_ONLY = (
     "zero_sized_hlo_elimination",
     _CAPTURE,
 )
-"""What partitions: inlining, propagation, partitioning, and what partitioning leaves to clean."""
+"""Passes that partition: inlining, propagation, partitioning, and the cleanup after it."""
 
 SIMPLIFY_WITHOUT = (
     "after layout assignment",
@@ -106,8 +107,8 @@ SIMPLIFY_WITHOUT = (
     "while-loop-invariant-code-motion",
     "while-loop-trip-count-annotator",
 )
-"""Everything of the CPU compiler but inlining and algebraic simplification.
+"""All passes of the CPU compiler except inlining and algebraic simplification.
 
-`reshape-mover`, `algsimp`, `constant_folding`, `tuple-simplifier`, `simplify-while-loops` and
-their like are left on: the GPU compiler's ``spmd-simplify`` pipeline has them too.
+`reshape-mover`, `algsimp`, `constant_folding`, `tuple-simplifier`, `simplify-while-loops` and their
+like are left on: the GPU compiler's ``spmd-simplify`` pipeline has them too.
 """

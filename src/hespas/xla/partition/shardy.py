@@ -1,4 +1,4 @@
-"""Partition with Shardy's own passes alone: for more devices than XLA's CPU client takes.
+"""Partition with Shardy's own passes, for more devices than XLA's CPU client takes.
 
 No XLA compiler runs, so no device is needed, and the time does not grow with their number.
 """
@@ -37,17 +37,17 @@ _INDEXED = frozenset({"stablehlo.gather", "stablehlo.scatter"})
 
 
 def partition_with_shardy(source: bytes, *, name: str) -> bytes:
-    """Return the partitioned program as bytecode; `ProgramError` where a pass refuses it."""
+    """Return the partitioned program as bytecode; raise `ProgramError` if a pass refuses it."""
     module = parse_mlir(source, name=name)
     with module.handle.context:
         _inline_all(module)
         _widen_indices(module)
-        for each in _BEFORE:
-            run_passes(module, f"builtin.module({each})")
+        for pass_name in _BEFORE:
+            run_passes(module, f"builtin.module({pass_name})")
         _localise(module)
-        for each in _AFTER:
-            run_passes(module, f"builtin.module({each})")
-        # They are applied now, and must not be applied twice.
+        for pass_name in _AFTER:
+            run_passes(module, f"builtin.module({pass_name})")
+        # The shardings are applied now, and must not be applied twice.
         drop_attributes(module.handle.operation, {"sdy.sharding"})
         for mesh in operations_in(module.handle.operation, {"sdy.mesh"}):
             mesh.erase()
@@ -55,7 +55,7 @@ def partition_with_shardy(source: bytes, *, name: str) -> bytes:
 
 
 def _inline_all(module: MlirModule) -> None:
-    """Open all calls in main, which the passes don't follow, and drop the functions called."""
+    """Inline all calls in main, which passes don't follow, and drop the callees."""
     functions = {
         view.attributes["sym_name"].value: view
         for view in module.handle.body.operations
@@ -83,9 +83,9 @@ def _inline(call: Any, functions: dict[str, Any]) -> None:
 
 
 def _widen_indices(module: MlirModule) -> None:
-    """Make indices 64 bits wide: Shardy writes 64 bits of a constant for narrower ones too.
+    """Make indices 64 bits wide: Shardy writes constants as 64 bits whatever their type.
 
-    What then follows in such a constant's memory is printed, or crashes the process.
+    Otherwise the memory behind such a constant is printed, or crashes the process.
     """
     ir = import_module("jaxlib.mlir.ir")
     wide = ir.IntegerType.get_signless(64)
@@ -105,7 +105,10 @@ def _widen_indices(module: MlirModule) -> None:
 
 
 def _localise(module: MlirModule) -> None:
-    """Make all shapes those of one device; Shardy leaves out those of a loop's arguments."""
+    """Make all shapes those of one device, a loop's arguments included.
+
+    Shardy's pass leaves those out.
+    """
     ir = import_module("jaxlib.mlir.ir")
     passes = import_module("jaxlib.mlir.passmanager").PassManager.parse(
         f"builtin.module({_LOCALISE})"

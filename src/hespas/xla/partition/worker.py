@@ -1,4 +1,4 @@
-"""Partition one program: a process of its own, ``python -m hespas.xla.partition.worker``.
+"""Partition one program, as the process ``python -m hespas.xla.partition.worker``.
 
 XLA takes its number of devices when it starts, uses hundreds of megabytes, and can abort, so it
 does not run in the process that asks. `hespas.xla.partition.partition` names the files in the
@@ -57,7 +57,7 @@ _PLACED = {
 }
 
 _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
-"""What placements are called while the CPU compiler simplifies: it drops those that it knows."""
+"""Names of placements while the CPU compiler simplifies: it drops those that it knows."""
 
 
 def _answered(request: PartitionRequest, home: Path) -> PartitionAnswer:
@@ -67,9 +67,9 @@ def _answered(request: PartitionRequest, home: Path) -> PartitionAnswer:
 
 
 def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
-    """Return the partitioned text, made in this process, which has JAX on the CPU.
+    """Partition in this process, which has JAX on the CPU; return the text.
 
-    Raises `ProgramError` where a partitioner refuses the program.
+    Raises `ProgramError` if a partitioner refuses the program.
     """
     return _partitioned(source, request, _kept_client)
 
@@ -81,7 +81,7 @@ def _partitioned(source: bytes, request: PartitionRequest, client: Callable[[int
         partitioned = _partition_with_xla(source, request, client)
     module = parse_mlir(partitioned, name=request.name)
     if _SHARD_MAP in source:
-        erase_copies(module.handle.operation)  # They stand where shard_map began and ended.
+        erase_copies(module.handle.operation)  # They mark where shard_map began and ended.
     if any(name.encode() in source for name in (_DONOR, _ALIAS)):
         _declare_donations(module, parse_mlir(source, name=request.name))
     if _MEMORY_KIND.encode() in source:
@@ -99,7 +99,7 @@ def _partition_with_xla(
 ) -> bytes:
     compiler = _Compiler(request, client(request.replicas * request.partitions))
     module = _bytecode(source, request)
-    # What shard_map holds is not read back from a simplified module.
+    # The content of shard_map is not read back from a simplified module.
     if _SHARD_MAP not in module or request.partitioner is Partitioner.XLA_GSPMD:
         simplified = compiler.run(
             _renamed(module, _HIDDEN, name=request.name),
@@ -119,13 +119,13 @@ def _partition_with_xla(
 
 
 class _CapturedError(Exception):
-    """Ends a compilation that has come far enough."""
+    """Ends a compilation after the captured stage."""
 
 
 _CAPTURED: list[bytes] = []
-"""The module that a compilation has come to."""
+"""The module at the captured stage of a compilation."""
 _IS_CAPTURING = Event()
-"""Whether a partition compiles: what else a process compiles goes on to its end."""
+"""Whether a partition compiles: other compilations of the process run to their end."""
 
 
 def _capture(module: bytes) -> None:
@@ -135,13 +135,14 @@ def _capture(module: bytes) -> None:
 
 
 _PRE_SCHEDULER = 0
-"""Where in XLA's pipeline `_capture` stands: ``PipelineStage`` of ``jax.extend.xla``."""
+"""The stage at which XLA calls `_capture`: a ``PipelineStage`` of ``jax.extend.xla``."""
 
 
 @cache
 def _register() -> None:
-    """Have XLA's CPU compiler call `_capture`; that is once for a process."""
-    # jax.extend.xla registers it so, once JAX is imported, which takes as long as most partitions.
+    """Register `_capture` with XLA's CPU compiler, once for a process."""
+    # jax.extend.xla registers it the same way, but imports JAX, which takes as long as most
+    # partitions.
     import_module("jaxlib._xla").register_xla_transform("hespas", _PRE_SCHEDULER, _capture)
 
 
@@ -154,7 +155,7 @@ class _Compiler:
         _register()
 
     def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
-        """Return the serialized HLO module that the passes make of a module's bytecode."""
+        """Run passes on a module's bytecode; return the serialized HLO module."""
         internals = import_module("jaxlib._jax")
         count = self._request.replicas * partitions
         options = internals.CompileOptions()
@@ -162,7 +163,7 @@ class _Compiler:
         build = options.executable_build_options
         build.use_spmd_partitioning = True
         build.use_shardy_partitioner = self._request.partitioner is Partitioner.XLA_SHARDY
-        # The groups of collectives are listed, or strided, not named by mesh axes.
+        # Lists or strides must name the groups of collectives, not mesh axes.
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
         _CAPTURED.clear()
         _IS_CAPTURING.set()
@@ -180,12 +181,12 @@ class _Compiler:
 
 
 def _client(devices: int) -> Any:
-    """Return a client with this many virtual devices, many of them as XLA_FLAGS asks for."""
+    """Return a client with this many virtual devices; many need XLA_FLAGS."""
     if devices <= MOST_OF_ONE_PROCESS:
         return _kept_client(devices)
     internals = import_module("jaxlib._jax")
-    # Devices beyond these count as another process's, which a client without collectives
-    # refuses. Nothing runs here, so that no MPI is needed.
+    # Devices beyond these count as another process's, which a client without collectives refuses.
+    # Nothing runs here, so that no MPI is needed.
     return internals.get_tfrt_cpu_client(
         asynchronous=True, collectives=internals.make_mpi_collectives()
     )
@@ -193,7 +194,7 @@ def _client(devices: int) -> Any:
 
 @lru_cache(maxsize=2)
 def _kept_client(devices: int) -> Any:
-    """Return a client with this many virtual devices, whatever XLA_FLAGS asks for."""
+    """Return a client with this many virtual devices, whatever XLA_FLAGS says."""
     return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=devices)
 
 
@@ -205,7 +206,7 @@ def _bytecode(source: bytes, request: PartitionRequest) -> bytes:
 
 
 def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
-    """Return a module whose custom calls of these targets have other ones."""
+    """Return a module with the targets of custom calls renamed."""
     if not any(target.encode() in module for target in names):
         return module
     ir = import_module("jaxlib.mlir.ir")
@@ -219,10 +220,10 @@ def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
 
 
 def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
-    """Return a module whose results have no sharding of GSPMD's, which came of simplifying it.
+    """Return a module without the GSPMD shardings of results that simplifying added.
 
-    If one result has a sharding, all have such a one in HLO. XLA then takes the module for one of
-    GSPMD's, unless each is Shardy's as well.
+    If one result has a sharding, all results have a GSPMD one in HLO. XLA then takes the module for
+    one of GSPMD's, unless each result has a Shardy one as well.
     """
     if _GSPMD.encode() not in module:
         return module
@@ -231,8 +232,8 @@ def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
     if _RESULTS in attributes:
         with parsed.handle.context:
             attributes[_RESULTS] = listed(
-                {name: attr for name, attr in each.items() if name != _GSPMD}
-                for each in entries_of(attributes[_RESULTS])
+                {name: attr for name, attr in entry.items() if name != _GSPMD}
+                for entry in entries_of(attributes[_RESULTS])
             )
     return bytecode_of(parsed.handle)
 
@@ -253,7 +254,7 @@ def _name_placements(module: Any) -> None:
 
 
 def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
-    """Declare the arguments as donated that are so in the source: XLA drops ``jax.buffer_donor``.
+    """Declare donated arguments as in the source: XLA drops ``jax.buffer_donor``.
 
     An argument that is given to one result stays so where both are of the same type for one device
     too, and is donated to any result otherwise. The module lists the aliases that XLA kept.
@@ -282,7 +283,7 @@ def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
 
 
 def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
-    """Declare which arguments and results lie where, as in the source: XLA drops that."""
+    """Declare the memory kinds of arguments and results: XLA drops them."""
     ir = import_module("jaxlib.mlir.ir")
     attributes, declared = main_of(partitioned).attributes, main_of(source).attributes
     for kind in OF_FUNCTIONS:
@@ -290,14 +291,14 @@ def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
         if not texts or len(texts) != len(declared[kind]):
             continue
         with partitioned.handle.context:
-            for named, wanted in zip(texts, declared[kind], strict=True):
+            for entry, wanted in zip(texts, declared[kind], strict=True):
                 if _MEMORY_KIND in wanted:
-                    named[_MEMORY_KIND] = ir.StringAttr.get(wanted[_MEMORY_KIND].value)
+                    entry[_MEMORY_KIND] = ir.StringAttr.get(wanted[_MEMORY_KIND].value)
             attributes[kind] = listed(texts)
 
 
 def _own(attributes: Any, kind: str, count: int) -> list[dict[str, Any]]:
-    """Return a function's attributes of arguments or results; none for each if there are none."""
+    """Return a function's attributes of arguments or results; empty ones by default."""
     return entries_of(attributes[kind] if kind in attributes else [()] * count)
 
 

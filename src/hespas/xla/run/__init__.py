@@ -1,5 +1,5 @@
-"""Compile and time modules on this machine: `worker` is the process that does it.
+"""Compile and time modules on this machine; `worker` is the process.
 
 `step` is the process that times whole steps of a program on several devices, with made-up inputs;
-`messages` is what goes between it and who asks.
+`messages` is what it and the asking process exchange.
 """

@@ -10,7 +10,7 @@ from hespas.xla.compile.messages import MemoryAnalysis
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of several processes this one is, as ``jax.distributed.initialize`` takes it.
+    """One of several processes, as ``jax.distributed.initialize`` takes it.
 
     Without a ``coordinator`` (``host:port``) JAX asks the cluster's own environment.
     """
@@ -23,8 +23,8 @@ class Processes(msgspec.Struct, frozen=True, kw_only=True):
 class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run: ``warm_up`` uncounted steps, then ``steps`` timed ones.
 
-    ``platform`` is JAX's name of one (``cpu``, ``gpu``, ``tpu``), or "" for the best that is there.
-    ``devices`` is for a program that doesn't say how many. ``flags`` are XLA's, by name.
+    ``platform`` is JAX's name of a platform (``cpu``, ``gpu``, ``tpu``), or "" for the best
+    available. ``devices`` is for a program that doesn't say how many. ``flags`` are XLA's, by name.
     """
 
     name: str
@@ -39,9 +39,9 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
 class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The durations of the timed steps, in order, and where they were measured.
 
-    ``memory`` is the compiler's analysis of one device; ``free_bytes`` what was free on one before
-    the first step, None where the platform doesn't say. ``made_inputs`` are inputs that a step used
-    up and no output replaced.
+    ``memory`` is the compiler's analysis of one device; ``free_bytes`` the free memory of one
+    before the first step, None if the platform doesn't say. ``made_inputs`` counts inputs that a
+    step used up and no output replaced.
     """
 
     durations_s: tuple[float, ...]

@@ -1,7 +1,8 @@
-"""Run whole steps of a program on the devices that are there: a process of its own.
+"""Run whole steps of a program on the devices of this machine.
 
-It answers a question (`hespas.base.question`). JAX takes its platform and its processes when it
-starts, and a step that hangs can only be ended with its process.
+The module runs as a process of its own and answers a question (`hespas.base.question`). JAX takes
+its platform and its processes when it starts, and a step that hangs can only be ended with its
+process.
 """
 
 # JAX's own types are only partly known.
@@ -36,11 +37,11 @@ _OF_FEW_BITS = ("int2", "uint2", "int4", "uint4")
 
 
 def made_input(shape: tuple[int, ...], kind: Any) -> Any:
-    """Return the numpy array that an input of a shape and a type is filled with, always the same.
+    """Return the deterministic numpy array for an input of a shape and a type.
 
     Numbers are not zeros, with which arithmetic takes less power: floating point is spread evenly
     over 0 to 1/16, integers count from 0 to 99 over and over, and single integers, such as counts
-    of steps, are 1. They are small enough to be indices of what programs index; XLA clamps others.
+    of steps, are 1. They are small enough to be valid indices; XLA clamps others.
 
     >>> made_input((4,), "int32").tolist(), made_input((), "int64").tolist()
     ([0, 1, 2, 3], 1)
@@ -59,14 +60,14 @@ def made_input(shape: tuple[int, ...], kind: Any) -> Any:
     else:
         count = max(1, min(_DISTINCT, prod(shape)))
         values = numpy.random.default_rng(0).random(count) * _LARGEST
-    # Types that numpy doesn't know by itself are repeated as they are.
+    # Types that numpy doesn't know itself are repeated as they are.
     return numpy.resize(values.astype(dtype), shape)
 
 
 _SPELLED = {"true": True, "false": False}
 _CUSTOM_CALL = "custom call"
 _START_S = 300
-"""How long processes wait for one another; JAX's own default."""
+"""How long processes wait for one another, in seconds; JAX's own default."""
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
 _PLUGINS = {
     "cuda": ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12"),
@@ -79,7 +80,7 @@ _PLUGINS = {
 class _Loaded:
     """A compiled program on its devices.
 
-    ``arguments`` are the shapes and types of a device's own, ``aliases`` the outputs that take the
+    ``arguments`` are the shapes and types on one device, ``aliases`` the outputs that take the
     memory of arguments, by argument.
     """
 
@@ -102,12 +103,12 @@ class _Loaded:
         sharding = import_module("jax.sharding")
         numpy = import_module("numpy")
         mesh = sharding.Mesh(numpy.array(self.devices), ("device",))
-        # What the shards are of each other is the program's affair.
-        whole = sharding.NamedSharding(mesh, sharding.PartitionSpec())
-        return jax.make_array_from_single_device_arrays(shards[0].shape, whole, list(shards))
+        # How the shards relate to each other is the program's affair.
+        replicated = sharding.NamedSharding(mesh, sharding.PartitionSpec())
+        return jax.make_array_from_single_device_arrays(shards[0].shape, replicated, list(shards))
 
     def made(self, argument: int) -> Any:
-        """Return an argument filled anew."""
+        """Return an argument with new content."""
         jax = import_module("jax")
         content = made_input(*self.arguments[argument])
         return self.placed([jax.device_put(content, device) for device in self.local])
@@ -118,10 +119,10 @@ def main() -> None:
     serve(messages.StepRequest, _timed)
     distributed = import_module("jax").distributed
     if distributed.is_initialized():
-        # The others end with the first one, unless all wait for the last.
+        # The other processes end with the first one, unless all wait for the last.
         distributed.shutdown()
     sys.stderr.flush()
-    # What devices still do would be waited for at exit.
+    # Python would wait at exit for work that is still running on devices.
     os._exit(0)
 
 
@@ -173,39 +174,39 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
     """
     processes = request.processes
     of_process = -(-count // (processes.count or 1)) if processes is not None else count
-    given = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{given} {_HOST_DEVICES}={of_process}".strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} {_HOST_DEVICES}={of_process}".strip()
     if request.platform == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif request.platform:
-        # JAX's names of what it starts are of makers (cuda, rocm): it finds out which is there.
+        # JAX starts platforms by their maker's name (cuda, rocm): it finds out which is there.
         os.environ.pop("JAX_PLATFORMS", None)
     jax = import_module("jax")
-    # 64-bit arguments are narrowed otherwise.
+    # JAX narrows 64-bit arguments otherwise.
     jax.config.update("jax_enable_x64", val=True)
     if processes is not None:
         _join(processes, request.name)
     try:
-        found = tuple(jax.devices(request.platform or None))
+        available = tuple(jax.devices(request.platform or None))
     except RuntimeError as error:
         sys.stderr.write(f"{error}\n")
         raise _no_devices(request, str(error)) from error
-    if len(found) < count:
+    if len(available) < count:
         raise DeviceCountError(
-            f"the program runs on {count} devices, and there {_are(len(found))} here "
-            f"({found[0].device_kind})",
+            f"the program runs on {count} devices, and there {_are(len(available))} here "
+            f"({available[0].device_kind})",
             location=request.name,
-            hint=f"give {option('devices')} or {option('mesh')} for {len(found)}, start it on "
+            hint=f"give {option('devices')} or {option('mesh')} for {len(available)}, start it on "
             f"several hosts ({option('coordinator')}), or try {option('platform')} cpu",
         )
     own = jax.process_index()
-    if all(device.process_index != own for device in found[:count]):
+    if all(device.process_index != own for device in available[:count]):
         raise DeviceCountError(
             f"the program runs on {count} devices, and process {own} has none of them",
             location=request.name,
             hint="start fewer processes",
         )
-    return found[:count]
+    return available[:count]
 
 
 def _are(count: int) -> str:
@@ -215,7 +216,7 @@ def _are(count: int) -> str:
 def _join(processes: messages.Processes, name: str) -> None:
     """Wait for the other processes."""
     jax = import_module("jax")
-    # What processes on the CPU communicate by; other platforms don't read it.
+    # The library by which processes on the CPU communicate; other platforms don't read it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(
@@ -246,21 +247,21 @@ def _no_devices(request: messages.StepRequest, why: str) -> HardwareError:
 
 
 def _versions(device: Any) -> dict[str, str]:
-    """Return what runs the step, by name: JAX, its plugins, and what the platform says."""
-    found: dict[str, str] = {}
-    named = ("jax", *_PLUGINS.get(device.client.platform, ("jaxlib",)))
-    for name in named:
+    """Return the versions of JAX, its plugins, the platform and the driver."""
+    versions: dict[str, str] = {}
+    names = ("jax", *_PLUGINS.get(device.client.platform, ("jaxlib",)))
+    for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     described = " ".join(str(device.client.platform_version).split())
     if described not in {"", device.platform}:
-        found["platform"] = described
+        versions["platform"] = described
     driver = Path("/proc/driver/nvidia/version")
     if device.platform == "gpu" and driver.exists():
-        found["driver"] = driver.read_text(errors="replace").partition("\n")[0].strip()
-    return found
+        versions["driver"] = driver.read_text(errors="replace").partition("\n")[0].strip()
+    return versions
 
 
 # The program.
@@ -288,7 +289,8 @@ def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[An
         executable=executable,
         devices=devices,
         arguments=tuple(
-            (tuple(each.dimensions()), each.numpy_dtype()) for each in shape.parameter_shapes()
+            (tuple(parameter.dimensions()), parameter.numpy_dtype())
+            for parameter in shape.parameter_shapes()
         ),
         aliases=_aliases(module),
         memory=memory_analysis(executable.get_compiled_memory_stats()),
@@ -297,7 +299,7 @@ def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[An
 
 
 def _status(message: str, name: str, device: Any) -> HespasError:
-    """Return the error for what the compiler says."""
+    """Return the error for a compiler's message."""
     error = status_error(message, name)
     if _CUSTOM_CALL in message.casefold():
         error.marked_hint = _lacks_library(device)
@@ -305,7 +307,7 @@ def _status(message: str, name: str, device: Any) -> HespasError:
 
 
 def _run_error(first: str, name: str, device: Any) -> HespasError:
-    """Return the error for a step that did not come to its end."""
+    """Return the error for a step that failed."""
     if first.startswith("RESOURCE_EXHAUSTED"):
         return HardwareError(
             f"the step does not fit into the memory of {device.device_kind}: {first}",
@@ -341,10 +343,15 @@ def _free_bytes(local: Sequence[Any]) -> int | None:
         free = _free_host_bytes()
         return None if free is None else free // len(local)
     stats = [device.memory_stats() for device in local]
-    known = [each for each in stats if each and "bytes_limit" in each]
-    if len(known) < len(stats):
+    reported = [
+        device_stats for device_stats in stats if device_stats and "bytes_limit" in device_stats
+    ]
+    if len(reported) < len(stats):
         return None
-    return min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in known)
+    return min(
+        device_stats["bytes_limit"] - device_stats.get("bytes_in_use", 0)
+        for device_stats in reported
+    )
 
 
 def _free_host_bytes() -> int | None:
@@ -373,7 +380,7 @@ def _check_memory(loaded: _Loaded, free_bytes: int | None, name: str) -> None:
 
 
 def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, ...], int]:
-    """Return the durations of the timed steps, and how many inputs had to be made anew for each."""
+    """Return the durations of the timed steps, and how many inputs each step remade."""
     errors = import_module("jax.errors")
     durations: list[float] = []
     remade = 0
@@ -382,8 +389,8 @@ def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, .
         for argument in arguments:
             argument.block_until_ready()
         for _ in range(request.warm_up + request.steps):
-            taken_s, outputs = _step(loaded, arguments)
-            durations.append(taken_s)
+            step_s, outputs = _step(loaded, arguments)
+            durations.append(step_s)
             remade = _renew(loaded, arguments, outputs)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
@@ -403,9 +410,9 @@ def _step(loaded: _Loaded, arguments: Sequence[Any]) -> tuple[float, list[list[A
 
 
 def _renew(loaded: _Loaded, arguments: list[Any], outputs: list[list[Any]]) -> int:
-    """Replace arguments whose memory the step took: by its outputs, or else by new ones.
+    """Replace arguments whose memory the step took: by outputs, or by new ones.
 
-    Return how many were new.
+    Returns the number of new ones.
     """
     remade = 0
     for index, argument in enumerate(arguments):

@@ -1,7 +1,7 @@
 """Compile and time StableHLO modules through PJRT, in a process that answers questions.
 
-A question names a file and says how to run it; an answer holds the times in seconds, or an
-error. Run as ``python -m hespas.xla.run.worker PLATFORM``.
+A question names a file and says how to run it; an answer holds the times in seconds, or an error.
+Run as ``python -m hespas.xla.run.worker PLATFORM``.
 """
 
 # JAX's own types are only partly known.
@@ -26,9 +26,9 @@ EMPTY_MODULE = "func.func @main() { return }"
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A module to time, or none for the dispatch floor.
 
-    ``arguments`` are those of its main function, each a shape and an element type as numpy
-    names it. It runs ``warm_up_runs`` times uncounted; then ``least_runs`` times, and on up to
-    ``most_runs`` until ``enough_s`` have passed.
+    ``arguments`` are those of its main function, each a shape and numpy's name of an element type.
+    It runs ``warm_up_runs`` times uncounted; then ``least_runs`` times, and on up to ``most_runs``
+    until ``enough_s`` have passed.
     """
 
     module: str
@@ -106,7 +106,7 @@ def _client(platform: str) -> tuple[Any, Any, Any]:
     """Return the backend, its first device and the options of compilation."""
     jax = import_module("jax")
     jax.config.update("jax_platforms", platform)
-    # 64-bit arguments are narrowed otherwise.
+    # JAX narrows 64-bit arguments otherwise.
     jax.config.update("jax_enable_x64", val=True)
     backends = import_module("jax.extend.backend")
     options = backends.get_compile_options(num_replicas=1, num_partitions=1)
