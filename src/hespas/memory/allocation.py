@@ -219,7 +219,7 @@ def spans_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator
     clock = _Clock()
     clock.block(liveness, temporaries)
     for buffer, (first, last) in clock.live.items():
-        live = _without(first, last, clock.free.get(buffer, []))
+        live = _remove_free(first, last, clock.free.get(buffer, []))
         yield Span(size_bytes=buffer.size_bytes, live=live)
 
 
@@ -240,7 +240,7 @@ class _Clock:
         for moment in range(len(liveness.operations)):
             starts.append(self.clock)
             if moment in liveness.regions:
-                self._inside(liveness.regions[moment])
+                self._enter_regions(liveness.regions[moment])
             ends.append(self.clock)
             self.clock += 1
         for buffer in temporaries:
@@ -250,7 +250,7 @@ class _Clock:
                 free = ends[old.read_at] + 1, starts[new.written_at] - 1
                 self.free.setdefault(self._owner(old), []).append(free)
 
-    def _inside(self, inside: Inside) -> None:
+    def _enter_regions(self, inside: Inside) -> None:
         for block in inside.blocks:
             for passed, (old, new) in zip(inside.given, block.carried, strict=False):
                 self.owner[old] = self._owner(passed)
@@ -262,7 +262,9 @@ class _Clock:
         return self.owner.get(buffer.actual, buffer.actual)
 
 
-def _without(first: int, last: int, free: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _remove_free(
+    first: int, last: int, free: Iterable[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
     """Return an interval without its free parts, which don't overlap."""
     live = list[tuple[int, int]]()
     for start, end in sorted(free):

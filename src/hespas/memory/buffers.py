@@ -160,7 +160,7 @@ def _updates(op: Op) -> bool:
     return op.traits.category is Category.UPDATE
 
 
-def _each_result(op: Op) -> Pairs:
+def _all_results(op: Op) -> Pairs:
     return ((number, number) for number in range(len(op.results)))
 
 
@@ -169,7 +169,7 @@ def always_in_place(op: Op) -> Pairs:
     if isinstance(op.attrs, FusionAttrs | CustomCallAttrs):
         yield from ((alias.operand, alias.result) for alias in op.attrs.in_place)
     if isinstance(op.attrs, WhileAttrs) or op.kind == "scatter":
-        yield from _each_result(op)
+        yield from _all_results(op)
     elif _updates(op):
         yield 0, 0
     elif op.kind == "fusion":
@@ -178,7 +178,7 @@ def always_in_place(op: Op) -> Pairs:
 
 def started_in_place(op: Op) -> Pairs:
     """Yield the operands and results that a started operation shares."""
-    return _each_result(op) if op.kind in REDUCED else always_in_place(op)
+    return _all_results(op) if op.kind in REDUCED else always_in_place(op)
 
 
 def perhaps_in_place(op: Op) -> Pairs:

@@ -100,14 +100,14 @@ class _Pool:
     def _new(self, size_bytes: int) -> _Block:
         """Return a block of memory that is taken from the device."""
         if self.is_expandable:
-            return self._longer(size_bytes)
+            return self._grow_segment(size_bytes)
         size = segment_bytes(size_bytes)
         address = self.reserved_bytes
         self.reserved_bytes += size
         block = self.blocks[address] = _Block(address, size)
         return block
 
-    def _longer(self, size_bytes: int) -> _Block:
+    def _grow_segment(self, size_bytes: int) -> _Block:
         """Return a block at the segment's end, grown by pages."""
         last = self._last
         end = 0 if last is None else last.address + last.size_bytes

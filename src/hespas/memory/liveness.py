@@ -259,7 +259,7 @@ class _Walk:
                 self._write(op, moment)
 
     def _write(self, op: Op, moment: int) -> None:
-        self._new(op, op.results, moment)
+        self._allocate(op, op.results, moment)
         self._reuse(always_in_place(op), op.operands, op.results, moment)
         self._reuse(perhaps_in_place(op), op.operands, op.results, moment, must=False)
         is_scheduled = self.program.is_scheduled
@@ -272,13 +272,13 @@ class _Walk:
         if isinstance(op.attrs, WhileAttrs):
             self._alias_unchanged(op)
         elif is_scheduled:
-            self._pass_on(op, moment)
-        blocks = tuple([self._inner(op, number) for number in range(len(op.regions))])
+            self._share_passed_values(op, moment)
+        blocks = tuple([self._region_liveness(op, number) for number in range(len(op.regions))])
         peaks = [peak_of(block, block.temporaries()) for block in blocks]
         self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
         self.regions[moment] = Inside(blocks=blocks, given=self.buffers_of(op.operands))
 
-    def _inner(self, op: Op, number: int) -> BlockLiveness:
+    def _region_liveness(self, op: Op, number: int) -> BlockLiveness:
         block = op.regions[number]
         arguments = argument_buffers(block.arguments, space=self.space)
         carries = isinstance(op.attrs, WhileAttrs) and number == 1
@@ -296,7 +296,7 @@ class _Walk:
         ]
         return replace(liveness, carried=carried, replaced=tuple(replaced))
 
-    def _new(self, op: Op, values: Iterable[Value], moment: int) -> Buffers:
+    def _allocate(self, op: Op, values: Iterable[Value], moment: int) -> Buffers:
         location, new = _location(op), list[Buffer]()
         for value in values:
             buffers = new_buffers(value, Role.TEMPORARY, location, moment, self.space)
@@ -334,9 +334,9 @@ class _Walk:
                 self.leaves[result] = self.leaves[operand]
         self.written = [buffer for buffer in self.written if buffer not in unneeded]
 
-    def _pass_on(self, op: Op, moment: int) -> None:
+    def _share_passed_values(self, op: Op, moment: int) -> None:
         """Give results the memory of values that an alternative passes through."""
-        returned = [self._came_in(region) for region in op.regions]
+        returned = [self._passed_through(region) for region in op.regions]
         for result, sources in zip(op.results, zip(*returned, strict=True), strict=True):
             result_buffers = self.leaves[result]
             if sources[0] and len(set(sources)) == 1:
@@ -349,7 +349,7 @@ class _Walk:
                 for source, buffer in zip(buffers, result_buffers, strict=False)
             )
 
-    def _came_in(self, region: Block) -> list[Buffers]:
+    def _passed_through(self, region: Block) -> list[Buffers]:
         """Return the buffers of a region's results; empty for those made inside it."""
         leaves = dict(self.leaves)
         for op in region.operations[:-1]:
@@ -367,7 +367,7 @@ class _Walk:
         else:
             raise ProgramError("it starts nothing", location=op.location)
         results = block.operations[-1].operands
-        new = self._new(op, results, moment)
+        new = self._allocate(op, results, moment)
         self._reuse(started_in_place(block.operations[0]), op.operands, results, moment)
         self.leaves[op.results[0]] = new
         self.in_flight[op.results[0]] = (*self.buffers_of(op.operands), *new)

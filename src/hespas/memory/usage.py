@@ -127,12 +127,12 @@ def memory_use(program: Program) -> MemoryUse:
     allocator reserves for them.
     """
     if program.recorded is not None and program.recorded.storages:
-        return _of_allocator(program, program.recorded)
+        return _recorded_use(program, program.recorded)
     host = _memory_use(program, HOST_MEMORY) if _uses_host(program) else None
     return replace(_memory_use(program, DEVICE_MEMORY), host=host)
 
 
-def _of_allocator(program: Program, recorded: Recorded) -> MemoryUse:
+def _recorded_use(program: Program, recorded: Recorded) -> MemoryUse:
     storages = recorded.storages
     use = allocator_use(storages, is_expandable=recorded.has_expandable_segments)
     argument_bytes = sum(
@@ -260,10 +260,10 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
         return {operation_key(op): level for op, level in zip(operations, levels, strict=True)}
     state = settled(program)
     main = state.main.body
-    return dict(_in_use(main, state.liveness, state.temporaries, state.held_bytes))
+    return dict(_use_by_operation(main, state.liveness, state.temporaries, state.held_bytes))
 
 
-def _in_use(
+def _use_by_operation(
     block: Block, liveness: BlockLiveness, temporaries: Iterable[Buffer], outer_bytes: int
 ) -> Iterator[tuple[Hashable, int]]:
     """Yield the memory of each operation of a block and of its regions."""
@@ -272,7 +272,7 @@ def _in_use(
         yield operation_key(op), live_bytes + liveness.inner.get(moment, NOTHING).size_bytes
         if moment in liveness.regions:
             for region, inner in zip(op.regions, liveness.regions[moment].blocks, strict=True):
-                yield from _in_use(region, inner, inner.temporaries(), live_bytes)
+                yield from _use_by_operation(region, inner, inner.temporaries(), live_bytes)
 
 
 _LATER = frozenset({Phase.BACKWARD, Phase.RECOMPUTATION})
@@ -294,14 +294,16 @@ def held_between(
     state = settled(program, space=space)
     owned = list(state.liveness.temporaries())
     operations = state.main.body.operations
-    later = _later(operations, phase_of)
-    serving = _serving(operations, later)
+    later = _backward_operations(operations, phase_of)
+    serving = _serving_operations(operations, later)
     passed = later | serving
     end = max((moment for moment, op in enumerate(operations[:-1]) if op not in passed), default=0)
 
     def is_read_later(buffer: Buffer) -> bool:
         op = operations[buffer.read_at]
-        return op in later or (op in serving and buffer.read_at > end and not _moves(op, space))
+        return op in later or (
+            op in serving and buffer.read_at > end and not _changes_space(op, space)
+        )
 
     written: dict[Buffer, int] = {}
     for buffer in state.liveness.written:
@@ -315,12 +317,14 @@ def held_between(
     return max(accumulate(change)), peak_of(state.liveness, owned).size_bytes
 
 
-def _moves(op: Op, space: int) -> bool:
+def _changes_space(op: Op, space: int) -> bool:
     results = [tensor for value in op.results for tensor in tensors(value.type)]
     return any(tensor.memory_space != space for tensor in results)
 
 
-def _later(operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]) -> set[Op]:
+def _backward_operations(
+    operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]
+) -> set[Op]:
     later: set[Op] = set()
     produced: set[Value] = set()
     forward = {op for op in operations if phase_of(op) is Phase.FORWARD}
@@ -329,10 +333,10 @@ def _later(operations: tuple[Op, ...], phase_of: Callable[[Op], Phase | None]) -
         if needs_later or phase_of(op) in _LATER:
             later.add(op)
             produced.update(op.results)
-    return later | (_serving(operations, later) - forward)
+    return later | (_serving_operations(operations, later) - forward)
 
 
-def _serving(operations: tuple[Op, ...], later: set[Op]) -> set[Op]:
+def _serving_operations(operations: tuple[Op, ...], later: set[Op]) -> set[Op]:
     """Return the other operations whose results only the backward pass needs."""
     serving: set[Op] = set()
     elsewhere: set[Value] = set()

@@ -99,14 +99,14 @@ def working_bytes(query: tuple[int, ...], key: tuple[int, ...], element_bytes: i
     33792
     """
     batch, length, heads, size = query
-    rows = batch * heads * _filled(length, _ROWS)
-    working = 4 * rows * (_filled(size, _COLUMNS) + 1)
+    rows = batch * heads * _round_up(length, _ROWS)
+    working = 4 * rows * (_round_up(size, _COLUMNS) + 1)
     if key[2] < heads:
         working += 2 * element_bytes * prod((batch, key[1], heads, size))
     return working
 
 
-def _filled(size: int, multiple: int) -> int:
+def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
@@ -128,13 +128,13 @@ def call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = 
         result_types=[aval_to_ir_type(ctx.module_context, array) for array in ctx.avals_out],
         operands=operands,
         backend_config=backend_config,
-        operand_layouts=[_rows(array) for array in ctx.avals_in],
-        result_layouts=[_rows(array) for array in ctx.avals_out],
+        operand_layouts=[_row_major(array) for array in ctx.avals_in],
+        result_layouts=[_row_major(array) for array in ctx.avals_out],
     )
     return call.results
 
 
-def _rows(array: Any) -> tuple[int, ...]:
+def _row_major(array: Any) -> tuple[int, ...]:
     return tuple(reversed(range(array.ndim)))
 
 

@@ -98,12 +98,12 @@ def main() -> None:
     for line in sys.stdin:
         question: dict[str, str] = json.loads(line)
         body, language = b64decode(question["body"]), question["language"]
-        answer = _parsed(body.decode()) if language == _HLO else _walked(body, language)
+        answer = _parse_hlo(body.decode()) if language == _HLO else _walk_module(body, language)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
-def _parsed(text: str) -> dict[str, str]:
+def _parse_hlo(text: str) -> dict[str, str]:
     try:
         parsed = import_module("jaxlib._hlo").hlo_module_from_text(text)
     except RuntimeError as error:
@@ -111,7 +111,7 @@ def _parsed(text: str) -> dict[str, str]:
     return {"proto": b64encode(parsed.as_serialized_hlo_module_proto()).decode()}
 
 
-def _walked(source: bytes, language: str) -> dict[str, str]:
+def _walk_module(source: bytes, language: str) -> dict[str, str]:
     """Return an error for names that are no text, if any."""
     try:
         if language == _STABLEHLO:

@@ -245,7 +245,9 @@ def match_kernels(
         if instruction is not None:
             run.add(instruction)
         if thunk.launch is not None:
-            launches.append(_matched(thunk.launch, instruction, ptx=ptx, names=instructions.all))
+            launches.append(
+                _match_launch(thunk.launch, instruction, ptx=ptx, names=instructions.all)
+            )
     missing = sorted(instructions.fusions - run)
     if missing:
         raise UnsupportedError(f"{len(missing)} fusions have no kernel, such as {missing[0]}")
@@ -257,7 +259,7 @@ def match_kernels(
     )
 
 
-def _matched(
+def _match_launch(
     launch: Launch, instruction: str | None, *, ptx: Mapping[str, str], names: AbstractSet[str]
 ) -> KernelLaunch:
     if instruction is None or instruction not in names:

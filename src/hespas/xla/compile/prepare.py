@@ -108,7 +108,7 @@ def prepare(
         partition = contents.has_shardings and not was_partitioned and partitions > 1
         joined = partitions > 1 and not partition and partitions_as_replicas
         if joined:
-            replicas, partitions = _joined(contents, replicas, partitions, name=name)
+            replicas, partitions = _make_replicas(contents, replicas, partitions, name=name)
     return Prepared(
         module=module,
         replicas=replicas,
@@ -197,7 +197,9 @@ def _device_counts(
     return (1, count) if channels or contents.has_shardings else (count, 1)
 
 
-def _joined(contents: _Contents, replicas: int, partitions: int, *, name: str) -> tuple[int, int]:
+def _make_replicas(
+    contents: _Contents, replicas: int, partitions: int, *, name: str
+) -> tuple[int, int]:
     """Turn partitions into replicas: their groups, without channels, are of replicas."""
     if replicas > 1:
         raise UnsupportedError(

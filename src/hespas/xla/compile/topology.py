@@ -114,7 +114,7 @@ def check_topology(accelerator: Accelerator, count: int) -> None:
         case GpuHosts(devices_per_host=per_host):
             gpu_topology_name(count, per_host=per_host)
         case TpuSlice(generation=generation, topology=None, slices=slices):
-            tpu_topology_shape(_of_slice(count, slices), generation=generation)
+            tpu_topology_shape(_devices_of_slice(count, slices), generation=generation)
         case TpuSlice():
             pass
 
@@ -126,7 +126,7 @@ def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
     """
     platform, settings = topology_settings(accelerator, count=count)
     name = settings["topology" if platform == "cuda" else "topology_name"]
-    return _opened(platform, name, count, **settings)
+    return _open_devices(platform, name, count, **settings)
 
 
 def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dict[str, Any]]:
@@ -144,7 +144,7 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
             return "cuda", {"target_config": description, "topology": name}
         case TpuSlice(generation=generation, topology=topology, slices=slices):
             shape = (
-                tpu_topology_shape(_of_slice(count, slices), generation=generation)
+                tpu_topology_shape(_devices_of_slice(count, slices), generation=generation)
                 if topology is None
                 else _shape(topology)
             )
@@ -160,7 +160,7 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
             return "tpu", settings
 
 
-def _of_slice(count: int, slices: int) -> int:
+def _devices_of_slice(count: int, slices: int) -> int:
     inside, left_over = divmod(count, slices)
     if left_over or not inside:
         raise DeviceCountError(
@@ -185,7 +185,7 @@ def _shape(topology: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _opened(platform: str, name: str, count: int, **settings: Any) -> Topology:
+def _open_devices(platform: str, name: str, count: int, **settings: Any) -> Topology:
     topologies = import_module("jax.experimental.topologies")
     try:
         described = topologies.get_topology_desc(platform=platform, **settings)

@@ -116,7 +116,7 @@ _MEMORY = "RESOURCE_EXHAUSTED"
 _DEVICE_MEMORY = re.compile(r"Ran out of memory .*\bhbm\b.*", re.IGNORECASE)
 
 
-def _compiled(request: messages.CompileRequest, home: Path) -> messages.Compiled:
+def _compile_request(request: messages.CompileRequest, home: Path) -> messages.Compiled:
     source = (home / PROGRAM_FILE).read_bytes()
     prepared = prepare(
         source,
@@ -252,7 +252,7 @@ def status_error(message: str, name: str) -> HespasError:
             location=name,
             hint="export it with the versions that hespas names",
         )
-    settable = _of_a_flag(message, name)
+    settable = _flag_error(message, name)
     if settable is not None:
         return settable
     status = first.partition(":")[0]
@@ -270,7 +270,7 @@ def status_error(message: str, name: str) -> HespasError:
     return ToolError(f"the compiler failed: {first}", location=name)
 
 
-def _of_a_flag(message: str, name: str) -> HespasError | None:
+def _flag_error(message: str, name: str) -> HespasError | None:
     """Return the error that a flag causes or can avoid, if any."""
     flag, bad = NO_FLAG.search(message), BAD_VALUE.search(message)
     if flag is not None:
@@ -293,4 +293,4 @@ def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
 
 
 if __name__ == "__main__":
-    serve(messages.CompileRequest, _compiled)
+    serve(messages.CompileRequest, _compile_request)

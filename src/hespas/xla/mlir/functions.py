@@ -128,7 +128,7 @@ class FunctionReader:
         try:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
-            location = self._located(symbol.handle.location)
+            location = self._location_text(symbol.handle.location)
             error.location = error.location or f"{location}: function @{symbol.name}"
             raise
 
@@ -147,7 +147,7 @@ class FunctionReader:
         read_value = self.values[value] = Value(type=known_type)
         return read_value
 
-    def _laid_out(self, handle: Any, value: Value, layout: Layout) -> Value:
+    def _with_layout(self, handle: Any, value: Value, layout: Layout) -> Value:
         kind = value.type
         if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
             return value
@@ -170,14 +170,14 @@ class FunctionReader:
             )
         return known_place
 
-    def _located(self, location: Any) -> str:
+    def _location_text(self, location: Any) -> str:
         return place_text(*self._place(location)) or self.source
 
     def _op(self, op: Any) -> Op:
         try:
             read_op = self._read(op)
         except ProgramError as error:
-            location = self._located(op.location)
+            location = self._location_text(op.location)
             error.location = error.location or f"{location}: {op.name}"
             raise
         for result in read_op.results:
@@ -193,7 +193,7 @@ class FunctionReader:
         layouts = () if _LAYOUTS.isdisjoint(texts) else read_layouts(texts)
         if len(layouts) == len(results):
             pairs = zip(op.results, results, layouts, strict=True)
-            results = tuple([self._laid_out(*triple) for triple in pairs])
+            results = tuple([self._with_layout(*triple) for triple in pairs])
         scope, location = self._place(op.location)
         attrs: Attrs = NO_ATTRS
         if reader is not None:

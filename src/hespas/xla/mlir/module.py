@@ -388,20 +388,20 @@ def legalise_chlo(module: MlirModule) -> None:
         # The pass leaves calls alone.
         for op in operations_in(root, {RAGGED_DOT}):
             target = {_TARGET: ir.StringAttr.get(RAGGED_DOT)}
-            _replaced(ir, op, _KEPT, target | _attributes(op))
+            _replace_op(ir, op, _KEPT, target | _attributes(op))
         run_passes(module, _PASSES)
         for op in operations_in(root, {_KEPT}):
             if op.attributes[_TARGET].value != RAGGED_DOT:
                 continue
             others = {name: value for name, value in _attributes(op).items() if name != _TARGET}
-            _replaced(ir, op, RAGGED_DOT, others)
+            _replace_op(ir, op, RAGGED_DOT, others)
 
 
 def _attributes(op: Any) -> dict[str, Any]:
     return {name: op.attributes[name] for name in op.attributes}
 
 
-def _replaced(ir: Any, op: Any, name: str, attributes: dict[str, Any]) -> None:
+def _replace_op(ir: Any, op: Any, name: str, attributes: dict[str, Any]) -> None:
     replacement = ir.Operation.create(
         name,
         results=[result.type for result in op.results],

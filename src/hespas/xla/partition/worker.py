@@ -60,9 +60,9 @@ _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
 """Names of placements while the CPU compiler simplifies: it drops those that it knows."""
 
 
-def _answered(request: PartitionRequest, home: Path) -> PartitionAnswer:
+def _answer(request: PartitionRequest, home: Path) -> PartitionAnswer:
     source = (home / PROGRAM_FILE).read_bytes()
-    (home / PARTITIONED_FILE).write_bytes(_partitioned(source, request, _client))
+    (home / PARTITIONED_FILE).write_bytes(_partition_source(source, request, _client))
     return PartitionAnswer()
 
 
@@ -71,10 +71,12 @@ def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
 
     Raises `ProgramError` if a partitioner refuses the program.
     """
-    return _partitioned(source, request, _kept_client)
+    return _partition_source(source, request, _kept_client)
 
 
-def _partitioned(source: bytes, request: PartitionRequest, client: Callable[[int], Any]) -> bytes:
+def _partition_source(
+    source: bytes, request: PartitionRequest, client: Callable[[int], Any]
+) -> bytes:
     if request.partitioner is Partitioner.SHARDY:
         partitioned = partition_with_shardy(source, name=request.name)
     else:
@@ -102,12 +104,12 @@ def _partition_with_xla(
     # The content of shard_map is not read back from a simplified module.
     if _SHARD_MAP not in module or request.partitioner is Partitioner.XLA_GSPMD:
         simplified = compiler.run(
-            _renamed(module, _HIDDEN, name=request.name),
+            _rename_targets(module, _HIDDEN, name=request.name),
             partitions=1,
             passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT)),
         )
         shown = {hidden: placed for placed, hidden in _HIDDEN.items()}
-        module = _renamed(_stablehlo(simplified), shown, name=request.name)
+        module = _rename_targets(_stablehlo(simplified), shown, name=request.name)
         if request.partitioner is Partitioner.XLA_SHARDY:
             module = _with_shardy_alone(module, name=request.name)
     partitioned = compiler.run(
@@ -205,7 +207,7 @@ def _bytecode(source: bytes, request: PartitionRequest) -> bytes:
     return bytecode_of(handle)
 
 
-def _renamed(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
+def _rename_targets(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
     """Return a module with the targets of custom calls renamed."""
     if not any(target.encode() in module for target in names):
         return module
@@ -267,7 +269,7 @@ def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
     kept = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
     aliased = {int(entry["alias"]["parameter_number"].value) for entry in kept}
     results = ir.FunctionType(attributes["function_type"].value).results
-    texts = _own(attributes, "arg_attrs", len(arguments))
+    texts = _attributes_or_empty(attributes, "arg_attrs", len(arguments))
     with partitioned.handle.context:
         for number, donated in enumerate(declared["arg_attrs"]):
             if number in aliased:
@@ -287,7 +289,9 @@ def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
     ir = import_module("jaxlib.mlir.ir")
     attributes, declared = main_of(partitioned).attributes, main_of(source).attributes
     for kind in OF_FUNCTIONS:
-        texts = _own(attributes, kind, len(declared[kind])) if kind in declared else []
+        texts = (
+            _attributes_or_empty(attributes, kind, len(declared[kind])) if kind in declared else []
+        )
         if not texts or len(texts) != len(declared[kind]):
             continue
         with partitioned.handle.context:
@@ -297,7 +301,7 @@ def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
             attributes[kind] = listed(texts)
 
 
-def _own(attributes: Any, kind: str, count: int) -> list[dict[str, Any]]:
+def _attributes_or_empty(attributes: Any, kind: str, count: int) -> list[dict[str, Any]]:
     """Return a function's attributes of arguments or results; empty ones by default."""
     return entries_of(attributes[kind] if kind in attributes else [()] * count)
 
@@ -307,4 +311,4 @@ def _stablehlo(module: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(PartitionRequest, _answered)
+    serve(PartitionRequest, _answer)

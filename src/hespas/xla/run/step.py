@@ -116,7 +116,7 @@ class _Loaded:
 
 def main() -> None:
     """Answer the question in the working directory."""
-    serve(messages.StepRequest, _timed)
+    serve(messages.StepRequest, _time_steps)
     distributed = import_module("jax").distributed
     if distributed.is_initialized():
         # The other processes end with the first one, unless all wait for the last.
@@ -126,15 +126,15 @@ def main() -> None:
     os._exit(0)
 
 
-def _timed(request: messages.StepRequest, home: Path) -> messages.StepAnswer:
+def _time_steps(request: messages.StepRequest, home: Path) -> messages.StepAnswer:
     source = (home / PROGRAM_FILE).read_bytes()
-    prepared = _prepared(request, source, partitions_as_replicas=False)
+    prepared = _prepare(request, source, partitions_as_replicas=False)
     count = prepared.replicas * prepared.partitions
     devices = _devices(request, count)
     platform: str = devices[0].platform
     if prepared.partitions > 1 and not prepared.partition and platform != "gpu":
-        prepared = _prepared(request, source, partitions_as_replicas=True)
-    loaded = _loaded(request, prepared, devices)
+        prepared = _prepare(request, source, partitions_as_replicas=True)
+    loaded = _load_program(request, prepared, devices)
     free_bytes = _free_bytes(loaded.local)
     _check_memory(loaded, free_bytes, request.name)
     durations, made_inputs = _run(request, loaded)
@@ -153,7 +153,7 @@ def _timed(request: messages.StepRequest, home: Path) -> messages.StepAnswer:
     )
 
 
-def _prepared(
+def _prepare(
     request: messages.StepRequest, source: bytes, *, partitions_as_replicas: bool
 ) -> Prepared:
     return prepare(
@@ -267,7 +267,9 @@ def _versions(device: Any) -> dict[str, str]:
 # The program.
 
 
-def _loaded(request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]) -> _Loaded:
+def _load_program(
+    request: messages.StepRequest, prepared: Prepared, devices: tuple[Any, ...]
+) -> _Loaded:
     errors = import_module("jax.errors")
     internals = import_module("jaxlib._jax")
     overrides = {

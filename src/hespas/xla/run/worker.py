@@ -60,7 +60,7 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         question = msgspec.json.decode(line, type=Question)
-        _reply(answers, _answered(platform, question))
+        _reply(answers, _answer(platform, question))
 
 
 def _reply(answers: TextIO, answer: Answer) -> None:
@@ -68,13 +68,13 @@ def _reply(answers: TextIO, answer: Answer) -> None:
     answers.flush()
 
 
-def _answered(platform: str, question: Question) -> Answer:
+def _answer(platform: str, question: Question) -> Answer:
     try:
         client = _client(platform)
     except Exception as error:  # noqa: BLE001 - any error is the answer
         return Answer(error=_first_line(error), lacks_platform=True)
     try:
-        return _timed(client, question)
+        return _time_module(client, question)
     except Exception as error:  # noqa: BLE001 - as above
         return Answer(error=_first_line(error))
 
@@ -84,7 +84,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _timed(client: tuple[Any, Any, Any], question: Question) -> Answer:
+def _time_module(client: tuple[Any, Any, Any], question: Question) -> Answer:
     backend, device, options = client
     text = Path(question.module).read_text() if question.module else EMPTY_MODULE
     begin = perf_counter()
