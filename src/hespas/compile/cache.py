@@ -1,4 +1,4 @@
-"""A cache of compiled programs, keyed by everything that decides a result."""
+"""Cache compiled programs, keyed by everything that decides a result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KERNEL_SUFFIX = ".kernel"
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a result: not the names of the program and of the target."""
+    """The inputs that decide a result, without the names of program and target."""
 
     mark: bytes
     source: bytes
@@ -29,7 +29,7 @@ class _Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_key(job: Job) -> str:
-    """Return the key of a job: equal only if everything that decides the result is equal."""
+    """Return the key of a job, from everything that decides its result."""
     key = _Key(
         mark=_MARK,
         source=sha256(job.source).digest(),
@@ -41,12 +41,15 @@ def job_key(job: Job) -> str:
 
 
 def _recipe(job: Job) -> list[tuple[str, str]]:
-    """Return what a recipe adds: its file and the options that go before it are in the notes."""
+    """Return the recipe's entries: file, flags, and options that go before it.
+
+    The notes of a result name them.
+    """
     if job.recipe is None:
         return []
     flags = [(f"recipe {name}", value) for name, value in _pairs(job.recipe.flags)]
-    given = [(f"given {name}", value) for name, value in _pairs(job.given)]
-    return [("recipe", job.recipe.file), *flags, *given]
+    overrides = [(f"given {name}", value) for name, value in _pairs(job.given)]
+    return [("recipe", job.recipe.file), *flags, *overrides]
 
 
 def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -55,10 +58,10 @@ def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledCache:
-    """A directory with a compressed file for each result, and for the analysis of its kernels.
+    """A directory of compiled programs and analyses of their kernels.
 
-    Files are written atomically. A damaged one is compiled again, with a warning. If all files
-    together exceed ``limit_bytes``, the least recently used ones are removed.
+    Each is a compressed file, written atomically. A damaged one is compiled again, with a warning.
+    If all files together exceed ``limit_bytes``, the least recently used ones are removed.
     """
 
     directory: Path
@@ -77,7 +80,7 @@ class CompiledCache:
         )
 
     def read(self, job: Job) -> CompiledProgram | None:
-        """Return the result of a job, None if it is missing or damaged."""
+        """Return the result of a job; None if it is missing or damaged."""
         files, key = self.files, job_key(job)
         content = files.read(key)
         if content is None:
@@ -90,7 +93,7 @@ class CompiledCache:
         return replace(result, name=job.name, target=job.target.name)
 
     def write(self, job: Job, result: CompiledProgram) -> None:
-        """Store a result; `CacheError` if the directory cannot be written."""
+        """Store a result; raise `CacheError` if the directory cannot be written."""
         self.files.write(job_key(job), msgspec.msgpack.encode(result))
 
     def path_of(self, job: Job) -> Path:

@@ -15,10 +15,10 @@ class CompiledProgram:
     """A program as the compiler of a target would run it.
 
     ``hlo_proto`` is a serialized ``HloModuleProto`` and ``hlo_text`` the same module as text;
-    ``kernels`` is None if the target's kernels cannot be read, and ``notes`` say why.
-    ``flags`` are the compiler's options as they were set, ``versions`` those of the packages
-    that compiled, ``log`` what the compiler printed. ``overlap`` is the scheduler's memory limit
-    where it counted more than that.
+    ``kernels`` is None if the target's kernels cannot be read, and ``notes`` say why. ``flags`` are
+    the compiler's options as they were set, ``versions`` those of the packages that compiled,
+    ``log`` the compiler's output. ``overlap`` is the scheduler's memory limit, if the scheduler
+    counted more than that.
     """
 
     name: str
@@ -38,12 +38,12 @@ class CompiledProgram:
 
     @property
     def device_count(self) -> int:
-        """Replicas times partitions."""
+        """The number of replicas times partitions."""
         return self.replicas * self.partitions
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a prediction from this program takes for granted."""
+        """The assumptions of a prediction from this program."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         compiled = (
             f"the program is as XLA optimises and schedules it for {self.target} ({versions}), "

@@ -1,4 +1,4 @@
-"""Compile a program for a target, in a process of its own, or take it from the cache."""
+"""Compile a program for a target, or read it from the cache."""
 
 from __future__ import annotations
 
@@ -52,43 +52,43 @@ def compile_program(
 ) -> CompiledProgram:
     """Compile StableHLO for a target, which need not be attached.
 
-    ``source`` is text, bytecode or a portable artifact, before or after partitioning, and
-    ``name`` what messages call it. Raises `ExtraMissingError` without the target's compiler,
-    `HardwareError` for an unknown target, `ConfigError` for options that it does not have,
-    `DeviceCountError`, `ProgramError` and `UnsupportedError` for programs that do not fit, and
-    `ToolError`, naming the log that is kept, if the compiler fails or exceeds ``limits``.
+    ``source`` is text, bytecode or a portable artifact, before or after partitioning; ``name``
+    stands in messages. Raises `ExtraMissingError` without the target's compiler, `HardwareError`
+    for an unknown target, `ConfigError` for options that it does not have, `DeviceCountError`,
+    `ProgramError` and `UnsupportedError` for programs that do not fit, and `ToolError`, naming the
+    log that is kept, if the compiler fails or exceeds ``limits``.
     """
     job = job_of(source, name=name, target=find_target(target), layout=layout, options=options)
-    made = _made(job, limits, cache)
-    limit = made.overlap
+    compiled = _made(job, limits, cache)
+    limit = compiled.overlap
     if not options.fills_memory or limit is None or limit.full_factor is None:
-        return made
+        return compiled
     filled = options.with_slop_factor(limit.full_factor)
     job = job_of(source, name=name, target=job.target, layout=layout, options=filled)
     full = _made(job, limits, cache)
     memory = memory_bytes(job.target) if isinstance(job.target, GpuTarget) else None
     if memory is None or full.memory.total_bytes > memory:
-        return made
+        return compiled
     return replace(full, overlap=msgspec.structs.replace(limit, is_given_up=False))
 
 
 def _made(job: Job, limits: Limits, cache: CompiledCache | None) -> CompiledProgram:
-    """Return the result of a job, from the cache where it is there."""
+    """Return the result of a job, from the cache if possible."""
     cached = None if cache is None else cache.read(job)
     if cached is not None:
         return cached
     name = job.target.name
     with stage(Stage.COMPILE, f"for {name}", kind=name, size=len(job.source)):
         to_run = settled(job)
-        made = run_job(to_run.job, limits)
-        result = replace(made, notes=(*made.notes, *to_run.notes))
+        compiled = run_job(to_run.job, limits)
+        result = replace(compiled, notes=(*compiled.notes, *to_run.notes))
     if cache is not None:
         cache.write(job, result)
     return result
 
 
 def run_job(job: Job, limits: Limits) -> CompiledProgram:
-    """Compile in a process of its own; its directory is kept if the compiler fails."""
+    """Compile in its own process; keep its directory on failure."""
     with scratch_directory("compile") as home:
         (home / PROGRAM_FILE).write_bytes(job.source)
         if isinstance(job.target, GpuTarget):
@@ -109,12 +109,12 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Return the compiling process's environment, without the user's own settings of XLA."""
+    """Return the compiling process's environment, without the user's settings of XLA."""
     is_gpu = isinstance(job.target, GpuTarget)
     ours = {"xla_dump_to": messages.DUMP_DIRECTORY, "xla_gpu_cuda_data_dir": TOOLKIT}
     flags = {**job.flags, **ours} if is_gpu else {}
     text = " ".join(f"--{name}={value}" for name, value in flags.items())
-    # The scheduler logs what it counted of memory as information.
+    # The scheduler logs the memory that it counted at the level of information.
     return compiler_environment(text) | ({"TF_CPP_MIN_LOG_LEVEL": "0"} if is_gpu else {})
 
 
@@ -142,7 +142,7 @@ def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
 
 
 def _exceeded(log: str, job: Job) -> OverlapLimit | None:
-    """Return the scheduler's memory limit where it counted more, as it logged; None elsewhere."""
+    """Return the scheduler's memory limit if it logged that it counted more."""
     counts = _SCHEDULED.findall(log)
     if not counts or not isinstance(job.target, GpuTarget):
         return None
@@ -163,7 +163,7 @@ def _exceeded(log: str, job: Job) -> OverlapLimit | None:
 def _kernels(
     job: Job, home: Path, text: str, proto: bytes
 ) -> tuple[CompiledKernels | None, tuple[str, ...]]:
-    """Return the kernels, or None, and notes on the target or on why there are none."""
+    """Return the kernels, if any, and notes on the target or on missing kernels."""
     if not isinstance(job.target, GpuTarget):
         return None, ("the kernels of a TPU are not readable",)
     dump = home / messages.DUMP_DIRECTORY
@@ -174,9 +174,10 @@ def _kernels(
 
 
 def _explained(error: ToolError, log: Path, limits: Limits) -> HespasError:
-    """Return the reason that a failed process logged as an error, or ``error`` itself.
+    """Return the error for the cause that a failed process logged.
 
-    The log and its directory are removed if the new error says as much.
+    Returns ``error`` itself if the log has no known cause. The log and its directory are removed if
+    the new error says as much.
     """
     text = log.read_text(errors="replace") if log.is_file() else ""
     unknown, bad = _UNKNOWN_FLAG.search(text), _BAD_VALUE.search(text)

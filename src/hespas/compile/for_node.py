@@ -1,4 +1,4 @@
-"""Compile a program for the node and the system on which it is to be predicted."""
+"""Compile a program for the node and the system of a prediction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compile_for_node(
 def check_compilation(
     node: str, *, system: System | None, devices: int | None, options: CompileOptions
 ) -> None:
-    """Raise what compiling any program for ``node`` would raise before the compiler starts.
+    """Raise the errors of compiling for ``node`` that need no compiler run.
 
     That is `ExtraMissingError` without the compiler, `HardwareError` for a node that nothing
     compiles for, `ConfigError` for options that its compiler does not have, and `DeviceCountError`
@@ -63,8 +63,8 @@ def check_compilation(
 def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
     """Return the layout of a system's devices for the compiler of ``node``.
 
-    GPUs along the first of several dimensions share a host. For TPUs, dimensions that are the
-    axes of a slice are its topology; otherwise the topology follows from the number of devices.
+    GPUs along the first of several dimensions share a host. For TPUs, dimensions that are the axes
+    of a slice are its topology; otherwise the topology follows from the number of devices.
 
     >>> from hespas.hardware.presets import load_system
     >>> layout_of("TPUv5e", load_system("TPUv5e_4x4"), None).topology
@@ -73,7 +73,7 @@ def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
     if system is None:
         return Layout(devices=devices)
     count = devices or system.device_count
-    sizes = [each.size for each in system.dimensions]
+    sizes = [dimension.size for dimension in system.dimensions]
     target = find_target(node)
     if isinstance(target, TpuTarget):
         slices = system.slices
@@ -84,7 +84,10 @@ def layout_of(node: str, system: System | None, devices: int | None) -> Layout:
 
 
 def _topology(target: TpuTarget, sizes: list[int], count: int) -> str | None:
-    """Return a slice's chips along each axis, shortest first, if the dimensions are its axes."""
+    """Return a slice's chips along each axis, shortest first.
+
+    None if the dimensions are not the slice's axes.
+    """
     chips = TPU_GENERATIONS[target.generation]
     on_chip = [chips.devices_per_chip] if chips.devices_per_chip > 1 else []
     if len(sizes) != chips.dimensions + len(on_chip) or prod(sizes) != count:

@@ -18,7 +18,7 @@ _HLO = b"HloModule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How many devices there are, and in which layout; None is the program's or target's own.
+    """The number and layout of devices; None is the program's or target's own.
 
     ``per_host`` is for GPUs, ``topology`` (the chips along each axis, as in ``4x4``) and ``slices``
     for TPUs.
@@ -40,10 +40,10 @@ ANY_LAYOUT = Layout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A program with its target, its options as flags, and the versions of the compiler.
+    """A program with its target, flags, and the versions of the compiler.
 
-    ``given`` are the flags among them that options set, and not defaults: they go before those of
-    a ``recipe``, which `hespas.compile.settle` adds.
+    ``given`` are the flags that options set, as opposed to defaults: they go before those of a
+    ``recipe``, which `hespas.compile.settle` adds.
     """
 
     source: bytes
@@ -74,8 +74,8 @@ def job_of(
     versions = compiler_versions(target)
     is_gpu = isinstance(target, GpuTarget)
     flags = gpu_flags(options) if is_gpu else tpu_flags(options)
-    given = given_gpu_flags(options) if is_gpu else flags
-    # A GPU's come by XLA_FLAGS; libtpu reads its own only as overrides.
+    set_flags = given_gpu_flags(options) if is_gpu else flags
+    # A GPU's compiler reads flags from XLA_FLAGS; libtpu reads its own only as overrides.
     request = CompileRequest(
         name=name,
         accelerator=accelerator,
@@ -89,13 +89,16 @@ def job_of(
         request=request,
         flags=flags,
         versions=versions,
-        given=given,
+        given=set_flags,
         recipe=options.recipe,
     )
 
 
 def accelerator_of(target: Target, layout: Layout = ANY_LAYOUT) -> Accelerator:
-    """Return a target's devices in a layout; `ConfigError` for a layout of the other family."""
+    """Return a target's devices in a layout.
+
+    Raises `ConfigError` for a layout of the other family.
+    """
     match target:
         case GpuTarget():
             if layout.topology is not None:

@@ -1,4 +1,4 @@
-"""The options of a compilation, and the flags of XLA that they become."""
+"""The options of a compilation, and the XLA flags that they set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOP_FACTOR = 95
 
 
 def parse_size(text: str, *, name: str) -> int:
-    """Return a whole number of bytes from 1, as in ``64MiB``; ``name`` is the option's.
+    """Parse a whole number of bytes from 1, as in ``64MiB``.
 
     >>> parse_size("64MiB", name="all_reduce_combine")
     67108864
@@ -37,11 +37,11 @@ def parse_size(text: str, *, name: str) -> int:
 
 
 FULL = "auto"
-"""The factor of the scheduler's limit that lets it fill the device where the step then fits."""
+"""The slop factor that fills the device if the step then fits."""
 
 
 def parse_slop_factor(text: str) -> int | str:
-    """Return per cent, or ``auto``.
+    """Parse per cent, or ``auto``.
 
     >>> parse_slop_factor("120"), parse_slop_factor("auto")
     (120, 'auto')
@@ -57,7 +57,7 @@ def parse_slop_factor(text: str) -> int | str:
 
 
 def parse_passes(text: str) -> tuple[str, ...]:
-    """Return the names in ``PASS,PASS``.
+    """Parse the names in ``PASS,PASS``.
 
     >>> parse_passes("rematerialization, dot-merger")
     ('rematerialization', 'dot-merger')
@@ -66,7 +66,7 @@ def parse_passes(text: str) -> tuple[str, ...]:
 
 
 def parse_flags(texts: Iterable[str]) -> dict[str, str]:
-    """Return the flags of XLA in ``NAME=VALUE``, by name.
+    """Parse XLA flags of the form ``NAME=VALUE``, by name.
 
     >>> parse_flags(["xla_gpu_autotune_level=0"])
     {'xla_gpu_autotune_level': '0'}
@@ -79,15 +79,15 @@ _FIDELITY = (" on {}", "drop one of them")
 COMPILER = Use(*_FIDELITY)
 """XLA's compiler itself."""
 COMBINING = Use(*_FIDELITY)
-"""XLA's compiler, or the model of it, which combines collectives and schedules them."""
+"""XLA's compiler, or its model, which combines collectives and schedules them."""
 PIPELINING = Use(*_FIDELITY)
-"""One of these, or the model of libraries, which moves collectives across iterations."""
+"""XLA's compiler or its model, or the model of libraries that pipelines collectives."""
 GPU = Use(" on the compiler of a TPU", "drop it, or give the TPU's flags by name")
 GPU_MEMORY = Use(" on a node that is no GPU whose memory is known")
 
 
 class Matmuls(Enum):
-    """Who multiplies matrices: NVIDIA's library, or kernels that XLA writes through Triton.
+    """The kernels of matrix products: NVIDIA's library, or XLA's through Triton.
 
     Without a device XLA measures neither, so that Triton's kernels are not tuned.
     """
@@ -97,7 +97,7 @@ class Matmuls(Enum):
 
 
 def _combine(collective: str, *, default_text: str) -> Any:
-    """Return the field of the size up to which collectives of a kind are combined."""
+    """Declare the option for the combined size of a collective."""
     name = f"{collective}_combine"
     return declare(
         help=f"Combine {collective.replace('_', '-')}s up to this size.",
@@ -111,11 +111,11 @@ def _combine(collective: str, *, default_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """The options of a compilation; None is what the documented workflow sets.
+    """The options of a compilation; None is the value of the documented workflow.
 
-    All but ``disabled_passes`` and ``flags`` are for GPUs. ``disabled_passes`` names passes of
-    XLA to leave out, ``flags`` more of its flags, by name without dashes; these win over the
-    others. Raises `ConfigError` for a flag that can't be one.
+    All but ``disabled_passes`` and ``flags`` are for GPUs. ``disabled_passes`` names passes of XLA
+    to leave out, ``flags`` more of its flags, by name without dashes; these win over the others.
+    Raises `ConfigError` for a name that is no flag or pass.
     """
 
     GROUP: ClassVar[Group] = Group.COMPILATION
@@ -188,9 +188,9 @@ class CompileOptions:
 
     @property
     def slop_factor(self) -> int:
-        """The factor of the scheduler's memory limit, in per cent, to begin with."""
-        given = self.memory_limit_slop_factor
-        return given if isinstance(given, int) else SLOP_FACTOR
+        """The first factor of the scheduler's memory limit, in per cent."""
+        factor = self.memory_limit_slop_factor
+        return factor if isinstance(factor, int) else SLOP_FACTOR
 
     @property
     def fills_memory(self) -> bool:
@@ -226,7 +226,8 @@ def _check_flag(name: str, value: str) -> None:
 def gpu_flags(options: CompileOptions) -> dict[str, str]:
     """Return the flags of XLA for a GPU, by name.
 
-    Command buffers are off: they put kernels of a schedule into graphs, one launch for many.
+    Command buffers are off: they put the kernels of a schedule into graphs, with one launch for
+    many.
 
     >>> gpu_flags(CompileOptions(matmuls=Matmuls.TRITON))["xla_gpu_enable_triton_gemm"]
     'true'
@@ -252,7 +253,7 @@ def gpu_flags(options: CompileOptions) -> dict[str, str]:
 
 
 def given_gpu_flags(options: CompileOptions) -> dict[str, str]:
-    """Return the flags of XLA for a GPU that options set, without those of the workflow.
+    """Return the GPU flags that options set, without those of the workflow.
 
     >>> given_gpu_flags(CompileOptions(double_buffered_loops=False))
     {'xla_gpu_enable_while_loop_double_buffering': 'false'}

@@ -1,4 +1,4 @@
-"""Which part a compiled program was compiled for, and notes if it is priced on another one."""
+"""Note a compiled program that is priced on another part than its own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hespas.program.program import Program, all_ops
 from hespas.xla.compile.messages import part_name
 
 _LIBRARIES = ("__cublas", "__cudnn", "__cusolver", "__flash", "__triton")
-"""What XLA calls on GPUs. It keeps these names on AMD's too."""
+"""Prefixes of the libraries that XLA calls on GPUs, on AMD's too."""
 _PTX_TARGET = re.compile(r"sm_\d+[a-z]?")
 _ELSEWHERE = "whose compiler would fuse, schedule and call other kernels"
 _OF_TPU = f"the program was compiled for a TPU, and is priced on {{name}}, {_ELSEWHERE}"
 
 
 def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
-    """Return notes on a compiled program that is priced on another part than its own.
+    """Return notes on a program priced on another part than its own.
 
-    ``node`` is a preset's name or a path. There are none if everything the program shows of the
-    part that it was compiled for fits the node.
+    ``node`` is a preset's name or a path. There are none if everything that the program shows of
+    its part fits the node.
     """
     if not program.is_scheduled:
         return ()
@@ -46,7 +46,7 @@ def compiled_elsewhere(program: Program, node: str) -> tuple[str, ...]:
 
 
 def with_origin(program: Program, node: str) -> Program:
-    """Return the program, with what `compiled_elsewhere` says among its assumptions."""
+    """Return the program with the notes of `compiled_elsewhere` as assumptions."""
     notes = compiled_elsewhere(program, node)
     return replace(program, assumptions=(*notes, *program.assumptions)) if notes else program
 
@@ -95,7 +95,7 @@ def _spelled(part: str) -> str:
 
 
 def _target_of(node: str) -> Target | None:
-    """Return the node's target, None if no compiler here knows the node."""
+    """Return the node's target; None if no compiler here knows the node."""
     try:
         return find_target(node)
     except HardwareError:

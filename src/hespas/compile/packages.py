@@ -1,4 +1,4 @@
-"""The installed packages that compile: their versions, NVIDIA's toolkit, and XLA's passes."""
+"""The installed compilers: their versions, NVIDIA's toolkit, and XLA's passes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PIN = re.compile(r"libtpu==([\w.]+?)(?:\.\*)?\s*;.*extra == ['\"]tpu['\"]")
 def compiler_versions(target: Target) -> dict[str, str]:
     """Return the versions of the packages that compile for a target.
 
-    Raises `ExtraMissingError` if one is missing, and `ToolError` for versions that were not
-    made for each other: a compiler reads what its own jaxlib writes.
+    Raises `ExtraMissingError` if one is missing, and `ToolError` for versions that were not made
+    for each other: a compiler reads what its own jaxlib writes.
     """
     jaxlib = installed_version("jaxlib")
     is_gpu = isinstance(target, GpuTarget)
@@ -50,27 +50,27 @@ def compiler_versions(target: Target) -> dict[str, str]:
 
 
 def _distribution(package: str) -> Distribution:
-    # What was compiled before need not wait for it.
+    # Cached programs need not wait for this import.
     from importlib.metadata import distribution  # noqa: PLC0415
 
     return distribution(package)
 
 
 def _pinned_libtpu() -> str | None:
-    """Return the version of libtpu that the installed jax requires, None if it requires none."""
+    """Return the version of libtpu that the installed jax requires, if any."""
     pins = (_PIN.match(line) for line in _distribution("jax").requires or ())
     return next((pin[1] for pin in pins if pin), None)
 
 
 TOOLKIT = "toolkit"
-"""The directory, in that of a compilation, that XLA takes for NVIDIA's toolkit."""
+"""The directory of a compilation that XLA takes for NVIDIA's toolkit."""
 
 _TOOLKIT_HOME = "nvidia/cuda_nvcc"
 _DEVICE_LIBRARY = "nvvm/libdevice/libdevice.10.bc"
 # XLA gives each kernel's PTX to ptxas and puts the machine code into an executable that hespas
 # throws away; by then the module is final. This replacement prints the version of the package and
 # writes an empty file, which saves a fifth of the compile time and makes the result independent of
-# a toolkit that happens to be installed.
+# an installed toolkit.
 _ASSEMBLER = """#!/bin/sh
 if [ "$1" = --version ]; then
     echo "Cuda compilation tools, release {release}, V{version}"
@@ -84,7 +84,7 @@ done
 
 
 def toolkit_version() -> str:
-    """Return the version of NVIDIA's toolkit; `ExtraMissingError` if it is not installed."""
+    """Return the version of NVIDIA's toolkit; raise `ExtraMissingError` without it."""
     try:
         return installed_version(_TOOLKIT_PACKAGE)
     except ModuleNotFoundError as error:
@@ -106,7 +106,7 @@ def write_toolkit(directory: Path) -> None:
 
 
 def compiler_environment(xla_flags: str) -> dict[str, str]:
-    """Return the environment of a process that compiles, without the user's settings of XLA."""
+    """Return a compiling process's environment, without the user's settings of XLA."""
     return {
         "XLA_FLAGS": xla_flags,
         "LIBTPU_INIT_ARGS": "",
@@ -123,9 +123,9 @@ _FLAG_NAME = re.compile(rb"(?:xla|jax|tpu|megascale|deepsea|barna_core)_[a-z0-9_
 
 
 def known_flags(target: Target) -> frozenset[str]:
-    """Return all words in the compiler's library that look like its flags: a superset of them.
+    """Return the words in the compiler's library that look like flags.
 
-    Reading the library takes some seconds.
+    They are a superset of its flags. Reading the library takes some seconds.
     """
     with _library(target) as content:
         words = {match.decode() for match in _FLAG_NAME.findall(content)}
@@ -145,7 +145,7 @@ def _library(target: Target) -> Generator[mmap.mmap]:
 
 
 def absent_passes(target: Target, flags: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note for each pass in ``flags`` to leave out that the compiler does not have.
+    """Return a note for each disabled pass that the compiler does not have.
 
     XLA ignores unknown names. A name that is nowhere in the compiler's library is no pass's name.
     """

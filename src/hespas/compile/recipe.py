@@ -1,8 +1,8 @@
-"""A recipe's flags of XLA, as published scripts print them.
+"""Read a recipe's flags of XLA, as published scripts print them.
 
 A recipe sets ``XLA_FLAGS`` or ``LIBTPU_INIT_ARGS`` for compilers of another version, with a device
-attached. `read_recipe` reads what is printed; `hespas.compile.settle` decides which of the flags
-the compilers without a device take.
+attached. `read_recipe` reads the text; `hespas.compile.settle` decides which of the flags the
+compilers without a device take.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFlags:
-    """Flags of XLA by name without dashes, with the lines of ``file`` where they stand.
+    """Flags of XLA by name without dashes, with their lines in ``file``.
 
-    ``repeated`` are those that stand there with several values, of which the last counts.
+    ``repeated`` are flags with several values, of which the last counts.
     """
 
     file: str
@@ -41,7 +41,10 @@ class RecipeFlags:
 
 
 def read_recipe(path: str) -> RecipeFlags:
-    """Read a file of flags: see `parse_recipe`; `ConfigError` for one that can't be read."""
+    """Read a file of flags as `parse_recipe` does.
+
+    Raises `ConfigError` for a file that can't be read.
+    """
     file = Path(path)
     try:
         content = file.read_bytes()[: _MOST_BYTES + 1]
@@ -58,12 +61,12 @@ def read_recipe(path: str) -> RecipeFlags:
 
 
 def parse_recipe(text: str, *, file: str) -> RecipeFlags:
-    r"""Read flags as recipes print them: one a line, or apart by spaces, with ``#`` comments.
+    r"""Parse flags as recipes print them: one a line, or separated by spaces.
 
-    Dashes, quotes, backslashes at the ends of lines, and ``export XLA_FLAGS=`` or
-    ``LIBTPU_INIT_ARGS=`` before them are as in a shell. A flag without a value is ``true``, and of
-    a flag with several values the last counts, as XLA reads them. Raises `ConfigError`, with the
-    line, for anything else, and for a text without flags.
+    Comments start with ``#``. Dashes, quotes, backslashes at the ends of lines, and ``export
+    XLA_FLAGS=`` or ``LIBTPU_INIT_ARGS=`` before them are as in a shell. A flag without a value is
+    ``true``, and of several values of a flag the last counts, as XLA reads them. Raises
+    `ConfigError`, with the line, for anything else, and for a text without flags.
 
     >>> recipe = parse_recipe('''export LIBTPU_INIT_ARGS="--xla_tpu_a=1 \\
     ...     --xla_tpu_b"  # faster''', file="recipe.sh")

@@ -1,7 +1,8 @@
-"""Decide which flags of a recipe a compilation gets: what its compiler takes, and hespas leaves.
+"""Select the flags of a recipe that a compilation gets.
 
 A flag that the compiler knows by name but does not take here, where no device is attached, is left
-out with a note; one that it has never heard of is an error.
+out with a note, as are flags that hespas itself leaves out; one that it has never heard of is an
+error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LIMITS = Limits(time_s=300, memory_bytes=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A job with the flags of its recipe that are passed, and notes on the others."""
+    """A job with the passed flags of its recipe; notes on others."""
 
     job: Job
     notes: tuple[str, ...] = ()
@@ -40,22 +41,22 @@ def settled(job: Job) -> Settled:
     """Return the job with those flags of its recipe that its compiler takes.
 
     Raises `ConfigError`, with the line of the recipe, for a flag that the compiler doesn't know,
-    and for a value that is none of a flag's.
+    and for an invalid value of a flag.
     """
     recipe = job.recipe
     if recipe is None:
         return Settled(job=job)
     left = {name: why for name in recipe.flags if (why := _left_out(name, job))}
     asked = {name: value for name, value in recipe.flags.items() if name not in left}
-    taken = _asked(job, asked) if asked else FlagsTaken()
-    for name in taken.bad:
+    answer = _asked(job, asked) if asked else FlagsTaken()
+    for name in answer.bad:
         raise ConfigError(
             f"{recipe.flags[name]!r} is no value of the compiler's flag {name}",
             location=recipe.location(name),
         )
-    _check_known(job, recipe, taken.unknown)
-    left |= dict.fromkeys(taken.unknown, _why_refused(job))
-    passed = {name: value for name, value in asked.items() if name not in taken.unknown}
+    _check_known(job, recipe, answer.unknown)
+    left |= dict.fromkeys(answer.unknown, _why_refused(job))
+    passed = {name: value for name, value in asked.items() if name not in answer.unknown}
     flags = {**job.flags, **passed}
     is_gpu = isinstance(job.target, GpuTarget)
     request = msgspec.structs.replace(job.request, overrides={} if is_gpu else flags)
@@ -66,7 +67,7 @@ def settled(job: Job) -> Settled:
 
 
 def _left_out(name: str, job: Job) -> str:
-    """Return why hespas itself leaves a flag out; empty where it doesn't."""
+    """Return why hespas itself leaves a flag out; empty if it doesn't."""
     if name in job.given and job.given[name] != (job.recipe and job.recipe.flags[name]):
         return "options say otherwise"
     if name == _COMMAND_BUFFERS:
@@ -75,7 +76,7 @@ def _left_out(name: str, job: Job) -> str:
 
 
 def _asked(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
-    """Return what the compiler says about flags, which takes a second or two."""
+    """Ask the compiler about flags, which takes a second or two."""
     with scratch_directory("flags") as home:
         question = FlagsQuestion(accelerator=job.request.accelerator, flags=flags)
         is_gpu = isinstance(job.target, GpuTarget)
@@ -99,10 +100,10 @@ def _check_known(job: Job, recipe: RecipeFlags, refused: Iterable[str]) -> None:
     names = tuple(refused)
     if not names:
         return
-    known = known_flags(job.target)
+    library_words = known_flags(job.target)
     for name in names:
-        if name not in known:
-            close = nearest(name, known)[:1]
+        if name not in library_words:
+            close = nearest(name, library_words)[:1]
             raise ConfigError(
                 f"the compiler for {job.target.name} has no flag {name}",
                 location=recipe.location(name),
@@ -117,11 +118,11 @@ def _why_refused(job: Job) -> str:
 
 
 def _notes(recipe: RecipeFlags, *, passed: int, left: Mapping[str, str]) -> tuple[str, ...]:
-    made = "compiled with" if passed else "compiled without"
-    notes = [f"{made} {passed or 'any'} of the {len(recipe.flags)} flags of {recipe.file}"]
+    outcome = "compiled with" if passed else "compiled without"
+    notes = [f"{outcome} {passed or 'any'} of the {len(recipe.flags)} flags of {recipe.file}"]
     by_reason = sorted(left.items(), key=lambda each: each[1])
-    for reason, named in groupby(by_reason, key=lambda each: each[1]):
-        names = ", ".join(name for name, _ in named)
+    for reason, flags in groupby(by_reason, key=lambda each: each[1]):
+        names = ", ".join(name for name, _ in flags)
         notes.append(f"flags of {recipe.file} that are left out, since {reason}: {names}")
     if recipe.repeated:
         names = ", ".join(recipe.repeated)

@@ -23,7 +23,7 @@ from hespas.xla.compile.topology import TPU_NAMES
 _DIRECTORY = PRESETS_DIRECTORY / "targets"
 _SUFFIX = ".txtpb"
 _DESCRIPTION = "gpu_device_info"
-# XLA's descriptions and datasheets round differently; more than this apart are two parts.
+# XLA's descriptions and datasheets round differently; a larger difference means two parts.
 _SAME = 0.05
 _HOSTS = {"gb200": 4, "gb300": 4}
 _USUAL_HOST = 8
@@ -31,7 +31,7 @@ _USUAL_HOST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTarget:
-    """A GPU: XLA's description of it as text, and how many share a host."""
+    """A GPU: XLA's description as text, and the number on a host."""
 
     name: str
     description: str
@@ -65,11 +65,11 @@ def _tpu_name(folded: str) -> str:
 
 
 def find_target(name: str) -> Target:
-    """Return a target by its name (in any case), by that of a node preset, or by a path.
+    """Return a target by its own or a node preset's name, or path.
 
-    A node's own memory replaces that of its target's description. A path is that of a node whose
-    ``node.json`` names a target, or of a description: text of XLA's ``GpuTargetConfigProto``, as
-    dumps hold it. Raises `HardwareError` for anything else.
+    Case does not matter. A node's own memory replaces that of its target's description. A path is
+    that of a node whose ``node.json`` names a target, or of a description: text of XLA's
+    ``GpuTargetConfigProto``, as dumps hold it. Raises `HardwareError` for anything else.
 
     >>> find_target("h100_sxm").name, find_target("H100_80GB").name, find_target("TPUv5e").name
     ('H100_SXM', 'H100_80GB', 'TPUv5e')
@@ -97,7 +97,7 @@ def find_target(name: str) -> Target:
 def compute_capability(name: str) -> float | None:
     """Return the compute capability of an NVIDIA GPU, named as `find_target` takes it.
 
-    None for what is none, and where nothing says it.
+    None for other devices, and for one that nothing describes.
 
     >>> [compute_capability(name) for name in ("H100_80GB", "L40S_48GB", "TPUv4")]
     [9.0, 8.9, None]
@@ -123,10 +123,10 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 
 def _described_capability(file: Path) -> float | None:
     try:
-        found = _CAPABILITY.search(file.read_text())
+        match = _CAPABILITY.search(file.read_text())
     except (OSError, UnicodeDecodeError):
         return None
-    return None if found is None else int(found[1]) + int(found[2] or 0) / 10
+    return None if match is None else int(match[1]) + int(match[2] or 0) / 10
 
 
 _WORD = re.compile(r"\w+")
@@ -163,12 +163,12 @@ def recorded_target(name: str) -> Target:
 
     Recording a step takes no compiler's description: that of a part of the same compute capability
     serves, or of the last one before it, with the node's own figures in it. Raises `HardwareError`
-    as `find_target`, and for a node that is no GPU of NVIDIA's.
+    as `find_target`, and for a node that is no NVIDIA GPU.
 
     >>> recorded_target("L40S_48GB").notes[:1]
     ("recorded for a part like A6000, with L40S_48GB's compute capability and multiprocessors",)
     """
-    is_target = name.casefold() in {each.casefold() for each in target_names()}
+    is_target = name.casefold() in {target_name.casefold() for target_name in target_names()}
     if is_target or (Path(name).is_file() and Path(name).suffix != ".json"):
         return find_target(name)
     capability, node = compute_capability(name), node_info(name)
@@ -217,9 +217,9 @@ def _gpu(name: str, file: Path) -> GpuTarget:
 
 
 def memory_bytes(target: GpuTarget) -> int | None:
-    """Return the memory of a GPU as the compiler counts it; None where its description doesn't."""
-    found = _MEMORY_SIZE.search(target.description)
-    return None if found is None else int(found[1])
+    """Return a GPU's memory in bytes as the compiler counts it, if described."""
+    match = _MEMORY_SIZE.search(target.description)
+    return None if match is None else int(match[1])
 
 
 _MEMORY_SIZE = re.compile(r"^ *device_memory_size: (\d+)$", re.MULTILINE)
