@@ -49,8 +49,9 @@ The parts are those of kernels over 4 MB in compiled training steps (Llama-3-lik
 parameters, A100 and H100; narrow column reductions are those of ResNets' batch norms on A100), as
 `hespas.price.ptx.terms.terms_of` prices them; the agreement with measured kernels is in
 docs/evidence/kernels.md. Column reductions reach theirs where blocks loop `ROUNDS_APART` times, and
-narrow ones where they do not. Transposes stream too; `_transpose_costs` has their cost beside memory. A
-copy from device memory to device memory, which XLA leaves to the runtime, is assumed to stream.
+narrow ones where they do not. Transposes stream too; `_transpose_costs` has their cost beside
+memory. A copy from device memory to device memory, which XLA leaves to the runtime, is assumed to
+stream.
 """
 
 _THREADS, _THREADS_OF_COLUMNS = 128, 1024
