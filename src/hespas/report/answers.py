@@ -1,4 +1,4 @@
-"""Predictions as the Python API gives them: tables, text, HTML, and what charts show."""
+"""Predictions for the Python API: tables, text, HTML and chart data."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ TABLES = {
 
 
 def table_rows(report: RunReport, table: str) -> list[dict[str, Any]]:
-    """Return the rows of a table; `ConfigError` for a name that is none of `TABLES`."""
+    """Return the rows of a table; raise `ConfigError` for an unknown name."""
     if table not in TABLES:
         raise ConfigError(f"there is no table {table!r}", hint=suggestion(table, TABLES))
     rows: Any = msgspec.to_builtins(getattr(report, TABLES[table]))
     if table == "operations":
-        named = [{"operation": kind, **row} for kind, row in rows.items()]
-        return sorted(named, key=lambda row: (-row["time_s"], row["operation"]))
+        operations = [{"operation": kind, **row} for kind, row in rows.items()]
+        return sorted(operations, key=lambda row: (-row["time_s"], row["operation"]))
     return rows
 
 
 def summary_text(report: RunReport) -> str:
-    """Return a prediction in five lines."""
+    """Summarize a prediction in five lines."""
     head = headline(report)
     rows = [f"{name:<26}{text}".rstrip() for name, text in head.rows if name in _SHOWN]
     last = f"{'.rows(TABLE)':<26}{', '.join(TABLES)}"
@@ -98,11 +98,11 @@ class Answer(Prediction):
     """
 
     def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes."""
+        """Return the object that ``hespas run --json`` writes."""
         return msgspec.to_builtins(full_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
-        """Return a table of the report, a dictionary for each row, as pandas.DataFrame takes them.
+        """Return the rows of a table as dictionaries, for pandas.DataFrame.
 
         Tables are ``operations``, ``kinds``, ``phases``, ``layers``, ``communication``, ``explain``
         and ``assumptions``. Raises `ConfigError` for another name.
@@ -116,13 +116,13 @@ class Answer(Prediction):
         return table_rows(run_report(self), table)
 
     def to_frame(self, table: str = "operations") -> Any:
-        """Return a table of `rows` as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
         from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
 
         return frame(self.rows(table))
 
     def plot(self, what: str = "step") -> Plot:
-        """Return charts for a notebook, of one of `hespas.report.plot.STEP_PLOTS`."""
+        """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
         from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
 
         return plot_step(full_report(self), what)
@@ -139,21 +139,21 @@ class PipelineAnswer(PipelinePrediction):
     """A prediction of a pipeline with its report, as `Answer` has it."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return what ``hespas run --json`` writes."""
+        """Return the object that ``hespas run --json`` writes."""
         return msgspec.to_builtins(full_report(self))
 
     def rows(self, table: str) -> list[dict[str, object]]:
-        """Return a table of the report, as `Answer.rows` does."""
+        """Return the rows of a table, as `Answer.rows` does."""
         return table_rows(run_report(self), table)
 
     def to_frame(self, table: str = "operations") -> Any:
-        """Return a table of `rows` as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
         from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
 
         return frame(self.rows(table))
 
     def plot(self, what: str = "step") -> Plot:
-        """Return charts for a notebook, of one of `hespas.report.plot.STEP_PLOTS`."""
+        """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
         from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
 
         return plot_step(full_report(self), what)
@@ -167,33 +167,37 @@ class PipelineAnswer(PipelinePrediction):
 
 def answer_of(prediction: Prediction) -> Answer:
     """Return a prediction with its report."""
-    return Answer(**{each.name: getattr(prediction, each.name) for each in fields(prediction)})
+    return Answer(
+        **{attribute.name: getattr(prediction, attribute.name) for attribute in fields(prediction)}
+    )
 
 
 def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
     """Return a prediction of a pipeline with its report."""
-    values = {each.name: getattr(prediction, each.name) for each in fields(prediction)}
+    values = {
+        attribute.name: getattr(prediction, attribute.name) for attribute in fields(prediction)
+    }
     return PipelineAnswer(**values)
 
 
 MOST_KERNELS = 300
 FINEST = 1000
-"""The timeline tells apart what lasts this part of the step."""
+"""The timeline distinguishes slices that last this part of the step."""
 MOST_POINTS = 400
 MOST_HELD = 20
 OTHERS = "others"
 _NOT_SHOWN = frozenset({"layers", "loops", "waiting"})
-"""Tracks that say again, or at length, what others say."""
+"""Tracks that repeat other tracks, or are too long for the page."""
 _Limit = Literal["compute", "memory", "launch", "other"]
 
 
 def full_report(prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return all that is reported of a prediction, and what charts are drawn from."""
+    """Return the full report of a prediction, with the data of its charts."""
     return detailed(run_report(prediction), prediction)
 
 
 def detailed(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return a report with what charts are drawn from, of one program with all rounds of loops."""
+    """Add chart data to the report of one program with unfolded loops."""
     if not isinstance(prediction, Prediction) or prediction.graph.is_folded:
         return report
     process = max(prediction_chart(prediction).processes, key=_end_ps)
@@ -207,7 +211,7 @@ def detailed(report: RunReport, prediction: Prediction | PipelinePrediction) -> 
 
 
 def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
-    """Return the kernels of a step, longest first; their times add up to the computation."""
+    """Return the kernels of a step, longest first; they add up to the computation."""
     names = operation_names(prediction.graph)
     alike: dict[tuple[object, ...], Amount] = defaultdict(Amount)
     first: dict[tuple[object, ...], str] = {}
@@ -223,8 +227,8 @@ def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
         for key, amount in alike.items()
     ]
     rows.sort(key=lambda row: (-row.time_s, row.name))
-    longest, rest = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
-    return [*longest, _joined(rest)] if rest else longest
+    longest, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
+    return [*longest, _joined(others)] if others else longest
 
 
 def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow:
@@ -241,7 +245,7 @@ def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow
 
 
 def _limit(amount: Amount) -> _Limit:
-    """Return what decides most of a time, ``other`` where most of it isn't divided.
+    """Return the limit of most of a time, ``other`` if undivided.
 
     >>> _limit(Amount(time_s=3.0, memory_s=2.0, launch_s=1.0)), _limit(Amount(time_s=3.0))
     ('memory', 'other')
@@ -294,14 +298,14 @@ def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDeta
 
 
 def _highest(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
-    """Yield the highest of each group of points that follow each other, so that no peak is lost.
+    """Yield the highest of each group of points, to keep all peaks.
 
     >>> list(_highest(((0, 5), (10, 7))))
     [(0, 5), (10, 7)]
     """
     group = max(1, -(-len(points) // MOST_POINTS))
-    for at in range(0, len(points), group):
-        yield max(points[at : at + group], key=lambda point: point[1])
+    for start in range(0, len(points), group):
+        yield max(points[start : start + group], key=lambda point: point[1])
 
 
 def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
@@ -315,31 +319,31 @@ def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
 
 
 def _merged(slices: Iterable[Slice], finest_ps: int) -> Iterator[tuple[str, int, int]]:
-    """Yield slices that no other one holds; short ones that follow each other are one.
+    """Yield outermost slices, with consecutive short ones merged.
 
-    What follows within ``finest_ps`` is joined if it has the same name, or both are shorter than
-    that, under the name of the longest.
+    A slice within ``finest_ps`` of the one before is joined to it if it has the same name, or if
+    both are shorter than that, under the name of the longest.
     """
     name, start_ps, end_ps, longest_ps = "", -1, -1, -1
-    for each in slices:
-        if each.start_ps < end_ps:
+    for item in slices:
+        if item.start_ps < end_ps:
             continue
-        lasts_ps = each.end_ps - each.start_ps
-        is_near = start_ps >= 0 and each.start_ps - end_ps <= finest_ps
+        lasts_ps = item.end_ps - item.start_ps
+        is_near = start_ps >= 0 and item.start_ps - end_ps <= finest_ps
         is_short = lasts_ps < finest_ps and longest_ps < finest_ps
-        if is_near and (each.name == name or is_short):
-            name = each.name if lasts_ps > longest_ps else name
-            end_ps, longest_ps = each.end_ps, max(longest_ps, lasts_ps)
+        if is_near and (item.name == name or is_short):
+            name = item.name if lasts_ps > longest_ps else name
+            end_ps, longest_ps = item.end_ps, max(longest_ps, lasts_ps)
             continue
         if start_ps >= 0:
             yield name, start_ps, end_ps
-        name, start_ps, end_ps, longest_ps = each.name, each.start_ps, each.end_ps, lasts_ps
+        name, start_ps, end_ps, longest_ps = item.name, item.start_ps, item.end_ps, lasts_ps
     if start_ps >= 0:
         yield name, start_ps, end_ps
 
 
 def _end_ps(process: Process) -> int:
-    return max((each.end_ps for track in process.tracks for each in track.slices), default=0)
+    return max((item.end_ps for track in process.tracks for item in track.slices), default=0)
 
 
 def _peaks(prediction: Prediction) -> Peaks | None:

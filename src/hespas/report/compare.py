@@ -1,8 +1,8 @@
-"""Two results of ``hespas run``: what differs, and how much of the difference each part makes.
+"""Compare two results of ``hespas run``, and attribute the difference to parts.
 
 The parts of a step add up to it, so that their differences add up to the difference of the steps;
-the rows of each table add up to the difference of its part, with a row for what the table leaves
-out.
+the rows of each table add up to the difference of its part, with a row for the rest that the table
+lacks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _REST = "not in the table"
 _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
-"""Half a picosecond, below which two times are the same."""
+"""Half a picosecond, below which two times are equal."""
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in both results. ``share`` is the difference as a part of the first one's step."""
+    """A time in both results; ``share`` is the difference over the first step."""
 
     name: str
     a_s: float
@@ -37,7 +37,7 @@ class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure or setting in both results, null where it is not known or not set."""
+    """A figure or setting in both results; null if unknown or not set."""
 
     name: str
     a: Any
@@ -45,12 +45,12 @@ class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between two results, ``a`` and ``b``; rows are sorted by what they change.
+    """The differences between two results, ``a`` and ``b``, largest first.
 
     ``parts`` add up to the difference of the steps; ``phases``, ``layers`` and ``kinds`` each to
-    that of ``compute``, ``communication`` to that of exposed communication. ``missing`` says which
-    tables could not be compared. ``fail_above`` is the limit that is given, as a share of the step
-    of ``a``, and ``fails`` says whether ``b`` takes longer than that; both are null without one.
+    that of ``compute``, ``communication`` to that of exposed communication. ``missing`` lists the
+    tables that could not be compared. ``fail_above`` is the user's limit, as a share of the step of
+    ``a``, and ``fails`` says whether ``b`` takes longer than that; both are null without a limit.
     """
 
     schema_version: int
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_limit(comparison: Comparison, limit: float) -> Comparison:
-    """Return a comparison that fails where ``b`` takes longer than ``a`` by more than a share.
+    """Return a comparison that fails if ``b`` exceeds ``a`` by more than a share.
 
     Only the step times count; a shorter step never fails.
 
@@ -89,7 +89,7 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
 def read_report(path: Path) -> RunReport:
     """Read the result that ``hespas run --json`` wrote, or run.json of a directory.
 
-    Raises `ConfigError` for another file or schema version, and for one that lacks a key.
+    Raises `ConfigError` for another file or schema version, and for a file that lacks a key.
     """
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -105,8 +105,8 @@ def read_report(path: Path) -> RunReport:
             location=str(file),
             hint="give a file of hespas run --json",
         )
-    given = cast("dict[str, object]", data)
-    version = given.get("schema_version")
+    members = cast("dict[str, object]", data)
+    version = members.get("schema_version")
     if version != SCHEMA_VERSION:
         present = "no schema version" if version is None else f"schema version {version}"
         raise ConfigError(
@@ -115,7 +115,7 @@ def read_report(path: Path) -> RunReport:
             hint=_RUN_AGAIN,
         )
     try:
-        return msgspec.convert(given, RunReport)
+        return msgspec.convert(members, RunReport)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"this is no result of a run: {error}", location=str(file), hint=_RUN_AGAIN
@@ -123,7 +123,7 @@ def read_report(path: Path) -> RunReport:
 
 
 def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Comparison:
-    """Return what differs between two results."""
+    """Return the differences between two results."""
     step_s = a.step_time_s
     parts = {
         "compute": (a.compute_s, b.compute_s),
@@ -143,27 +143,27 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         "communication": (_communication(a), _communication(b), exposed),
     }
     missing = [
-        _missing(name, one, other, names)
-        for name, (one, other, _) in tables.items()
-        if not one or not other
+        _missing(name, a_times, b_times, names)
+        for name, (a_times, b_times, _) in tables.items()
+        if not a_times or not b_times
     ]
     rows = {
-        name: _rows(one, other, step_s, whole) if one and other else []
-        for name, (one, other, whole) in tables.items()
+        name: _rows(a_times, b_times, step_s, totals) if a_times and b_times else []
+        for name, (a_times, b_times, totals) in tables.items()
     }
     return Comparison(
         schema_version=SCHEMA_VERSION,
         a=names[0],
         b=names[1],
         step=_row("step", a.step_time_s, b.step_time_s, step_s),
-        parts=_sorted(_row(name, *both, step_s) for name, both in parts.items()),
+        parts=_sorted(_row(name, *times, step_s) for name, times in parts.items()),
         phases=rows["phases"],
         layers=rows["layers"],
         kinds=rows["kinds"],
         communication=rows["communication"],
         figures=list(_figures(a, b)),
         settings=list(_settings(a, b)),
-        missing=[each for each in missing if each],
+        missing=[text for text in missing if text],
     )
 
 
@@ -183,9 +183,9 @@ def _kinds(result: RunReport) -> dict[str, float]:
 
 def _communication(result: RunReport) -> dict[str, float]:
     exposed: dict[str, float] = {}
-    for each in result.communication:
-        name = " ".join(text for text in (each.kind, each.axis, each.dimension) if text)
-        exposed[name] = exposed.get(name, 0.0) + each.exposed_s
+    for row in result.communication:
+        name = " ".join(text for text in (row.kind, row.axis, row.dimension) if text)
+        exposed[name] = exposed.get(name, 0.0) + row.exposed_s
     return exposed
 
 
@@ -204,9 +204,11 @@ def _rows(
         _row(name, one.get(name, 0.0), other.get(name, 0.0), step_s)
         for name in dict.fromkeys([*one, *other])
     ]
-    rest = [all_s - sum(each.values()) for all_s, each in zip(whole, (one, other), strict=True)]
-    if max(map(abs, rest)) > _LEAST_S:
-        rows.append(_row(_REST, rest[0], rest[1], step_s))
+    remainders = [
+        all_s - sum(times.values()) for all_s, times in zip(whole, (one, other), strict=True)
+    ]
+    if max(map(abs, remainders)) > _LEAST_S:
+        rows.append(_row(_REST, remainders[0], remainders[1], step_s))
     return _sorted(rows)
 
 
@@ -236,35 +238,35 @@ _FIGURES = (
     "memory_capacity_bytes",
 )
 _UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP", "flops_per_s": "FLOP/s"}
-"""The unit of a figure, by how its name ends."""
+"""The unit of a figure, by the end of its name."""
 _SETTINGS = ("program", "node", "system", "method", "fidelity")
 
 
 def _figures(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
     for name in _FIGURES:
-        one, other = getattr(a, name), getattr(b, name)
-        if one != other:
-            yield FigureRow(name=name, a=one, b=other)
+        a_value, b_value = getattr(a, name), getattr(b, name)
+        if a_value != b_value:
+            yield FigureRow(name=name, a=a_value, b=b_value)
     for name in a.bound.__struct_fields__:
-        one, other = getattr(a.bound, name), getattr(b.bound, name)
-        if one != other:
-            yield FigureRow(name=f"bound.{name}", a=one, b=other)
+        a_value, b_value = getattr(a.bound, name), getattr(b.bound, name)
+        if a_value != b_value:
+            yield FigureRow(name=f"bound.{name}", a=a_value, b=b_value)
 
 
 def _settings(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
-    """Return what differs; an option that says the same as what came of it is left out."""
-    named = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
-    said = {f"option {name}": (one, other) for name, one, other in named}
-    for prefix, one, other in (
+    """Return the settings that differ, without options that repeat a setting."""
+    settings = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
+    shown_settings = {f"option {name}": (a_value, b_value) for name, a_value, b_value in settings}
+    for prefix, a_value, b_value in (
         ("option", a.options, b.options),
         ("version of", a.versions, b.versions),
     ):
-        keys = sorted({*one, *other})
-        named += [(f"{prefix} {key}", one.get(key), other.get(key)) for key in keys]
+        keys = sorted({*a_value, *b_value})
+        settings += [(f"{prefix} {key}", a_value.get(key), b_value.get(key)) for key in keys]
     return [
-        FigureRow(name=name, a=one, b=other)
-        for name, one, other in named
-        if one != other and said.get(name) != (one, other)
+        FigureRow(name=name, a=a_value, b=b_value)
+        for name, a_value, b_value in settings
+        if a_value != b_value and shown_settings.get(name) != (a_value, b_value)
     ]
 
 
@@ -298,17 +300,17 @@ def _verdict(comparison: Comparison) -> list[str]:
         return []
     how = "longer" if step.difference_s >= 0 else "shorter"
     by = f"the step of b is {100 * abs(step.share):.3g} % {how} than that of a"
-    said = "more than" if comparison.fails else "not longer by more than"
-    return [f"{'fails' if comparison.fails else 'passes'}: {by}, {said} {100 * limit:g} %"]
+    outcome = "more than" if comparison.fails else "not longer by more than"
+    return [f"{'fails' if comparison.fails else 'passes'}: {by}, {outcome} {100 * limit:g} %"]
 
 
 def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
-    there = [row for row in rows if row.a_s or row.b_s]
-    shown, rest = there[:_SHOWN], there[_SHOWN:]
-    if rest:
-        a_s, b_s = sum(row.a_s for row in rest), sum(row.b_s for row in rest)
-        share = sum(row.share for row in rest)
-        name = f"{len(rest)} others"
+    rows_with_time = [row for row in rows if row.a_s or row.b_s]
+    shown, others = rows_with_time[:_SHOWN], rows_with_time[_SHOWN:]
+    if others:
+        a_s, b_s = sum(row.a_s for row in others), sum(row.b_s for row in others)
+        share = sum(row.share for row in others)
+        name = f"{len(others)} others"
         shown.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
     shares = [row.share if abs(row.share) >= _LEAST_SHARE else None for row in shown]
     cells = [

@@ -1,4 +1,4 @@
-"""A network as text: how devices, nodes and switches are wired."""
+"""Draw a network as text: how devices, nodes and switches are wired."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOINS = {
 
 
 def drawing(system: System) -> list[str]:
-    """Return the lines of a drawing: devices along the nearest dimension, rows along the next."""
+    """Draw a system: devices along the nearest dimension, rows along the next."""
     match interconnect_of(system).fabric:
         case Dimensions() as fabric:
             return _grid(fabric.dimensions)
@@ -45,8 +45,8 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _grid(dimensions: Sequence[Dimension]) -> list[str]:
-    """Draw a block of the two nearest dimensions, and say how often it is there."""
-    present = [one for one in dimensions if one.size > 1] or list(dimensions[:1])
+    """Draw a block of the two nearest dimensions, with the number of blocks."""
+    present = [dimension for dimension in dimensions if dimension.size > 1] or list(dimensions[:1])
     columns, rows = present[0].size, present[1].size if len(present) > 1 else 1
     join = _JOINS[present[0].shape][0]
     lines: list[str] = []
@@ -60,16 +60,16 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
         ]
         width = len(f"d{rows * columns - 1}")
         lines.append(f"  [ {f' {join} '.join(name.ljust(width) for name in names)} ]")
-    for number, one in enumerate(present):
+    for number, dimension in enumerate(present):
         where = ("in a row", "between rows", "between blocks")[min(number, 2)]
-        blocks = prod(each.size for each in present[2:])
+        blocks = prod(outer.size for outer in present[2:])
         count = f", {blocks} blocks" if number == 2 else ""
-        lines.append(f"  {where}: {_joined(one)}{count}")
+        lines.append(f"  {where}: {_joined(dimension)}{count}")
     return lines
 
 
 def _shown(count: int, most: int) -> list[int | None]:
-    """Return the numbers that are drawn; None stands for those left out before the last."""
+    """Return the numbers to draw; None marks those left out before the last."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
@@ -86,7 +86,7 @@ def _joined(one: Dimension) -> str:
 
 
 def _switches(graph: Graph) -> Iterator[str]:
-    """Yield what each switch is wired to, the first few of those that are alike in name."""
+    """Yield the wires of each switch; only the first and the last of many."""
     devices = set(graph.devices)
     for number in _shown(len(graph.switches), _MOST_SWITCHES):
         if number is None:

@@ -1,4 +1,4 @@
-"""Presets of nodes, systems and links as text and JSON: lists, and every figure of one."""
+"""Presets of nodes, systems and links as text and JSON."""
 
 from __future__ import annotations
 
@@ -72,8 +72,11 @@ def _system_line(system: System) -> str:
 
 def _link_line(link: Link) -> str:
     figures: list[str] = []
-    if (one := link.parameters) is not None:
-        figures = [format_quantity(one.bandwidth_bytes_per_s, "B/s"), format_time(one.latency_s)]
+    if (parameters := link.parameters) is not None:
+        figures = [
+            format_quantity(parameters.bandwidth_bytes_per_s, "B/s"),
+            format_time(parameters.latency_s),
+        ]
     sizes = sorted({size for by_size in link.collectives.values() for size in by_size})
     measured = f"collectives measured among {', '.join(map(str, sizes))}" if sizes else ""
     return f"  {link.name:<{_SYSTEM_WIDTH}} {'; '.join([', '.join(figures), measured]).strip('; ')}"
@@ -87,7 +90,10 @@ def _dimension_text(dimension: Dimension) -> str:
 
 
 def preset_details(name: str) -> str:
-    """Return all figures of a node or system, with sources; `HardwareError` for other names."""
+    """Return all figures of a node or system, with sources.
+
+    Raises `HardwareError` for other names.
+    """
     return _system_details(find_system(name)) if names_system(name) else _node_details(name)
 
 
@@ -128,7 +134,7 @@ def _power_figures(power: BoardPower) -> list[tuple[str, float]]:
     for key, value in msgspec.to_builtins(power).items():
         if isinstance(value, dict) and key != "sources":
             inner = cast("dict[str, float]", value)
-            figures += [(f"{key}.{name}", each) for name, each in inner.items()]
+            figures += [(f"{key}.{name}", figure) for name, figure in inner.items()]
         elif isinstance(value, int | float):
             figures.append((key, value))
     return figures
@@ -139,7 +145,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _node(name: str) -> tuple[str, NodeInfo, Device]:
-    """Return a node's name, description and rates; `HardwareError` for what is not there."""
+    """Return a node's name, description and rates; raise `HardwareError` if unknown."""
     try:
         info = node_info(name)
     except HardwareError as error:
@@ -179,7 +185,8 @@ def _figure_text(key: str, value: float) -> str:
 def _system_details(system: System) -> str:
     lines = [f"{system.name}: {system.device_count} devices"]
     lines += [
-        f"  dimension {at}: {_dimension_text(one)}" for at, one in enumerate(system.dimensions)
+        f"  dimension {number}: {_dimension_text(dimension)}"
+        for number, dimension in enumerate(system.dimensions)
     ]
     lines += [
         f"  {kind.option}: {', '.join(names)}" for kind, names in system.implementations.items()
@@ -198,7 +205,8 @@ def _own_network(system: System) -> list[str]:
     if network is None or not network.algorithms or not network.dimensions:
         return []
     shapes = ", ".join(
-        f"{one.shape.value.replace('_', ' ')} of {one.size}" for one in network.dimensions
+        f"{dimension.shape.value.replace('_', ' ')} of {dimension.size}"
+        for dimension in network.dimensions
     )
     return [
         f"  in hespas' model: {shapes}",
@@ -237,15 +245,15 @@ def _figures(device: Device) -> list[str]:
 
 
 def hardware_json(name: str | None) -> dict[str, object]:
-    """Return one node or system, or all of them, as JSON values."""
+    """Return one node or system, or all presets, as JSON values."""
     if name is not None and names_system(name):
         return _system_json(find_system(name))
     if name is not None:
         return _node_json(name)
     return {
-        "nodes": {each: _node_json(each) for each in device_names()},
-        "systems": {each: _system_json(load_system(each)) for each in system_names()},
-        "links": {each: _link_json(load_link(each)) for each in link_names()},
+        "nodes": {preset: _node_json(preset) for preset in device_names()},
+        "systems": {preset: _system_json(load_system(preset)) for preset in system_names()},
+        "links": {preset: _link_json(load_link(preset)) for preset in link_names()},
     }
 
 
@@ -291,11 +299,11 @@ def _system_json(system: System) -> dict[str, object]:
         "devices": system.device_count,
         "dimensions": [
             {
-                "topology": astra_name(one.shape),
-                "npus_count": one.size,
-                "bandwidth_gib_per_s": one.bandwidth_bytes_per_s / GIB,
-                "latency_ns": to_ns(one.latency_s),
+                "topology": astra_name(dimension.shape),
+                "npus_count": dimension.size,
+                "bandwidth_gib_per_s": dimension.bandwidth_bytes_per_s / GIB,
+                "latency_ns": to_ns(dimension.latency_s),
             }
-            for one in system.dimensions
+            for dimension in system.dimensions
         ],
     }

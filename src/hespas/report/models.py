@@ -1,4 +1,4 @@
-"""Models by name or configuration: a table of their figures, and all figures of one."""
+"""Describe models: a table of figures, and all figures of one."""
 
 from __future__ import annotations
 
@@ -36,22 +36,29 @@ _STEPS = ("-prefill", "-decode")
 
 
 def figures_of(name: str | None) -> list[ModelFigures]:
-    """Return the figures of a model, or of all that are published and in the zoo.
+    """Return the figures of a model, or of all published and zoo models.
 
-    A name that none has is taken as a part of the names of those that are meant.
+    An unknown name selects the models whose names contain it.
     """
-    return [_described(each)[1] for each in _meant(name) or [name or ""]]
+    return [_described(model_name)[1] for model_name in _meant(name) or [name or ""]]
 
 
 def _meant(name: str | None) -> list[str]:
-    """Return the models that a part of their names means, all without one; none for a name."""
-    zoo = [each for each in MODELS if not each.endswith(_STEPS) and _language(each) is not None]
+    """Return the models whose names contain ``name``; all models without one.
+
+    Empty if ``name`` is the whole name of a model or of a configuration.
+    """
+    zoo = [
+        model_name
+        for model_name in MODELS
+        if not model_name.endswith(_STEPS) and _language(model_name) is not None
+    ]
     listed = [*published(), *zoo]
     if name is None:
         return listed
     if name in MODELS or Path(name).exists() or configuration_of(name) is not None:
         return []
-    return [each for each in listed if name.casefold() in each.casefold()]
+    return [model_name for model_name in listed if name.casefold() in model_name.casefold()]
 
 
 def _described(name: str) -> tuple[object, ModelFigures]:
@@ -75,12 +82,12 @@ def _language(name: str) -> LanguageModel | None:
 
 
 def models_json(name: str | None) -> object:
-    """Return figures as JSON values: a list, of one where a model is named."""
+    """Return the figures of one model or all as JSON values."""
     return [to_builtins(figures) for figures in figures_of(name)]
 
 
 def models_text(name: str | None) -> str:
-    """Return a table of models, or what is known of one, as text."""
+    """Return a table of models, or the details of one, as text."""
     if name is not None and not _meant(name):
         return _details(name)
     head = (
@@ -133,11 +140,11 @@ def _details(name: str) -> str:
     if isinstance(model, LanguageModel):
         kinds = Counter(model.kinds)
         lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
-    held = f"{TRAINED_BYTES} bytes a parameter, {TRAINED_TOKENS} tokens a device, recomputed"
+    memory = f"{TRAINED_BYTES} bytes a parameter, {TRAINED_TOKENS} tokens a device, recomputed"
     if not isinstance(model, LanguageModel):
-        held = "weights and the optimiser's states alone"
+        memory = "weights and the optimiser's states alone"
     rule = (
-        f"Smallest clusters ({USABLE:.0%} of the memory; training: {held}; inference: published "
+        f"Smallest clusters ({USABLE:.0%} of the memory; training: {memory}; inference: published "
         "weights, one longest sequence)"
     )
     lines += ["", rule]

@@ -1,4 +1,4 @@
-"""Charts of one prediction or study for a notebook, and tables as pandas has them."""
+"""Charts of one prediction or study for a notebook, and tables for pandas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP_PLOTS: Mapping[str, tuple[str, ...]] = {
     "memory": ("Memory",),
     "changes": ("What would change it",),
 }
-"""What can be drawn of a prediction, with how the titles of its sections begin."""
+"""The charts of a prediction by name, with the beginnings of their sections' titles."""
 STUDY_PLOTS: Mapping[str, tuple[str, ...]] = {
     "trade-offs": ("Trade-offs",),
     "scaling": ("Scaling",),
@@ -46,15 +46,15 @@ class Plot:
 
     @property
     def html(self) -> str:
-        """The page, with all that a browser needs inside."""
+        """The page, with everything that a browser needs inside."""
         return page_html(self.page)
 
     def save(self, path: str | Path) -> None:
-        """Write the page; `OutputError` for a file that can't be written."""
+        """Write the page; raise `OutputError` if the file can't be written."""
         write_file(Path(path), self.html.encode())
 
     def _repr_html_(self) -> str:
-        # A frame of its own: the notebook's styles and scripts don't meet those of the page.
+        # In a frame of its own the notebook's styles and scripts don't meet those of the page.
         title, content = escape(self.page.title, quote=True), escape(self.html, quote=True)
         return (
             f'<iframe title="{title}" sandbox="allow-scripts" srcdoc="{content}" '
@@ -82,17 +82,17 @@ def _plot(page: Page, what: str, plots: Mapping[str, tuple[str, ...]]) -> Plot:
 
 
 def plot_step(report: RunReport, what: str) -> Plot:
-    """Return charts of a prediction; `ConfigError` for what is none of `STEP_PLOTS`."""
+    """Return charts of a prediction; raise `ConfigError` for a name outside `STEP_PLOTS`."""
     return _plot(step_page(report), what, STEP_PLOTS)
 
 
 def plot_study(studied: Studied, what: str) -> Plot:
-    """Return charts of a study; `ConfigError` for what is none of `STUDY_PLOTS`."""
+    """Return charts of a study; raise `ConfigError` for a name outside `STUDY_PLOTS`."""
     return _plot(study_page(studied), what, STUDY_PLOTS)
 
 
 def frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """Return rows as a ``pandas.DataFrame``; `ToolError` where pandas is not installed."""
+    """Return rows as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
     try:
         pandas: Any = import_module("pandas")
     except ImportError as error:
@@ -105,11 +105,11 @@ class StudyAnswer(Studied):
     """A study with its rows, and charts of them."""
 
     def to_frame(self) -> Any:
-        """Return all candidates as a ``pandas.DataFrame``; `ToolError` without pandas."""
+        """Return all candidates as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
         return frame(self.table())
 
     def plot(self, what: str = "trade-offs") -> Plot:
-        """Return charts for a notebook, of one of `hespas.report.plot.STUDY_PLOTS`."""
+        """Return charts for a notebook: one of `hespas.report.plot.STUDY_PLOTS`."""
         return plot_study(self, what)
 
 

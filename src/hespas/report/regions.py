@@ -1,4 +1,4 @@
-"""A split and its estimate as the documented files, and the operations of a program counted."""
+"""Write a split and its estimate as the documented files; count operations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ from hespas.split.regions import (
 )
 
 MOST_DESCRIPTION_FILES = 256
-"""With more distinct compute regions, only ``regions.json`` describes them: writing the small
-files would take most of the time."""
+"""The most distinct compute regions with files of their own.
+
+With more, only ``regions.json`` describes them: writing the small files would take most of the
+time.
+"""
 WALL_TIMES = ("estimation_time", "uncached_time")
 """The fields with times measured on this machine, which differ from run to run."""
 _SHOWN_SHARE = 0.0005
@@ -41,8 +44,8 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
 
     ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal each other, and so
     does ``mini_module_<id>.json``, one for each distinct compute region up to
-    `MOST_DESCRIPTION_FILES`. ``regions.json`` holds all these descriptions, and lists every
-    region with its module and producers.
+    `MOST_DESCRIPTION_FILES`. ``regions.json`` holds all these descriptions, and lists every region
+    with its module and producers.
     """
     for module in modules.modules:
         text = stablehlo_text(graph.regions[module.first_region], graph.program)
@@ -138,9 +141,9 @@ def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict
     """Count operations by name, most frequent first, then by name.
 
     Without ``expand``, only the top-level operations of ``main`` count, including its return. With
-    it, the operations of called functions and fusions count wherever those are used, and the bodies
-    of loops and branches once, without their terminators. ``signatures`` distinguishes operations
-    by their operand types.
+    it, the operations of called functions and fusions count at each use, and the bodies of loops
+    and branches once, without their terminators. ``signatures`` distinguishes operations by their
+    operand types.
     """
     operations = _expanded(program) if expand else iter(program.main.body.operations)
     names = Counter(
@@ -170,7 +173,7 @@ def estimate_summary(
 ) -> str:
     """Return the documented summary of an estimate, one figure per line, and its assumptions.
 
-    With ``times`` a line says what the estimator took, and would have taken without reuse.
+    With ``times`` a line has the estimator's time, with and without reuse.
     """
     total = result.total.total
     rate, bandwidth = _mean_rates(total)
@@ -215,13 +218,13 @@ def _reuse_lines(result: GraphEstimate) -> list[str]:
 
 
 def _time_lines(result: GraphEstimate) -> list[str]:
-    """Return the documented line; none where a cache on disk had answers: their time is lost."""
+    """Return the documented line; empty if a disk cache had answers."""
     if any(module.from_store for module in result.modules):
         return []
     reuse = result.reuse
-    taken, whole = _time(reuse.elapsed_s), _time(reuse.elapsed_without_reuse_s)
+    elapsed, without_reuse = _time(reuse.elapsed_s), _time(reuse.elapsed_without_reuse_s)
     saved = f"{round(100 * reuse.time_reduction, 3)} % reduction"
-    compared = f"{taken} vs total time (without caching): {whole}"
+    compared = f"{elapsed} vs total time (without caching): {without_reuse}"
     return [f"Total estimator time taken vs cached time: {compared} ({saved})"]
 
 
@@ -267,7 +270,7 @@ def _module(module: ModuleEstimate) -> dict[str, object]:
     per_op = {
         kind: {
             "runtime": op.time_s,
-            # Branch weights make fractions.
+            # Branch weights make counts fractional.
             "count": int(op.count) if op.count.is_integer() else op.count,
             "flops": op.flops,
             "mem_bytes": op.bytes_moved,

@@ -1,6 +1,6 @@
-"""A prediction of a step as text: `SECTIONS` lists its parts, each from the figures to lines.
+"""Report the prediction of a step as text: `SECTIONS` lists its parts.
 
-A part without lines is left out.
+Each part turns the figures into lines. A part without lines is left out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOST = {
 
 
 def run_text(report: RunReport, *, verbose: bool = False) -> str:
-    """Return a report as text; of the assumptions those that decide most, or all (``verbose``)."""
+    """Return a report as text, with the decisive assumptions or all (``verbose``)."""
     sections = [lines for section in SECTIONS if (lines := section(report))]
     groups, warnings = report.assumption_groups, report.warnings
     sections.append(step_assumption_lines(groups, warnings, verbose=verbose))
@@ -62,13 +62,13 @@ def run_text(report: RunReport, *, verbose: bool = False) -> str:
 
 
 def main_change_lines(report: RunReport) -> list[str]:
-    """Return the lines under ``hespas run`` for the changes that gain most; none without gains."""
+    """Return the lines of the changes that gain most; empty without gains."""
     gaining = [row for row in report.explain if row.gain >= LEAST_GAIN][:_MOST_CHANGES]
     return change_lines("What would change it most", gaining) if gaining else []
 
 
 def change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
-    """Return the table of changes, each with the step then and what it gains."""
+    """Return the table of changes, each with the changed step and its gain."""
     gains = [row.gain if abs(row.gain) >= LEAST_GAIN else 0.0 for row in rows]
     cells = [
         (row.change, format_time(row.step_time_s), f"{100 * gain:.1f} %")
@@ -81,15 +81,15 @@ def kind_lines(report: RunReport) -> list[str]:
     """Return the table by kind of kernel."""
     kinds = [row for row in report.kinds if row.time_s > 0]
     rows = [_shared(report, row.kind, row.time_s, f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]]
-    rest = kinds[_MOST_ROWS:]
-    if rest:
-        name, time_s = _others(len(rest), "kind"), sum(row.time_s for row in rest)
+    others = kinds[_MOST_ROWS:]
+    if others:
+        name, time_s = _others(len(others), "kind"), sum(row.time_s for row in others)
         rows.append(_shared(report, name, time_s, ""))
     return _share_lines("The computation, by kind of kernel", "count", rows)
 
 
 def phase_lines(report: RunReport) -> list[str]:
-    """Return the table by phase; what it lacks where the program has no names."""
+    """Return the table by phase, or a remark for a program without names."""
     if all(row.phase == NO_NAME_ROW for row in report.phases):
         return _NO_NAMES if report.phases and report.compute_s > 0 else []
     rows = [_exposed(report, row.phase, [row]) for row in report.phases]
@@ -97,13 +97,13 @@ def phase_lines(report: RunReport) -> list[str]:
 
 
 def layer_lines(report: RunReport) -> list[str]:
-    """Return the table by module: the longest ones."""
+    """Return the table of the longest modules."""
     if all(row.path == NO_NAME_ROW for row in report.layers):
         return []
     rows = [_exposed(report, row.path, [row]) for row in report.layers[:_MOST_ROWS]]
-    rest = report.layers[_MOST_ROWS:]
-    if rest:
-        rows.append(_exposed(report, _others(len(rest), "module"), rest))
+    others = report.layers[_MOST_ROWS:]
+    if others:
+        rows.append(_exposed(report, _others(len(others), "module"), others))
     return _share_lines("By module", "exposed", rows)
 
 
@@ -131,12 +131,12 @@ def _share_lines(title: str, last: str, rows: Sequence[_Cells]) -> list[str]:
 
 
 def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
-    """Return the table of communication, compact; nothing where there is none."""
+    """Return the compact table of communication; empty without any."""
     if not rows:
         return []
     is_one = len({row.dimension for row in rows if row.dimension}) < 2
     waits = any(row.waiting_s for row in rows)
-    shown, rest = rows[:_MOST_COMMUNICATION], rows[_MOST_COMMUNICATION:]
+    shown, others = rows[:_MOST_COMMUNICATION], rows[_MOST_COMMUNICATION:]
     cells: list[tuple[str, ...]] = []
     for row in shown:
         where = "" if is_one or not row.dimension else f", dimension {row.dimension}"
@@ -145,9 +145,9 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
         sent = (count, size) if row.count else ("", "")
         name = f"{row.kind} {row.axis}{where}".strip()
         cells.append((name, *_times([row], waits=waits), *sent, reached))
-    if rest:
-        name = f"{len(rest)} other {'row' if len(rest) == 1 else 'rows'}"
-        cells.append((name, *_times(rest, waits=waits), "", "", ""))
+    if others:
+        name = f"{len(others)} other {'row' if len(others) == 1 else 'rows'}"
+        cells.append((name, *_times(others, waits=waits), "", "", ""))
     times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
     columns = {**dict.fromkeys(times, 11), "count": 8, "bytes": 11, "reached": 12}
     lines = table_lines("Communication, by axis", columns, cells, least=28)
@@ -175,7 +175,7 @@ def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> list[str]:
 
 
 def holder_lines(report: RunReport) -> list[str]:
-    """Return the tables of who holds memory at the peak, by role and by module."""
+    """Return the tables of memory at the peak, by role and by module."""
     live_bytes = report.live_memory_bytes
     if not live_bytes or not report.holders:
         return []
@@ -187,9 +187,9 @@ def holder_lines(report: RunReport) -> list[str]:
     for title, sizes in (("by role", by_role), ("by module", by_module)):
         listed = sizes.most_common()
         shown = listed[:_MOST_HOLDERS]
-        rest = sum(size for _, size in listed[_MOST_HOLDERS:])
-        if rest:
-            shown.append((f"{len(listed) - _MOST_HOLDERS} others", rest))
+        other_bytes = sum(size for _, size in listed[_MOST_HOLDERS:])
+        if other_bytes:
+            shown.append((f"{len(listed) - _MOST_HOLDERS} others", other_bytes))
         cells = [
             (name, format_quantity(size, "B"), share_text(size, live_bytes)) for name, size in shown
         ]
@@ -200,7 +200,7 @@ def holder_lines(report: RunReport) -> list[str]:
 
 
 def goodput_lines(report: RunReport) -> list[str]:
-    """Return the section of the text, empty where a long run is not asked for."""
+    """Return the section on a long run; empty if none was requested."""
     run = report.goodput
     if run is None:
         return []
@@ -231,31 +231,34 @@ def goodput_lines(report: RunReport) -> list[str]:
 
 
 def variation_lines(report: RunReport) -> list[str]:
-    """Return the section about devices that are not equal, empty where all are."""
-    found = report.variation
-    if found is None:
+    """Return the section on devices that differ; empty if all are equal."""
+    variation = report.variation
+    if variation is None:
         return []
-    expected_s = found.expected_step_s
+    expected_s = variation.expected_step_s
 
     def change(time_s: float, base_s: float) -> str:
         return f"{100 * (time_s / base_s - 1.0):+.1f} %" if base_s > 0 else ""
 
-    axes = sorted(found.waiting_by_axis_s.items(), key=lambda axis: -axis[1])
+    axes = sorted(variation.waiting_by_axis_s.items(), key=lambda axis: -axis[1])
     waits = ", ".join(f"{name} {format_time(time_s)}" for name, time_s in axes)
-    spread = f"90 % of clusters {format_time(found.p5_s)} to {format_time(found.p95_s)}"
-    without_s = found.without_slowest_s
+    spread = f"90 % of clusters {format_time(variation.p5_s)} to {format_time(variation.p95_s)}"
+    without_s = variation.without_slowest_s
     rows = [
-        ("Expected step", f"{format_time(expected_s)}   {change(expected_s, found.equal_step_s)}"),
-        ("Median", f"{format_time(found.p50_s)}   {spread}"),
-        ("Waiting", f"{format_time(found.waiting_s)}   {waits}".rstrip()),
+        (
+            "Expected step",
+            f"{format_time(expected_s)}   {change(expected_s, variation.equal_step_s)}",
+        ),
+        ("Median", f"{format_time(variation.p50_s)}   {spread}"),
+        ("Waiting", f"{format_time(variation.waiting_s)}   {waits}".rstrip()),
         ("Without slowest 1 %", f"{format_time(without_s)}   {change(without_s, expected_s)}"),
     ]
-    if found.tokens_per_s is not None:
-        rows.append(("Tokens/s", format_amount(found.tokens_per_s).strip()))
+    if variation.tokens_per_s is not None:
+        rows.append(("Tokens/s", format_amount(variation.tokens_per_s).strip()))
     return [
         "On devices that are not equal:",
         *(f"  {name:<22}{text}" for name, text in rows),
-        wrapped(f"  - {found.source}", "    "),
+        wrapped(f"  - {variation.source}", "    "),
     ]
 
 
@@ -297,7 +300,7 @@ _MWH_J = 3.6e9
 
 
 def _long(time_s: float) -> str:
-    """Return a time as people say long ones.
+    """Return a long time in a common unit.
 
     >>> _long(11_137), _long(75), _long(2.5)
     ('3.09 h', '1.25 min', '2.5 s')
@@ -311,7 +314,7 @@ def _long(time_s: float) -> str:
 
 
 def stage_lines(report: RunReport) -> list[str]:
-    """Return the table of stages; nothing for a step of one program."""
+    """Return the table of stages; empty for a step of one program."""
     pipeline = report.pipeline
     if pipeline is None:
         return []

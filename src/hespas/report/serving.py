@@ -1,4 +1,4 @@
-"""A served load as text."""
+"""Report a served load as text."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def serving_text(report: ServingReport) -> str:
 
 
 def _log(log: LogReport | None) -> Iterator[str]:
-    """Yield how far measured requests are off, before and after step times are fitted."""
+    """Yield the errors against measured requests, before and after step times are fitted."""
     if log is None:
         return
     widths = {"between tokens": 16, "of a request": 14, "first token": 13, "in the queue": 14}
     rows = [
         (
             name,
-            _error(each.tpot_mean),
-            f"{each.tpot_median:.1%}",
-            _error(each.ttft_mean),
-            _error(each.queue_mean),
+            _error(errors.tpot_mean),
+            f"{errors.tpot_median:.1%}",
+            _error(errors.ttft_mean),
+            _error(errors.queue_mean),
         )
-        for name, each in (("as predicted", log.predicted), ("fitted", log.fitted))
+        for name, errors in (("as predicted", log.predicted), ("fitted", log.fitted))
     ]
     yield from table_lines(f"{log.requests} measured requests", widths, rows, least=24)
     yield (
@@ -96,13 +96,13 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
 
 
 def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
-    named = {
+    latencies = {
         "time to first token": report.ttft_s,
         "time between tokens": report.tpot_s,
         "request": report.latency_s,
         "in the queue": report.queue_s,
     }
-    for name, values in named.items():
+    for name, values in latencies.items():
         if values is not None:
             yield name, *_cells(values)
 
@@ -122,12 +122,14 @@ _OF_LAYOUTS = {
 
 
 def serving_search_text(search: ServingSearch) -> str:
-    """Return layouts as a table, with the reason why each is not the best, and trade-offs."""
+    """Return layouts as a table, with the reason against each, and trade-offs."""
     best = search.layouts[0].report
     lines = [
         f"{search.model} on {search.cluster}: {len(search.layouts)} layouts, by the largest rate",
         "",
-        *table_lines("Layout", _OF_LAYOUTS, [_cells_of(each) for each in search.layouts], least=20),
+        *table_lines(
+            "Layout", _OF_LAYOUTS, [_cells_of(layout) for layout in search.layouts], least=20
+        ),
         "",
     ]
     lines += [

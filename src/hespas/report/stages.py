@@ -1,4 +1,7 @@
-"""Results of single commands as text and JSON: changes, algorithms, memory, kernels, traces."""
+"""Report single commands' results as text and JSON.
+
+They are changes, algorithms, memory, simulations, kernels and traces.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from hespas.tasks.graph import devices_text
 from hespas.work.expand import Leaf
 
 if TYPE_CHECKING:
-    # numpy comes with it.
+    # The import brings numpy.
     from hespas.collectives.program import Program
     from hespas.collectives.verify import Verified
 
@@ -39,7 +42,7 @@ _SHOWN_LINKS = 16
 def explain_text(
     prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
 ) -> str:
-    """Return the changes as a table, the communication of the step, and what it rests on."""
+    """Return the changes, communication and assumptions of a step as tables."""
     system = prediction.system
     where = f"{prediction.devices} x {prediction.device_name}"
     where += f" on {system.name}" if system else ""
@@ -91,7 +94,7 @@ def algorithm_json(verified: Verified, *, size_bytes: int) -> dict[str, object]:
 
 
 def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
-    """Return the same as some lines of text."""
+    """Return the object of `algorithm_json` as some lines of text."""
     program = verified.program
     computes = (
         f"computes {program.collective.value}: verified"
@@ -117,10 +120,10 @@ def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
     sent = [0] * len(program.ranks)
     for (source, _), chunks in links.items():
         sent[source] += chunks
-    whole = max(program.input_chunks, program.output_chunks)
-    least, most = (f"{chunks / whole:.4g}" for chunks in (min(sent), max(sent)))
+    buffer_chunks = max(program.input_chunks, program.output_chunks)
+    least, most = (f"{chunks / buffer_chunks:.4g}" for chunks in (min(sent), max(sent)))
     amount = most if least == most else f"{least} to {most}"
-    return f"Each rank sends {amount} times its buffer of {whole} chunks"
+    return f"Each rank sends {amount} times its buffer of {buffer_chunks} chunks"
 
 
 def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
@@ -139,7 +142,7 @@ def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
 def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
     """Return the documented object, with the ``shown`` largest buffers at the peak.
 
-    What is known of the host's memory has keys as of device memory.
+    Figures of the host's memory have the keys of device memory.
     """
     return {
         "peak_memory_bytes": use.peak_bytes,
@@ -174,7 +177,10 @@ def _use_json(use: MemoryUse, shown: int) -> dict[str, object]:
 
 
 def memory_text(use: MemoryUse, capacity_bytes: int | None, *, source: str, shown: int) -> str:
-    """Return the answer as text, with the ``shown`` largest buffers, places without ``source``."""
+    """Return memory use as text, with the ``shown`` largest buffers.
+
+    ``source`` is left out of locations.
+    """
     fits = ""
     if capacity_bytes is not None:
         verb = "fits into" if use.peak_bytes <= capacity_bytes else "does not fit into"
@@ -195,7 +201,7 @@ def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) ->
         ("  temporaries", use.temporary_bytes, place and f"at {place}"),
     )
     lines = [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
-    buffers, rest = use.held[:shown], use.held[shown:]
+    buffers, others = use.held[:shown], use.held[shown:]
     if not buffers:
         return lines
     width = max(len(buffer.type) for buffer in buffers)
@@ -206,9 +212,9 @@ def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) ->
         f"{short_place(buffer.location, source)}"
         for buffer in buffers
     ]
-    if rest:
-        size = _size(sum(buffer.size_bytes for buffer in rest))
-        lines.append(f"{size:>12}  {len(rest)} more")
+    if others:
+        size = _size(sum(buffer.size_bytes for buffer in others))
+        lines.append(f"{size:>12}  {len(others)} more")
     if use.gap_bytes:
         lines.append(f"{_size(use.gap_bytes):>12}  between them")
     return lines
@@ -223,19 +229,19 @@ _HEADINGS = ("finish", "compute", "communication", "exposed communication", "ove
 
 
 def simulation_text(timeline: Timeline) -> str:
-    """Return a line for each class of devices that behave alike, every figure with its unit."""
+    """Return a line for each class of equal devices, every figure with its unit."""
     rows = [
         (
-            one.devices,
+            device_class.devices,
             (
-                one.finish_ps,
-                one.compute_ps,
-                one.communication_ps,
-                one.exposed_communication_ps,
-                one.overlap_ps,
+                device_class.finish_ps,
+                device_class.compute_ps,
+                device_class.communication_ps,
+                device_class.exposed_communication_ps,
+                device_class.overlap_ps,
             ),
         )
-        for one in timeline.classes
+        for device_class in timeline.classes
     ]
     return "\n".join([
         f"Step time: {format_time(timeline.step_time_s)}",
@@ -263,7 +269,7 @@ def _step_parts(timeline: Timeline) -> list[str]:
 
 
 def external_text(result: ExternalResult) -> str:
-    """Return a line for devices of equal figures; "-" marks what the simulator does not report."""
+    """Return a line for devices of equal figures; "-" marks unreported figures."""
     devices_of: dict[DeviceFigures, list[int]] = {}
     for device, figures in sorted(result.devices.items()):
         devices_of.setdefault(figures, []).append(device)
@@ -304,9 +310,9 @@ def _table(rows: Sequence[tuple[Iterable[int], Sequence[int | None]]]) -> list[s
     lines = [
         "  ".join([
             f"{first:<{widths[0]}}",
-            *[f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)],
+            *[f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)],
         ])
-        for first, *rest in cells
+        for first, *others in cells
     ]  # fmt: skip
     if len(rows) > _SHOWN_CLASSES:
         lines.append(
@@ -326,7 +332,7 @@ class KernelMethod(Estimator, OperationMethod, Protocol):
 class KernelRow:
     """Equal kernels: a step launches them ``launches`` times, ``time_s`` each.
 
-    ``launches`` counts every round of a loop. It is no whole number where branches have weights.
+    ``launches`` counts every round of a loop. It is fractional where branches have weights.
     ``modules`` are the user's modules that they belong to, without the numbers of layers.
     """
 
@@ -346,7 +352,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """The kernels of a step, longest first, and what libraries run beside them: all computation."""
+    """The kernels of a step, longest first, and libraries: all computation."""
 
     method: str
     rows: tuple[KernelRow, ...]
@@ -355,18 +361,18 @@ class KernelTable:
 
     @property
     def launches(self) -> float:
-        """How often a step launches kernels, libraries' left out."""
+        """The number of kernel launches in a step, without libraries'."""
         return sum(row.launches for row in self.rows)
 
     @property
     def kernels_s(self) -> float:
-        """What all kernels take, libraries' left out."""
+        """The time of all kernels, without libraries'."""
         return sum(row.total_s for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ByKernel:
-    """Prices operations as ``method`` does, and labels them with the kernel that they launch."""
+    """Prices operations as ``method`` does, and labels them with their kernel."""
 
     method: KernelMethod
     kernels: KernelPricer
@@ -399,12 +405,14 @@ def kernel_table(
 ) -> KernelTable:
     """Return the kernels of a compiled program, as ``method`` prices its computation.
 
-    Loops multiply what they launch; a branch launches its most expensive alternative, or each by
-    its weight. Raises `CostError` for work that is not known.
+    Loops multiply their launches; a branch launches its most expensive alternative, or each by its
+    weight. Raises `CostError` for unknown work.
     """
     by_kernel = _ByKernel(method=method, kernels=kernels)
     total = Estimate()
-    for operations, count in Counter(each.operations for each in graph.compute_regions).items():
+    for operations, count in Counter(
+        compute_region.operations for compute_region in graph.compute_regions
+    ).items():
         region = Compute(id=0, operations=operations, constants=(), inputs=(), outputs=())
         total += (
             estimate_region(by_kernel, region, graph.program, custom_calls=custom_calls) * count
@@ -431,7 +439,7 @@ def kernel_table(
 
 
 def kernels_text(table: KernelTable, *, shown: int) -> str:
-    """Return a table of the first ``shown`` kernels, with what limits them."""
+    """Return a table of the first ``shown`` kernels, with their limits."""
     lines = [
         (
             f"{table.launches:g} launches of {len(table.rows)} kernels take "
@@ -455,7 +463,7 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
         figures = (terms.memory_s, terms.l2_s, terms.l1_s, terms.pipe_s, terms.turnover_s)
         lines.append(
             f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8g}  "
-            + " ".join(f"{1e6 * each:>8.1f}" for each in figures)
+            + " ".join(f"{1e6 * term_s:>8.1f}" for term_s in figures)
             + f"  {row.name}{_where(row)} ({row.kind}): {'; '.join(_why(row))}"
         )
     if len(table.rows) > shown:

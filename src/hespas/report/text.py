@@ -1,4 +1,4 @@
-"""Pieces that texts share: the headline, tables, wrapped lines, and the assumptions."""
+"""Pieces that texts share: headline, tables, wrapped lines, assumptions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _WIDTH = 100
 
 
 def group_text(group: AssumptionGroup) -> str:
-    """Return a group as a sentence, with the share of the step or computation it decides."""
-    decided = [_OTHERS_DECIDED[each] for each in group.about if each in _OTHERS_DECIDED]
+    """Return a group as a sentence, with the share of time that it decides."""
+    decided = [_OTHERS_DECIDED[topic] for topic in group.about if topic in _OTHERS_DECIDED]
     if group.step_share is not None:
         decided.insert(0, f"{_per_cent(group.step_share)} of the step")
     elif group.share is not None:
@@ -35,7 +35,11 @@ _OTHERS_DECIDED = {"memory": "what fits", "overlap": "what is hidden"}
 def step_assumption_lines(
     groups: Sequence[AssumptionGroup], warnings: Iterable[str], *, verbose: bool
 ) -> list[str]:
-    """Return the assumptions that decide most, or what fits or is hidden, and the warnings."""
+    """Return the decisive assumptions and the warnings.
+
+    An assumption is shown if it decides most of the step, what fits, or what is hidden; ``verbose``
+    shows all.
+    """
     shown = list(groups)
     if not verbose:
         shown = [
@@ -57,14 +61,14 @@ def _per_cent(share: float) -> str:
 
 
 def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> list[str]:
-    """Return the list of assumptions under its heading, and the warnings below it.
+    """Return the assumptions under their heading, and the warnings below.
 
     >>> assumption_lines(["the device never waits"], ["it does"])
     ['Assumed:', '  - the device never waits', 'warning: it does']
     """
     listed = [wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
     heading = ["Assumed:"] if listed else []
-    return [*heading, *listed, *[wrapped(f"warning: {each}", "  ") for each in warnings]]
+    return [*heading, *listed, *[wrapped(f"warning: {warning}", "  ") for warning in warnings]]
 
 
 def wrapped(text: str, indent: str) -> str:
@@ -77,7 +81,9 @@ def wrapped(text: str, indent: str) -> str:
 def table_lines(
     title: str, columns: Mapping[str, int], rows: Sequence[Sequence[str]], *, least: int = 24
 ) -> list[str]:
-    """Return a table: a name and cells in each row, those to the right in ``columns`` of a width.
+    """Return a table with a name and right-aligned cells in each row.
+
+    ``columns`` has the cells' widths by their titles.
 
     >>> table_lines("Kinds", {"time": 8}, [("copy", "1 s")], least=6)
     ['Kinds       time', '  copy       1 s']
@@ -110,14 +116,14 @@ _PART_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """What is predicted, and the first figures of the answer, by name."""
+    """The title of a prediction, and the first figures of the answer, by name."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
 
 
 def headline(report: RunReport) -> Headline:
-    """Return the answer itself; memory stands first where it is too small."""
+    """Return the headline figures; memory is first if it is too small."""
     where = f"{report.devices} x {report.node}"
     if report.system not in (None, f"{report.devices}x{report.node}"):
         where += f" on {report.system}"
@@ -176,10 +182,10 @@ def _timed(time_s: float, note: str) -> str:
 
 def _throughput(report: RunReport) -> list[tuple[str, str]]:
     shown: list[str] = []
-    tokens, each = report.tokens_per_s, report.tokens_per_s_per_device
-    if tokens is not None and each is not None:
-        shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(each)}tokens/s/device")
-    # A step that makes a token of each sequence completes none.
+    tokens, per_device = report.tokens_per_s, report.tokens_per_s_per_device
+    if tokens is not None and per_device is not None:
+        shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(per_device)}tokens/s/device")
+    # A step that makes a token of each sequence completes no sequence.
     if report.samples_per_s is not None and report.samples_per_s != tokens:
         shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
     return [("Throughput", ", ".join(shown))] if shown else []
@@ -188,20 +194,20 @@ def _throughput(report: RunReport) -> list[tuple[str, str]]:
 def _energy(report: RunReport) -> Iterator[tuple[str, str]]:
     if report.energy_j is None:
         return
-    whole, parts = f"{format_energy(report.energy_j)} a device", report.energy
+    total, parts = f"{format_energy(report.energy_j)} a device", report.energy
     if parts is None:
-        yield "Energy", f"{whole}, while it computes"
+        yield "Energy", f"{total}, while it computes"
         return
     power = f"{parts.device_w:.0f} W a device"
     if parts.node_w is not None:
         power += f", {parts.node_w / 1000:.3g} kW a machine of {parts.node_devices}"
     limit = f"limit {parts.power_limit_w:g} W, clock {100 * parts.clock:.1f} %"
     yield "Power", f"{power} ({limit} of boost)"
-    yield "Energy", f"{whole}: {energy_shares(parts)}"
+    yield "Energy", f"{total}: {energy_shares(parts)}"
 
 
 def energy_shares(energy: EnergyParts) -> str:
-    """Return the parts of an energy in whole per cent that add to 100, the largest first."""
+    """Return an energy's parts in whole per cent, largest first."""
     parts = {
         "arithmetic": energy.compute_j,
         "memory": energy.memory_j,
@@ -228,11 +234,11 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
     if capacity_bytes is None:
         yield "Memory", f"{peak} a device"
     else:
-        of = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
+        used = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
         left = format_quantity(abs(capacity_bytes - peak_bytes), "B")
         unfused = "" if is_fused else "; a compiler that fuses needs less"
         too_much = f"does not fit, {left} too much{unfused}"
-        yield "Memory", f"{of}, {left} free" if _fits(report) else f"{of}: {too_much}"
+        yield "Memory", f"{used}, {left} free" if _fits(report) else f"{used}: {too_much}"
     if report.live_memory_bytes is not None:
         live = format_quantity(report.live_memory_bytes, "B")
         yield "  live at the peak", f"{live}; the caching allocator reserves the rest"
@@ -241,14 +247,14 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def waiting_s(report: RunReport) -> float:
-    """Return how long a stage waits for others, a part of the exposed communication."""
+    """Return the time a stage waits for others, a part of the exposed communication."""
     if report.pipeline is None:
         return 0.0
     return sum(row.exposed_s for row in report.communication if row.kind == IDLE)
 
 
 def bound_parts(report: RunReport) -> dict[str, float]:
-    """Return what the step's time goes to, as shares that add to 1, by their names in texts."""
+    """Return the step's parts as shares of its time, by name."""
     shares, waits_s = report.bound, waiting_s(report)
     parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
     if waits_s:
@@ -264,7 +270,7 @@ def _per_cents(shares: dict[str, float]) -> str:
 
 
 def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
-    """Return shares that add to 1 as whole per cent that add to 100.
+    """Round shares that add to 1 to whole per cent that add to 100.
 
     Those with the largest remainders are rounded up.
 
@@ -280,31 +286,31 @@ def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
 
 
 def share_text(part: float, whole: float) -> str:
-    """Return a part in per cent of a whole; nothing where there is no whole."""
+    """Return a part in per cent of a whole; empty for whole 0."""
     return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
 
 
 def _utilisation(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield what of the peak a step uses, each with what it divides by."""
+    """Yield the utilisations of a step, each with its quotient."""
     step, peak, devices = format_time(report.step_time_s), peak_text(report), report.devices
     if report.mfu is not None and report.model_flops is not None:
         over = f"{step} x {devices} x {peak}" if devices > 1 else f"{step} x {peak}"
         quotient = f"{format_quantity(report.model_flops, 'FLOP')} / ({over})"
         yield "Utilisation, model (MFU)", f"{f'{100 * report.mfu:.1f} %':<11}{quotient}"
     if report.hardware_utilisation is not None:
-        each = " a device" if devices > 1 else ""
+        per_device = " a device" if devices > 1 else ""
         share = f"{100 * report.hardware_utilisation:.1f} %"
-        quotient = f"{format_quantity(report.flops, 'FLOP')}{each} / ({step} x {peak})"
+        quotient = f"{format_quantity(report.flops, 'FLOP')}{per_device} / ({step} x {peak})"
         yield "Utilisation, executed", f"{share:<11}{quotient}"
 
 
 def peak_text(report: RunReport) -> str:
-    """Return the peak that utilisations divide by; empty where it is not known."""
+    """Return the peak that utilisations divide by; empty if it is unknown."""
     if report.peak_flops_per_s is None:
         return ""
     return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"
 
 
 def short_place(location: str, source: str) -> str:
-    """Return a place without the program's name; compilers read programs under the name ``-``."""
+    """Return a location without the program's name; compilers name programs ``-``."""
     return location.removeprefix(f"{source}:").removeprefix("-:")

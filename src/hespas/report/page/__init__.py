@@ -1,6 +1,6 @@
-"""Results as pages: one HTML file that opens in any browser and asks for nothing else.
+"""Results as pages: one HTML file that opens in any browser without a network.
 
-`document` is the page itself with its tables, what charts share, and charts as pictures. `step` is
-the page of one prediction, with `kernels`; `comparison` that of several; `study` that of a study,
-with `scaling`.
+`document` is the page itself with its tables, the pieces that charts share, and charts as pictures.
+`step` is the page of one prediction, with `kernels`; `comparison` that of several; `study` that of
+a study, with `scaling`.
 """

@@ -1,4 +1,4 @@
-"""The page of two or more predictions: what each consists of, and where they differ."""
+"""The page of two or more predictions: their parts and their differences."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from hespas.report.page.step import part_rows
 from hespas.report.text import peak_text
 
 _MOST_STEPS = 12
-"""Of a waterfall: those that change least are one."""
+"""The most bars of a waterfall: the smallest changes are joined into one."""
 _PALETTE = {"total": PALETTE[7], "longer": PALETTE[4], "shorter": PALETTE[2]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A prediction, under the name of its file."""
+    """A prediction with the name of its file."""
 
     name: str
     report: RunReport
@@ -161,10 +161,10 @@ def _waterfall(
     title: str, whole: TimeRow, rows: Sequence[TimeRow], comparison: Comparison, unit: Unit
 ) -> Chart:
     changed = [row for row in rows if row.difference_s]
-    shown, rest = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
+    shown, others = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
     steps = [(row.name, row.difference_s) for row in shown]
-    if rest:
-        steps.append((f"{len(rest)} others", sum(row.difference_s for row in rest)))
+    if others:
+        steps.append((f"{len(others)} others", sum(row.difference_s for row in others)))
     bars = [_bar(f"{comparison.a} (all)", 0.0, whole.a_s, "total", unit)]
     reached_s = whole.a_s
     for name, difference_s in steps:

@@ -1,7 +1,7 @@
-"""One HTML file: headings, cards, tables and charts, with all that a browser needs inside.
+"""Build one HTML file of headings, cards, tables and charts.
 
-A page asks for nothing from a network: its content security policy refuses it. Charts are
-Vega-Lite specifications, drawn by the libraries in ``assets``; every name is escaped.
+A page asks for nothing from a network: its content security policy refuses it. Charts are Vega-Lite
+specifications, drawn by the libraries in ``assets``; every name is escaped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLICY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart with its title, and what it shows in a sentence for those who can't see it."""
+    """A chart with its title, and a sentence for those who can't see it."""
 
     title: str
     description: str
@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a table shows, what it is sorted by if not that, and a place that links lead to."""
+    """The text of a cell, another sort key, and a link target."""
 
     text: str
     sort_by: float | str | None = None
@@ -54,14 +54,14 @@ def time_cell(time_s: float) -> Cell:
 
 
 def share_cell(share: float | None) -> Cell:
-    """Return a share in per cent; nothing where it is not known."""
+    """Return a share in per cent; empty if it is unknown."""
     if share is None:
         return Cell(text="", sort_by="")
     return Cell(text=f"{100 * share:.1f} %", sort_by=share)
 
 
 def quantity_cell(value: float | None, unit: str, unknown: str = "not known") -> Cell:
-    """Return a quantity with its unit; those that are not known stand together."""
+    """Return a quantity with its unit; unknown ones are sorted together."""
     if value is None:
         return Cell(text=unknown, sort_by="")
     return Cell(text=format_quantity(value, unit), sort_by=value)
@@ -69,7 +69,7 @@ def quantity_cell(value: float | None, unit: str, unknown: str = "not known") ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells, or of texts, under columns; those in ``numbers`` stand to the right."""
+    """Rows of cells or texts under columns; those in ``numbers`` are right-aligned."""
 
     caption: str
     columns: tuple[str, ...]
@@ -87,7 +87,7 @@ class Cards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Sentences as a list; ``is_warning`` ones are to be seen first."""
+    """Sentences as a list; those with ``is_warning`` stand out."""
 
     texts: tuple[str, ...]
     is_warning: bool = False
@@ -98,7 +98,7 @@ Part = Chart | Table | Cards | Notes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, a sentence under it, and parts; one without parts is left out."""
+    """A heading, a sentence under it, and parts; empty sections are left out."""
 
     title: str
     parts: tuple[Part, ...]
@@ -117,20 +117,21 @@ class Page:
 def page_html(page: Page) -> str:
     """Return the page as one HTML file.
 
-    Raises `OutputError` where a figure in a chart is no finite number.
+    Raises `OutputError` if a figure in a chart is no finite number.
 
     >>> text = page_html(Page(title="<b>", subtitle="", sections=()))
     >>> "&lt;b&gt;" in text, "<b>" in text
     (True, False)
     """
-    sections = [each for each in page.sections if each.parts]
+    sections = [section for section in page.sections if section.parts]
     charts: dict[str, Specification] = {}
     body = "\n".join(
-        _section(each, f"section-{number}", charts) for number, each in enumerate(sections, start=1)
+        _section(section, f"section-{number}", charts)
+        for number, section in enumerate(sections, start=1)
     )
     contents = "".join(
-        f'<li><a href="#section-{number}">{escape(each.title)}</a></li>'
-        for number, each in enumerate(sections, start=1)
+        f'<li><a href="#section-{number}">{escape(section.title)}</a></li>'
+        for number, section in enumerate(sections, start=1)
     )
     libraries = "".join(f"<script>{_library(name)}</script>\n" for name in _LIBRARIES)
     return f"""<!DOCTYPE html>
@@ -163,7 +164,7 @@ def page_html(page: Page) -> str:
 
 
 def _section(section: Section, anchor: str, charts: dict[str, Specification]) -> str:
-    parts = "\n".join(_part(each, charts) for each in section.parts)
+    parts = "\n".join(_part(part, charts) for part in section.parts)
     text = f"<p>{escape(section.text)}</p>\n" if section.text else ""
     title = escape(section.title)
     return (
@@ -265,7 +266,7 @@ def _library(name: str) -> str:
 
 
 WIDTH = 720
-"""Of a picture without its axes, in pixels; on a page a chart is as wide as the window."""
+"""The width of a picture without axes, in pixels; page charts fill the window."""
 _SCALE = 2.0
 _VEGA_LITE = "6.4"
 _FONT = "sans-serif"
@@ -273,17 +274,17 @@ _CLIP = re.compile(r'((?:id="|url\(#)clip)(\d+)')
 
 
 def _svg(module: ModuleType, specification: dict[str, Any]) -> bytes:
-    made = cast("str", module.vegalite_to_svg(specification, vl_version=_VEGA_LITE))
+    picture = cast("str", module.vegalite_to_svg(specification, vl_version=_VEGA_LITE))
     numbers: dict[str, int] = {}
-    # They are counted on from picture to picture.
+    # The renderer counts clip paths on from picture to picture.
     return _CLIP.sub(
-        lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers))}", made
+        lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers))}", picture
     ).encode()
 
 
 def _png(module: ModuleType, specification: dict[str, Any]) -> bytes:
-    made = module.vegalite_to_png(specification, vl_version=_VEGA_LITE, scale=_SCALE)
-    return cast("bytes", made)
+    picture = module.vegalite_to_png(specification, vl_version=_VEGA_LITE, scale=_SCALE)
+    return cast("bytes", picture)
 
 
 FORMATS: Mapping[str, Callable[[ModuleType, dict[str, Any]], bytes]] = {"svg": _svg, "png": _png}
@@ -291,7 +292,7 @@ FORMATS: Mapping[str, Callable[[ModuleType, dict[str, Any]], bytes]] = {"svg": _
 
 
 def renderer() -> ModuleType:
-    """Return what renders; `ExtraMissingError` where it is not installed."""
+    """Return the renderer's module; raise `ExtraMissingError` if it is not installed."""
     try:
         return import_module("vl_convert")
     except ImportError as error:
@@ -299,9 +300,10 @@ def renderer() -> ModuleType:
 
 
 def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
-    """Write each chart of a page to a numbered file of one of `FORMATS`; return the files.
+    """Write each chart of a page to a numbered file of one of `FORMATS`.
 
-    Raises `ExtraMissingError`, and `OutputError` for a file that can't be written.
+    Returns the files. Raises `ExtraMissingError`, and `OutputError` for a file that can't be
+    written.
     """
     module = renderer()
     charts = [
@@ -322,7 +324,7 @@ def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
 
 
 def file_name(title: str) -> str:
-    """Return the first words of a title as the name of a file.
+    """Return the first words of a title as a file name.
 
     >>> file_name("What bounds the step, in ms")
     'what-bounds-the-step'
@@ -356,7 +358,7 @@ PALETTE = (
     "#a3a632",
     "#e07ba1",
 )
-"""Most readers, also those who see fewer hues, distinguish them on white and on near black."""
+"""Colours that most readers, colour-blind ones too, distinguish on white and near black."""
 OF_PARTS = {
     "arithmetic": PALETTE[0],
     "memory": PALETTE[2],
@@ -377,7 +379,7 @@ OF_PHASES = {
     "compute": PALETTE[5],
     "communication": PALETTE[6],
 }
-"""The parts and the phases of a step, each with the same colour in all charts."""
+"""Colours of a step's parts and phases, the same in all charts."""
 Values = Sequence[Mapping[str, Any]]
 
 
@@ -403,22 +405,22 @@ def time_unit(longest_s: float) -> Unit:
     >>> time_unit(0.357).name, time_unit(2.0).name
     ('ms', 's')
     """
-    found = next((each for each in _TIMES if longest_s >= each[1]), _TIMES[-1])
-    return Unit(name=found[0], size=found[1])
+    unit = next((candidate for candidate in _TIMES if longest_s >= candidate[1]), _TIMES[-1])
+    return Unit(name=unit[0], size=unit[1])
 
 
 def large_unit(largest: float, unit: str) -> Unit:
-    """Return a unit with its prefix in which an amount is at least 1.
+    """Return a unit with the prefix for which an amount is at least 1.
 
     >>> large_unit(3e12, "FLOP/s").name
     'TFLOP/s'
     """
-    prefix, size = next((each for each in _LARGE if largest >= each[1]), ("", 1.0))
+    prefix, size = next((candidate for candidate in _LARGE if largest >= candidate[1]), ("", 1.0))
     return Unit(name=f"{prefix}{unit}", size=size)
 
 
 def specification(values: Values, *, height: int, **rest: Any) -> dict[str, Any]:
-    """Return a chart as wide as its place."""
+    """Return the specification of a chart as wide as its container."""
     return {
         "$schema": SCHEMA,
         "width": "container",
@@ -435,13 +437,13 @@ def quantitative(field: str, title: str | None, **more: Any) -> dict[str, Any]:
 
 
 def across(field: str, unit: Unit, **more: Any) -> dict[str, Any]:
-    """Return a horizontal encoding by time, which ends where the values do."""
+    """Return a horizontal encoding by time, which ends at the last value."""
     scale = {"nice": False, **more.pop("scale", {})}
     return quantitative(field, f"time ({unit.name})", scale=scale, **more)
 
 
 def nominal(field: str, title: str | None, **more: Any) -> dict[str, Any]:
-    """Return an encoding by a name, in the order of the rows unless ``sort`` is given."""
+    """Return an encoding by a name, in row order unless ``sort`` is given."""
     return {"field": field, "type": "nominal", "title": title, "sort": None, **more}
 
 
@@ -452,18 +454,20 @@ def coloured(field: str, title: str | None, colour_of: Mapping[str, str]) -> dic
 
 
 def palette(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each name: its own, or one of all for a name that has none.
+    """Return a colour for each name: its own, or one of the palette.
 
     >>> palette(["backward", "exposed communication", "backward"])
     {'backward': '#2f9e6e', 'exposed communication': '#d9822b'}
     """
     own = OF_PARTS | OF_PHASES
     distinct = list(dict.fromkeys(names))
-    return {name: own.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(distinct)}
+    return {
+        name: own.get(name, PALETTE[number % len(PALETTE)]) for number, name in enumerate(distinct)
+    }
 
 
 def tooltips(**titles: str) -> list[dict[str, str]]:
-    """Return what is shown of a mark: fields with their titles."""
+    """Return the tooltip of a mark: fields with their titles."""
     return [{"field": field, "title": title} for field, title in titles.items()]
 
 

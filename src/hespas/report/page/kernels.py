@@ -1,4 +1,4 @@
-"""Where a step's time goes: its modules as an icicle, kernels on the roofline, and stages."""
+"""Chart a step's time: modules as an icicle, kernels on the roofline, and stages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hespas.report.page.document import (
 from hespas.report.text import waiting_s
 
 _LETTER_PIXELS = 7
-"""Blocks that are narrower than their names have no label."""
+"""The width of a letter; blocks narrower than their names lack labels."""
 _LIMITS = {"compute": PALETTE[0], "memory": PALETTE[2], "launch": PALETTE[6], "other": PALETTE[7]}
 _LEAST_INTENSITY = 0.01
 """FLOPs a byte, below which a kernel only moves data."""
@@ -48,7 +48,7 @@ _LEAST_INTENSITY = 0.01
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A named time, divided into others; what they leave over is its own."""
+    """A named time, divided into others; the remainder is its own."""
 
     name: str
     time_s: float = 0.0
@@ -63,7 +63,10 @@ class Block:
 
 
 def step_blocks(report: RunReport) -> Block:
-    """Return a step as phases with their modules, and what is no computation; they add to it."""
+    """Return a step as blocks: phases with their modules, and other parts.
+
+    The blocks add up to the step.
+    """
     step = Block(name="step")
     for row in report.layers:
         named_s = sum(row.phases.values())
@@ -87,7 +90,7 @@ def step_blocks(report: RunReport) -> Block:
 
 
 def icicle_chart(report: RunReport) -> Chart:
-    """Return the step as an icicle: a click makes a block as wide as the chart."""
+    """Return the step as an icicle; a click on a block enlarges it."""
     step = step_blocks(report)
     unit = time_unit(step.time_s)
     rows = [
@@ -157,7 +160,7 @@ def _rectangles(
 
 
 def kernel_sections(report: RunReport) -> Iterator[Section]:
-    """Yield what is known of kernels; nothing of a report without them."""
+    """Yield the sections of kernels; none for a report without them."""
     single = [
         row for row in report.kernels if row.kind != "others" and row.time_s > 0 and row.count > 0
     ]
@@ -223,11 +226,11 @@ def _roofline(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
     roofs = [
         {
             "type": ", ".join(names),
-            "intensity": _digits(at),
-            "flops": _digits(min(at * peaks.bytes_per_s, rate)),
+            "intensity": _digits(intensity),
+            "flops": _digits(min(intensity * peaks.bytes_per_s, rate)),
         }
         for rate, names in sorted(types.items(), reverse=True)
-        for at in (low, rate / peaks.bytes_per_s, high)
+        for intensity in (low, rate / peaks.bytes_per_s, high)
     ]
     axis = {"scale": {"type": "log"}, "axis": {"format": "~s"}}
     across = quantitative("intensity", "arithmetic intensity (FLOP/B)", **axis)
@@ -332,14 +335,17 @@ _MEMORY = {
 
 
 def stage_sections(report: RunReport) -> tuple[Section, ...]:
-    """Return the section of the stages, none for a step of one program."""
+    """Return the section of the stages; none for a step of one program."""
     if report.pipeline is None:
         return ()
     return (Section(title="Stages", parts=tuple(_stage_parts(report, report.pipeline))),)
 
 
 def stage_times(row: StageRow) -> dict[str, float]:
-    """Return what a device of a stage does over the step, in seconds, in order: it adds up."""
+    """Return the times of a stage's device over the step, in seconds and order.
+
+    They add up to the step.
+    """
     times = (
         *(row.compute_s, row.exposed_communication_s, row.exposed_host_transfer_s),
         *(row.waiting_s, row.sums_s, row.end_s),
@@ -348,7 +354,7 @@ def stage_times(row: StageRow) -> dict[str, float]:
 
 
 def stage_memory(row: StageRow) -> dict[str, int]:
-    """Return what the memory of a device of a stage is for, in bytes."""
+    """Return the memory of a stage's device by purpose, in bytes."""
     sizes = (
         *(row.weight_bytes, row.gradient_bytes, row.state_bytes),
         *(row.kept_bytes, row.working_bytes),

@@ -1,4 +1,4 @@
-"""The candidates of a study as charts need them, and what more devices bring."""
+"""Prepare a study's candidates for charts, and chart how they scale with devices."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hespas.study.rows import Row, Status, flat
 
 _PREFIX = "candidate."
 _CHOSEN = frozenset({"cluster", "batch", "global_batch", "micro_batch", "remat"})
-"""Keys of which the best value is taken at each number of devices, as of meshes."""
+"""Keys, as of meshes, whose best value is chosen at each number of devices."""
 _RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Rows that have figures, best first; keys that differ, as in ``mesh.fsdp``, and others."""
+    """Rows with figures, best first; keys that differ, as in ``mesh.fsdp``, and others."""
 
     predicted: tuple[Row, ...]
     keys: tuple[str, ...]
@@ -37,11 +37,11 @@ class Candidates:
     values: Mapping[int, Mapping[str, object]]
 
     def value(self, row: Row, key: str) -> object:
-        """Return the value of a key, None where a candidate has none."""
+        """Return the value of a key; None if a candidate has none."""
         return self.values[row.number].get(key)
 
     def name(self, row: Row) -> str:
-        """Return what distinguishes a candidate from the others; axes of size 1 divide nothing."""
+        """Return the text that distinguishes a candidate; axes of size 1 are left out."""
         texts = [
             f"{key.rsplit('.', maxsplit=1)[-1]}={_text(value)}" if "." in key else _text(value)
             for key in self.keys
@@ -51,7 +51,7 @@ class Candidates:
         return ", ".join(texts) or f"candidate {row.number}"
 
     def places(self, rows: Sequence[Row], key: str) -> dict[str, float]:
-        """Return where the values of a key stand on an axis from 0 to 1, numbers in order."""
+        """Place a key's values on an axis from 0 to 1, in order."""
         ordered = sorted({self.value(row, key) for row in rows}, key=_order)
         if len(ordered) == 1:
             return {f"{ordered[0]}": 0.5}
@@ -68,8 +68,8 @@ def candidates_of(rows: Sequence[Row]) -> Candidates:
         }
         for row in rows
     }
-    keys = dict.fromkeys(key for named in values.values() for key in named)
-    differs = {key: len({f"{named.get(key)}" for named in values.values()}) > 1 for key in keys}
+    keys = dict.fromkeys(key for keyed in values.values() for key in keyed)
+    differs = {key: len({f"{keyed.get(key)}" for keyed in values.values()}) > 1 for key in keys}
     first = values[rows[0].number] if rows else dict[str, object]()
     return Candidates(
         predicted=tuple(row for row in rows if row.status in (Status.DONE, Status.SCREENED)),
@@ -84,7 +84,7 @@ def _text(value: object) -> str:
 
 
 def _order(value: object) -> tuple[float, str]:
-    """Return what values are sorted by: the number that they are or begin with.
+    """Return a value's sort key: the number that it begins with.
 
     >>> sorted(["16xH100", "8xH100", "none", 4], key=_order)
     [4, '8xH100', '16xH100', 'none']
@@ -95,7 +95,7 @@ def _order(value: object) -> tuple[float, str]:
 
 
 def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
-    """Yield throughput and efficiency by devices: the fastest candidate of each number of them."""
+    """Yield throughput and efficiency of the fastest candidate of each device count."""
     rows = candidates.predicted
     rate = next((name for name in _RATES if any(row.figures.get(name) for row in rows)), None)
     if rate is None:
@@ -146,15 +146,17 @@ def _values(
     name: str, points: Sequence[Row], rate: str, unit: Unit
 ) -> Iterator[Mapping[str, object]]:
     first = points[0].figures
-    each = (first.get(rate) or 0.0) / (first.get("devices") or 1.0)
+    rate_per_device = (first.get(rate) or 0.0) / (first.get("devices") or 1.0)
     for row in points:
         devices, speed = row.figures.get("devices") or 1.0, row.figures.get(rate) or 0.0
         yield {
             "series": name,
             "devices": devices,
             "rate": unit.of(speed),
-            "ideal": unit.of(each * devices),
-            "efficiency": float(f"{100 * speed / (each * devices):.4g}") if each else 0.0,
+            "ideal": unit.of(rate_per_device * devices),
+            "efficiency": float(f"{100 * speed / (rate_per_device * devices):.4g}")
+            if rate_per_device
+            else 0.0,
             "text": f"{format_amount(speed)} {_RATES[rate]}",
         }
 
@@ -190,7 +192,7 @@ def _throughput(
 
 
 def _efficiency(values: Sequence[Mapping[str, object]], along: object, hue: object) -> Chart:
-    whole = {
+    ideal = {
         "data": {"values": [{"at": 100}]},
         "mark": {"type": "rule", "strokeDash": [4, 4], "color": PALETTE[7]},
         "encoding": {"y": quantitative("at", None)},
@@ -209,5 +211,5 @@ def _efficiency(values: Sequence[Mapping[str, object]], along: object, hue: obje
         "At 100 a device does as much as it did among the fewest.",
         values,
         height=220,
-        layer=[whole, reached],
+        layer=[ideal, reached],
     )

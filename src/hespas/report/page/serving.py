@@ -1,4 +1,4 @@
-"""The page of a served load, or of a search: latency against rate, trade-offs, and the engine."""
+"""The page of a served load or a search: latencies, trade-offs, and the engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hespas.serve.search import Layout, ServingSearch, layout_name
 
 _HEIGHT = 260
 _MOST_STATES = 2000
-"""Of all replicas: a page draws no more points over time."""
+"""The most points of all replicas over time."""
 _LATENCIES = {
     "time to first token": "ttft_s",
     "time between tokens": "tpot_s",
@@ -44,7 +44,7 @@ _LATENCIES = {
 
 
 def serving_result(data: Mapping[str, object], location: Path) -> ServingReport | ServingSearch:
-    """Return what ``hespas serve --json`` or ``hespas search --serve --json`` wrote.
+    """Decode the result of ``hespas serve --json`` or ``hespas search --serve --json``.
 
     Raises `ConfigError` for a file of another version.
     """
@@ -60,7 +60,7 @@ def serving_result(data: Mapping[str, object], location: Path) -> ServingReport 
 
 
 def is_served(data: object) -> bool:
-    """Return whether a result is of a served load, or of a search for one."""
+    """Return whether a result is a served load or a search."""
     if not isinstance(data, dict):
         return False
     keys = cast("dict[str, object]", data).keys()
@@ -123,8 +123,8 @@ def _times(report: ServingReport) -> Table:
 
 
 def _rates(report: ServingReport) -> Iterator[Chart]:
-    named = {"first token, mean": "ttft_s", "between tokens, mean": "tpot_s"}
-    for name, field in named.items():
+    fields = {"first token, mean": "ttft_s", "between tokens, mean": "tpot_s"}
+    for name, field in fields.items():
         values = [
             (point.rate, latency.mean, latency.p99)
             for point in report.rates
@@ -138,10 +138,10 @@ def _rates(report: ServingReport) -> Iterator[Chart]:
                 "rate": float(f"{rate:.4g}"),
                 "time": unit.of(time_s),
                 "text": format_time(time_s),
-                "of": of,
+                "of": statistic,
             }
             for rate, mean_s, p99_s in values
-            for of, time_s in (("mean", mean_s), ("p99", p99_s))
+            for statistic, time_s in (("mean", mean_s), ("p99", p99_s))
         ]
         encoding = {
             "x": quantitative("rate", "requests a second"),

@@ -1,4 +1,4 @@
-"""The page of one prediction: what a step consists of, and why."""
+"""The page of one prediction: the step's parts and their causes."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _answer(report: RunReport) -> Iterator[Cards | Notes]:
 def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
     yield "Step time", format_time(report.step_time_s), f"on {report.devices} devices"
     if report.tokens_per_s is not None:
-        each = f"{format_amount(report.tokens_per_s_per_device or 0.0)} tokens/s a device"
-        yield "Throughput", f"{format_amount(report.tokens_per_s)} tokens/s", each
+        per_device = f"{format_amount(report.tokens_per_s_per_device or 0.0)} tokens/s a device"
+        yield "Throughput", f"{format_amount(report.tokens_per_s)} tokens/s", per_device
     elif report.samples_per_s is not None:
         yield "Throughput", f"{report.samples_per_s:.4g} {report.samples}/s", ""
     peak = peak_text(report) or "the devices' peak"
@@ -114,7 +114,10 @@ def _percent(part: float, whole: float) -> str:
 
 
 def part_rows(report: RunReport) -> list[dict[str, object]]:
-    """Return the parts of a step that take time as rows of a chart, drawn in ``time_unit``."""
+    """Return the parts of a step as rows of a chart, drawn in ``time_unit``.
+
+    Parts without time are left out.
+    """
     unit = time_unit(report.step_time_s)
     return [
         {

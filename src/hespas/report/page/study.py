@@ -1,4 +1,4 @@
-"""The page of a study: its best candidates, how they trade off, and what became of the others."""
+"""The page of a study: best candidates, trade-offs, and the fate of the others."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _shown_figures(studied: Studied) -> list[str]:
 
 
 def _title(name: str) -> str:
-    """Return a figure's name as people read it.
+    """Return a figure's name in plain words.
 
     >>> _title("tokens_per_s_per_device"), _title("peak_memory_bytes")
     ('tokens/s/device', 'peak memory')
@@ -366,7 +366,7 @@ def _left_out(rows: Sequence[Row]) -> Iterator[Chart]:
 
 
 def _general(reason: str) -> str:
-    """Return a reason without its figures, so that those that are alike count as one.
+    """Return a reason without its figures, so that similar reasons count as one.
 
     >>> _general("needs 91.2 GB of 80 GB")
     'needs .. GB of .. GB'

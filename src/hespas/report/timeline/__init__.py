@@ -1,7 +1,7 @@
-"""A step as people look at it: tracks of slices, for Perfetto and Chrome.
+"""A step as a timeline: tracks of slices, for Perfetto and Chrome.
 
 `write.Chart` describes it: a process for each class of devices that behave alike, with tracks of
 nested slices, counters, and flows from one slice to another, and is written as Trace Event JSON or
 in Perfetto's format. `step` makes a chart of a simulated timeline, or of stages, with `details` of
-its program, and what devices wait for.
+its program, and the causes of waiting.
 """

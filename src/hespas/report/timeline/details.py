@@ -1,6 +1,6 @@
-"""What the program says of the tasks of a step: kernels inside, limits, layers, memory, waits.
+"""Details of a step's tasks from the program: kernels, limits, layers, memory, waits.
 
-Devices wait for others that come late to a collective, and for whatever starts a kernel.
+Devices wait for others that come late to a collective, and for the task that a kernel depends on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from hespas.tasks.graph import (
 )
 
 MOST_ROUNDS = 8
-"""Of a loop with more rounds the first and the last are shown, and the others as one slice."""
+"""The most rounds that are shown one by one; longer loops get a summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an operation stands in the model: its phase, and its layers from the outermost."""
+    """An operation's place in the model: phase, and layers from the outermost."""
 
     phase: str = ""
     layers: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ NOWHERE = Place()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a task, ``duration_ps`` long where the device is as specified."""
+    """A part of a task, ``duration_ps`` long on a device as specified."""
 
     name: str
     duration_ps: int
@@ -59,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramDetails:
-    """What a program and its estimates say of tasks, by their ids; nothing of other tasks."""
+    """Details of tasks from a program and its estimates, by task id."""
 
     prediction: Prediction
     names: OperationNames
@@ -70,7 +70,7 @@ class ProgramDetails:
     )
 
     def arguments(self, task: int) -> Arguments:
-        """Return FLOPs, bytes and limits of a computation, and where a single operation is from."""
+        """Return a computation's FLOPs, bytes and limits, and a single operation's source."""
         region = self.regions.get(task)
         if region is None:
             return {}
@@ -80,12 +80,12 @@ class ProgramDetails:
         return figures | (_source(operations[0]) if len(operations) == 1 else {})
 
     def place(self, task: int) -> Place:
-        """Return where all operations of a task stand together."""
+        """Return the common place of a task's operations."""
         region = self.regions.get(task)
         return NOWHERE if region is None else common_place(map(self._place, operations_of(region)))
 
     def pieces(self, task: int) -> tuple[Piece, ...]:
-        """Return what a task runs, one after another; nothing where it is a single kernel."""
+        """Return the pieces that a task runs in sequence; empty for a single kernel."""
         region = self.regions.get(task)
         if not isinstance(region, Compute):
             return ()
@@ -95,16 +95,16 @@ class ProgramDetails:
         first = self._first(region)
         pairs = zip(all_operations(first), all_operations(region), strict=True)
         pieces = tuple(self._pieces(steps, {} if first is region else dict(pairs)))
-        # A loop that is a task of its own stands there as the task.
+        # A loop that is a task of its own is shown as the task.
         return pieces[0].inside if len(steps) == 1 and pieces else pieces
 
     def size(self, task: int) -> int:
-        """Return about how many slices the pieces of a task take."""
+        """Estimate the number of slices in a task's pieces."""
         region = self.regions.get(task)
         return _size(self._steps(region)) if isinstance(region, Compute) else 0
 
     def memory_bytes(self, task: int) -> int | None:
-        """Return the memory in use while a task runs; None where that is not known."""
+        """Return the memory in use while a task runs; None if it is unknown."""
         region = self.regions.get(task)
         if region is None:
             return None
@@ -117,20 +117,24 @@ class ProgramDetails:
         }
         return [
             (
-                one,
+                loop_round,
                 tuple(
-                    tasks[number] for number in range(one.first, one.last + 1) if number in tasks
+                    tasks[number]
+                    for number in range(loop_round.first, loop_round.last + 1)
+                    if number in tasks
                 ),
             )
-            for one in self.prediction.graph.rounds
+            for loop_round in self.prediction.graph.rounds
         ]
 
     def _place(self, op: Op) -> Place:
-        named = self.names.of(op)
-        return Place(phase="" if named.phase is None else named.phase.value, layers=named.path)
+        op_name = self.names.of(op)
+        return Place(
+            phase="" if op_name.phase is None else op_name.phase.value, layers=op_name.path
+        )
 
     def _pieces(self, steps: Iterable[Step], own: Mapping[Op, Op]) -> Iterator[Piece]:
-        """Yield the steps that take time; ``own`` gives the operation to name for another one."""
+        """Yield the steps that take time; ``own`` maps operations to named ones."""
         for step in steps:
             if not step.duration_ps:
                 continue
@@ -162,7 +166,7 @@ class ProgramDetails:
 
 
 def program_details(prediction: Prediction) -> ProgramDetails:
-    """Return what the program says of each task of a prediction."""
+    """Return the program's details of each task of a prediction."""
     return ProgramDetails(
         prediction=prediction,
         names=operation_names(prediction.graph),
@@ -184,12 +188,12 @@ def _size(steps: Iterable[Step]) -> int:
 
 
 def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
-    """Return a loop: all rounds of a short one, the first, the last and a summary of a long one."""
+    """Return a loop with its rounds, or a summary of a long one's."""
     place = common_place(piece.place for piece in body)
-    one = Piece(name="", duration_ps=step.round_ps, category="round", place=place, inside=body)
+    template = Piece(name="", duration_ps=step.round_ps, category="round", place=place, inside=body)
 
     def numbered(number: int) -> Piece:
-        return replace(one, name=f"round {number} of {step.count}")
+        return replace(template, name=f"round {number} of {step.count}")
 
     if step.count <= MOST_ROUNDS:
         rounds = [numbered(number) for number in range(1, step.count + 1)]
@@ -227,14 +231,14 @@ def common_place(places: Iterable[Place]) -> Place:
 
 def _shared(left: Place, right: Place) -> Place:
     pairs = zip(left.layers, right.layers, strict=False)
-    same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+    same = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
     length = min(len(left.layers), len(right.layers)) if same is None else same
     return Place(phase=left.phase if left.phase == right.phase else "", layers=left.layers[:length])
 
 
 def _source(op: Op) -> dict[str, Argument]:
-    named = {"scope": op.scope, "source": op.source_location, "operation": op.name}
-    return {name: text for name, text in named.items() if text}
+    texts = {"scope": op.scope, "source": op.source_location, "operation": op.name}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _figures(cost: OpEstimate) -> dict[str, Argument]:
@@ -248,7 +252,7 @@ def _whole(number: float) -> int | float:
 
 
 def _limits(bound: Bound, time_s: float) -> str:
-    """Return what decides a time, the largest part first.
+    """Return the limits of a time, the largest part first.
 
     >>> _limits(Bound(memory_s=3e-6, launch_s=1e-6), 4e-6)
     'memory 75 %, launch 25 %'
@@ -266,7 +270,10 @@ def _wait(start_ps: int, end_ps: int, reason: str) -> Slice:
 
 
 def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
-    """Return what each task of a class waits for; tasks without the class pass on theirs."""
+    """Return the dependencies of each task of a class.
+
+    Tasks without the class pass on theirs.
+    """
     own: dict[int, tuple[int, ...]] = {}
     skipped: dict[int, tuple[int, ...]] = {}
     for task in one.graph.tasks:
@@ -275,19 +282,19 @@ def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
 
 
 def last_before(one: ClassTimeline, dependencies: tuple[int, ...], start_ps: int) -> int | None:
-    """Return the dependency that ended last, and not after ``start_ps``; None for none."""
-    ended = [each for each in dependencies if one.nodes[each][1] <= start_ps]
-    return max(ended, key=lambda each: (one.nodes[each][1], -each), default=None)
+    """Return the dependency that ended last, and not after ``start_ps``, if any."""
+    ended = [dependency for dependency in dependencies if one.nodes[dependency][1] <= start_ps]
+    return max(ended, key=lambda dependency: (one.nodes[dependency][1], -dependency), default=None)
 
 
 def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
-    """Return how long a class waits in collectives and receives for later devices, by task."""
+    """Return a class's waits for later devices in collectives and receives, by task."""
     classes = partners.timeline.classes
     late: dict[int, Slice] = {}
     for task_id, task in partners.tasks[number].items():
         start_ps, end_ps = classes[number].nodes[task_id]
         latest = max(
-            _starts_of_others(partners, number, task), key=lambda each: each[0], default=None
+            _starts_of_others(partners, number, task), key=lambda start: start[0], default=None
         )
         if latest is not None and latest[0] > start_ps:
             reason = short_devices_text(classes[latest[1]].devices)
@@ -299,8 +306,8 @@ def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[t
     classes = partners.timeline.classes
     match task:
         case CollectiveTask(recorded_ps=None):
-            for other in partners.others(number, task):
-                yield classes[other].nodes[task.id][0], other
+            for other_class in partners.others(number, task):
+                yield classes[other_class].nodes[task.id][0], other_class
         case ReceiveTask():
             send = partners.send_of(number, task)
             if send is not None:
@@ -310,27 +317,30 @@ def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[t
 
 
 def waits_of(partners: Partners, number: int) -> Iterator[Slice]:
-    """Yield the times without computation, each with what the next one, or the end, needs."""
+    """Yield the times without computation, each with the task that ends it.
+
+    The last is the wait for the end of the slowest devices.
+    """
     timeline = partners.timeline
-    one = timeline.classes[number]
+    device_class = timeline.classes[number]
     tasks = partners.tasks[number]
-    needed = own_dependencies(one)
+    needed = own_dependencies(device_class)
     computing = sorted(
-        (one.nodes[task.id], task.id)
+        (device_class.nodes[task.id], task.id)
         for task in tasks.values()
         if isinstance(task, ComputeTask) and not task.is_on_host
     )
     reached = 0
     for (start_ps, end_ps), task_id in computing:
         if start_ps > reached:
-            last = last_before(one, needed[task_id], start_ps)
+            last = last_before(device_class, needed[task_id], start_ps)
             reason = "its turn" if last is None else tasks[last].name
             yield _wait(reached, start_ps, reason)
         reached = max(reached, end_ps)
-    if reached < one.finish_ps:
-        last = max(tasks, key=lambda each: one.nodes[each][1])
-        yield _wait(reached, one.finish_ps, tasks[last].name)
-        reached = one.finish_ps
+    if reached < device_class.finish_ps:
+        last = max(tasks, key=lambda task_id_of_class: device_class.nodes[task_id_of_class][1])
+        yield _wait(reached, device_class.finish_ps, tasks[last].name)
+        reached = device_class.finish_ps
     if reached < timeline.finish_ps:
         slowest = short_devices_text(timeline.slowest.devices)
         yield _wait(reached, timeline.finish_ps, f"the end of {slowest}")
@@ -342,7 +352,7 @@ TaskOfClass = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Partners:
-    """The classes of a timeline, and lookups among them; made once for all tasks."""
+    """The classes of a timeline, with lookups among them for all tasks."""
 
     timeline: Timeline
     partner_maps: dict[tuple[int, bool], Mapping[int, int]] = field(
@@ -356,25 +366,27 @@ class Partners:
     def class_of_device(self) -> Mapping[int, int]:
         """The class that each device is in."""
         classes = enumerate(self.timeline.classes)
-        return {device: number for number, one in classes for device in one.devices}
+        return {
+            device: number for number, device_class in classes for device in device_class.devices
+        }
 
     @cached_property
     def tasks(self) -> tuple[Mapping[int, Task], ...]:
         """For each class, the tasks in which it takes part, by id."""
         return tuple([
-            {task.id: task for task in one.graph.tasks if task.id in one.nodes}
-            for one in self.timeline.classes
+            {task.id: task for task in device_class.graph.tasks if task.id in device_class.nodes}
+            for device_class in self.timeline.classes
         ])  # fmt: skip
 
     @cached_property
     def sends(self) -> Mapping[tuple[int, int, int], tuple[SendTask, ...]]:
         """The sends of each class with one tag and size."""
-        found: dict[tuple[int, int, int], list[SendTask]] = {}
+        sends: dict[tuple[int, int, int], list[SendTask]] = {}
         for number, tasks in enumerate(self.tasks):
             for task in tasks.values():
                 if isinstance(task, SendTask):
-                    found.setdefault((number, task.tag, task.size_bytes), []).append(task)
-        return {key: tuple(tasks) for key, tasks in found.items()}
+                    sends.setdefault((number, task.tag, task.size_bytes), []).append(task)
+        return {key: tuple(tasks) for key, tasks in sends.items()}
 
     def others(self, number: int, task: CollectiveTask) -> tuple[int, ...]:
         """Return the other classes that take part in a class's collective."""
@@ -386,9 +398,9 @@ class Partners:
             classes = {self.class_of_device[device] for device in members} - {number}
             self.classes_of_group[number, table] = tuple(sorted(classes))
         return tuple([
-            other
-            for other in self.classes_of_group[number, table]
-            if _is_same(task, self.tasks[other].get(task.id))
+            member_class
+            for member_class in self.classes_of_group[number, table]
+            if _is_same(task, self.tasks[member_class].get(task.id))
         ])  # fmt: skip
 
     def _members(self, one: ClassTimeline, table: int) -> Iterable[int]:
@@ -399,7 +411,7 @@ class Partners:
         return next((group for group in groups if device in group), ())
 
     def send_of(self, number: int, task: ReceiveTask) -> TaskOfClass | None:
-        """Return the send whose message a class receives; None where it isn't the only one."""
+        """Return the send whose message a class receives; None unless it is unique."""
         device = self.timeline.classes[number].devices[0]
         source = self._partner(task.pairs, device, is_target=True)
         if source is None:
@@ -431,22 +443,22 @@ _NONE: tuple[int, ...] = ()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flows:
-    """The numbers of the flows that start and end at tasks, by class and task."""
+    """The numbers of flows from and to tasks, by class and task."""
 
     starts: Mapping[TaskOfClass, tuple[int, ...]]
     ends: Mapping[TaskOfClass, tuple[int, ...]]
 
     def of(self, number: int, task: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the flows that start at a task of a class, and those that end there."""
+        """Return the flows from and to a task of a class."""
         return self.starts.get((number, task), _NONE), self.ends.get((number, task), _NONE)
 
 
 def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
-    """Return the flows among the classes that are shown; they lead forward in time.
+    """Return the flows among the shown classes; they lead forward in time.
 
     A communication has one from the task that it waited for last, and one to the first that waits
-    for it; a message has one to its receive or, if that was posted before, to what waits for the
-    receive.
+    for it; a message has one to its receive or, if that was posted before, to the task that waits
+    for the receive.
     """
     starts: dict[TaskOfClass, tuple[int, ...]] = {}
     ends: dict[TaskOfClass, tuple[int, ...]] = {}
@@ -465,13 +477,13 @@ def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
 def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfClass, TaskOfClass]]:
     for number in sorted(shown):
         tasks = partners.tasks[number]
-        one = partners.timeline.classes[number]
-        needed = own_dependencies(one)
-        waiting = _first_waiting(one.nodes, needed)
+        device_class = partners.timeline.classes[number]
+        needed = own_dependencies(device_class)
+        waiting = _first_waiting(device_class.nodes, needed)
         for task_id, task in tasks.items():
             if not isinstance(task, CollectiveTask | SendTask | ReceiveTask):
                 continue
-            before = last_before(one, needed[task_id], one.nodes[task_id][0])
+            before = last_before(device_class, needed[task_id], device_class.nodes[task_id][0])
             if before is not None:
                 yield (number, before), (number, task_id)
             if task_id in waiting:
@@ -479,7 +491,7 @@ def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfCl
             send = partners.send_of(number, task) if isinstance(task, ReceiveTask) else None
             if send is not None and send[0] in shown:
                 sent_ps = partners.timeline.classes[send[0]].nodes[send[1]][0]
-                is_posted = one.nodes[task_id][0] <= sent_ps
+                is_posted = device_class.nodes[task_id][0] <= sent_ps
                 reader = waiting.get(task_id, task_id) if is_posted else task_id
                 yield send, (number, reader)
 
@@ -487,11 +499,11 @@ def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfCl
 def _first_waiting(
     nodes: Mapping[int, tuple[int, int]], needed: Mapping[int, tuple[int, ...]]
 ) -> dict[int, int]:
-    """Return, for each task that others need, the one of them that starts first."""
+    """Return, for each task that others need, the dependent that starts first."""
     first: dict[int, int] = {}
     for task, before in needed.items():
-        for each in before:
-            known = first.get(each)
-            if known is None or nodes[task] < nodes[known]:
-                first[each] = task
+        for needed_task in before:
+            earliest = first.get(needed_task)
+            if earliest is None or nodes[task] < nodes[earliest]:
+                first[needed_task] = task
     return first

@@ -1,14 +1,14 @@
-"""Make a chart of a simulated step: a process for each class of devices that behave alike.
+"""Chart a simulated step: a process for each class of devices that behave alike.
 
 Its tracks, from top to bottom: phases and layers of the model; loops, round by round; computation,
 with the kernels of each region inside of it; the CPU; communication, one track for each stream;
-receives, as many tracks as overlap; communication that no computation hides; and what the device
-waits for while it doesn't compute. Computation and waiting together fill the step. A counter has
-the memory in use.
+receives, as many tracks as overlap; communication that no computation hides; and the causes of
+waiting while the device doesn't compute. Computation and waiting together fill the step. A counter
+has the memory in use.
 
-A pipeline has a track for each stage with a slice for each pass, and one for what it exchanges
-with the same stage of other data-parallel parts. Arrows lead from a pass to the one of the next
-stage that waits for it.
+A pipeline has a track for each stage with a slice for each pass, and one for its exchange with the
+same stage of other data-parallel parts. Arrows lead from a pass to the one of the next stage that
+waits for it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def step_chart(
 ) -> Chart:
     """Return the chart of a timeline, with about ``most_slices`` slices at most.
 
-    Where there are more, those inside of tasks are left out, then classes but the slowest, then
-    slices are joined; notes say so. ``details`` is what is known of the tasks.
+    If there are more, those inside of tasks are left out, then classes except the slowest, then
+    slices are joined; notes say so. ``details`` holds the program's details of tasks.
     """
     partners = Partners(timeline=timeline)
     shown = _shown(timeline, details, most_slices)
@@ -89,20 +89,23 @@ def step_chart(
 
 
 def _shown(timeline: Timeline, details: ProgramDetails | None, most_slices: int) -> dict[int, bool]:
-    """Return the classes to show, and of each whether what is inside of its tasks is.
+    """Return the classes to show, and whether to show the inside of their tasks.
 
-    A task is taken for two slices: itself, and a wait or the part of it that is exposed.
+    A task counts as two slices: itself, and a wait or the part of it that is exposed.
     """
     classes = timeline.classes
     slowest = classes.index(timeline.slowest)
     shown: dict[int, bool] = {}
     left = most_slices
-    for number in (slowest, *(each for each in range(len(classes)) if each != slowest)):
+    for number in (
+        slowest,
+        *(other_number for other_number in range(len(classes)) if other_number != slowest),
+    ):
         nodes = classes[number].nodes
         needed = 2 * len(nodes)
         if shown and needed > left:
             break
-        # What is inside of a task stands on the tracks of layers too.
+        # The inside of a task stands on the tracks of layers too.
         inside = 0 if details is None else 2 * sum(map(details.size, nodes))
         shown[number] = needed + inside <= left
         left -= needed + (inside if shown[number] else 0)
@@ -112,10 +115,10 @@ def _shown(timeline: Timeline, details: ProgramDetails | None, most_slices: int)
 def _notes(timeline: Timeline, shown: Mapping[int, bool], most_slices: int) -> Iterator[str]:
     without = [timeline.classes[number].devices for number in shown if not shown[number]]
     if without:
-        named = ", ".join(map(short_devices_text, without[:3]))
+        device_texts = ", ".join(map(short_devices_text, without[:3]))
         more = f" and {len(without) - 3} more classes" if len(without) > 3 else ""
         yield (
-            f"what is inside of tasks of {named}{more} is not shown: a timeline has up to "
+            f"what is inside of tasks of {device_texts}{more} is not shown: a timeline has up to "
             f"{most_slices:,} slices"
         )
     left_out = len(timeline.classes) - len(shown)
@@ -134,15 +137,15 @@ def _process(
     *,
     has_pieces: bool,
 ) -> Process:
-    one = partners.timeline.classes[number]
-    timed = [(task, one.nodes[task.id]) for task in partners.tasks[number].values()]
+    device_class = partners.timeline.classes[number]
+    timed = [(task, device_class.nodes[task.id]) for task in partners.tasks[number].values()]
     timed.sort(key=lambda pair: (pair[1], pair[0].id))
     late = arrivals(partners, number)
     slices: dict[str, list[Slice]] = defaultdict(list)
     places: list[PlacedTime] = []
-    for (task, interval), track in zip(timed, _tracks(timed, one), strict=True):
-        known: Arguments = {} if details is None else details.arguments(task.id)
-        slices[track].append(_slice(task, interval, known, flows.of(number, task.id)))
+    for (task, interval), track in zip(timed, _tracks(timed, device_class), strict=True):
+        task_arguments: Arguments = {} if details is None else details.arguments(task.id)
+        slices[track].append(_slice(task, interval, task_arguments, flows.of(number, task.id)))
         if task.id in late:
             slices[track].append(late[task.id])
         if isinstance(task, ComputeTask) and not task.is_on_host:
@@ -152,21 +155,23 @@ def _process(
             places.extend(piece_places(pieces, interval) if pieces else [(interval, place)])
     slices[_PHASES] = list(phase_slices(places))
     slices[_LAYERS] = list(layer_slices(places))
-    slices[_LOOPS] = [] if details is None else list(loop_slices(details.rounds(), one.nodes))
+    slices[_LOOPS] = (
+        [] if details is None else list(loop_slices(details.rounds(), device_class.nodes))
+    )
     slices[_EXPOSED] = [
         _slice(task, interval, {}, category="exposed")
-        for task, interval in exposed_communication(one)
+        for task, interval in exposed_communication(device_class)
     ]
     slices[_WAITING] = list(waits_of(partners, number))
     return Process(
-        name=short_devices_text(one.devices),
+        name=short_devices_text(device_class.devices),
         tracks=tuple([Track(name=name, slices=tuple(slices[name])) for name in _ordered(slices)]),
         counters=() if details is None else tuple(_memory(timed, details)),
     )
 
 
 def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter]:
-    """Yield the memory in use; communication that starts late in the program changes nothing."""
+    """Yield the memory in use; communication that starts late in the program is ignored."""
     points: list[tuple[int, int]] = []
     reached = -1
     for task, (start_ps, _) in timed:
@@ -190,10 +195,10 @@ _LAST = (_EXPOSED, _WAITING)
 
 
 def _ordered(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
-    named = [name for name in slices if name not in (*_FIRST, *_LAST)]
+    others = [name for name in slices if name not in (*_FIRST, *_LAST)]
     # Receives come last, the second before the tenth.
-    named.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
-    return [name for name in (*_FIRST, *named, *_LAST) if slices.get(name)]
+    others.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
+    return [name for name in (*_FIRST, *others, *_LAST) if slices.get(name)]
 
 
 def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:
@@ -207,7 +212,7 @@ def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:
 
 
 def _stream(task: Task, one: ClassTimeline) -> str:
-    """Return the track of a task; receives and recorded collectives may overlap on a device."""
+    """Return the track of a task; receives and recorded collectives may overlap."""
     is_recorded = isinstance(task, CollectiveTask) and not task.takes_slot
     if isinstance(task, ReceiveTask) or is_recorded:
         return _RECEIVE
@@ -257,9 +262,9 @@ PlacedTime = tuple[Interval, Place]
 
 
 def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
-    """Yield pieces one after another, each followed by what is inside of it.
+    """Yield pieces one after another, each followed by its inner pieces.
 
-    They fill the interval. What is shorter than a nanosecond is left out.
+    They fill the interval. Pieces shorter than a nanosecond are left out.
     """
     for piece, (start_ps, end_ps) in _placed(pieces, within):
         if whole_ns(start_ps) == whole_ns(end_ps):
@@ -275,7 +280,7 @@ def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
 
 
 def piece_places(pieces: Sequence[Piece], within: Interval) -> Iterator[PlacedTime]:
-    """Yield the times of the innermost pieces, with where they stand in the model."""
+    """Yield the times of the innermost pieces, with their places in the model."""
     for piece, interval in _placed(pieces, within):
         if piece.inside:
             yield from piece_places(piece.inside, interval)
@@ -298,21 +303,21 @@ def _placed(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, 
 def loop_slices(
     rounds: Iterable[tuple[LoopRound, tuple[int, ...]]], nodes: Mapping[int, Interval]
 ) -> Iterator[Slice]:
-    """Yield loops with their rounds inside; a round among those of another one is left out."""
-    found: list[tuple[int, int, int, str]] = []
+    """Yield loops with their rounds inside; overlapping rounds are left out."""
+    spans: list[tuple[int, int, int, str]] = []
     began_ps: dict[str, int] = {}
-    for each, tasks in rounds:
+    for loop_round, tasks in rounds:
         times = [nodes[task] for task in tasks if task in nodes]
         if not times:
             continue
         start_ps, end_ps = min(times)[0], max(end for _, end in times)
-        found.append((start_ps, -end_ps, 1, f"round {each.number} of {each.count}"))
-        if each.number == 1:
-            began_ps[each.loop] = start_ps
-        if each.number == each.count and each.loop in began_ps:
-            found.append((began_ps.pop(each.loop), -end_ps, 0, each.loop))
+        spans.append((start_ps, -end_ps, 1, f"round {loop_round.number} of {loop_round.count}"))
+        if loop_round.number == 1:
+            began_ps[loop_round.loop] = start_ps
+        if loop_round.number == loop_round.count and loop_round.loop in began_ps:
+            spans.append((began_ps.pop(loop_round.loop), -end_ps, 0, loop_round.loop))
     open_ends: list[int] = []
-    for start_ps, negative_end_ps, _, name in sorted(found):
+    for start_ps, negative_end_ps, _, name in sorted(spans):
         end_ps = -negative_end_ps
         while open_ends and open_ends[-1] <= start_ps:
             open_ends.pop()
@@ -322,17 +327,17 @@ def loop_slices(
 
 
 def phase_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
-    """Yield a slice for each phase, from its first operation to the last before another one."""
+    """Yield a slice for each uninterrupted run of a phase."""
     return _runs(((place.phase,) if place.phase else (), interval) for interval, place in times)
 
 
 def layer_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
-    """Yield a slice for each layer, with its inner layers behind it, as long as it is not left."""
+    """Yield a slice for each layer from entry to exit, inner layers behind it."""
     return _runs((place.layers, interval) for interval, place in times)
 
 
 def _runs(times: Iterable[tuple[tuple[str, ...], Interval]]) -> Iterator[Slice]:
-    """Yield runs of equal paths as nested slices; outer ones first, in order of their starts."""
+    """Yield runs of equal paths as nested slices; outer ones first, by start."""
     done: list[tuple[int, int, str, int]] = []
     opened: list[tuple[str, int]] = []
     reached_ps = 0
@@ -410,9 +415,11 @@ def _stage_tracks(
     update = _plain_slice("optimiser", around.update, "optimiser")
     yield Track(name=f"stage {stage}: {where}", slices=(*passes, update))
     exchanged = [
-        _plain_slice(name, each, "communication") for name, each in around.gathers if _lasts(each)
+        _plain_slice(name, interval, "communication")
+        for name, interval in around.gathers
+        if _lasts(interval)
     ]
-    exchanged += [_plain_slice(name, each, "communication") for name, each in around.sums]
+    exchanged += [_plain_slice(name, interval, "communication") for name, interval in around.sums]
     if exchanged:
         yield Track(name=f"stage {stage}: data parallel", slices=tuple(exchanged))
 

@@ -1,4 +1,4 @@
-"""Write a chart to a file: in Perfetto's format, or as JSON of Chrome's Trace Event Format.
+"""Write a chart in Perfetto's format, or as Chrome's Trace Event JSON.
 
 Source: the Trace Event Format. "X" is a complete event, "s" and "f" the ends of a flow, "C" a value
 of a counter, "M" a name. An end of a flow belongs to the slice that was begun last on its track, so
@@ -31,7 +31,7 @@ Arguments = Mapping[str, Argument]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Something that lasts; ``starts`` and ``ends`` number the flows from it and to it."""
+    """A named interval; ``starts`` and ``ends`` number the flows from and to it."""
 
     name: str
     start_ps: int
@@ -44,7 +44,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Slices in order of their starts, outer ones first: each ends before its outer one does."""
+    """Slices in order of start, outer ones first; each ends within its outer one."""
 
     name: str
     slices: tuple[Slice, ...]
@@ -69,7 +69,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Processes from top to bottom. ``notes`` say, as sentences, what is not shown."""
+    """Processes from top to bottom; ``notes`` are sentences on hidden parts."""
 
     processes: tuple[Process, ...]
     notes: tuple[str, ...] = ()
@@ -83,15 +83,15 @@ class Chart:
 
 
 def whole_ns(time_ps: int) -> int:
-    """Return a time to the nearest ns, as viewers count; slices that touch or nest still do."""
+    """Round a time to ns, as viewers count; touching or nested slices stay so."""
     return (time_ps + PS_PER_NS // 2) // PS_PER_NS
 
 
 def with_notes_shown(chart: Chart, *, name: str) -> Chart:
-    """Return the chart with its notes as slices of a process ``name`` in front, if it has any."""
+    """Return the chart with its notes as a first process ``name``."""
     if not chart.notes:
         return chart
-    end_ps = max((each.end_ps for each in chart.slices), default=0)
+    end_ps = max((item.end_ps for item in chart.slices), default=0)
     tracks = [
         Track(
             name=f"note {number}",
@@ -105,9 +105,9 @@ def with_notes_shown(chart: Chart, *, name: str) -> Chart:
 
 
 def joined(chart: Chart, *, most_slices: int) -> Chart:
-    """Join slices that follow each other on a track where there are more than ``most_slices``.
+    """Join consecutive slices of a track if there are more than ``most_slices``.
 
-    What is inside of joined slices is left out, as are flows; a note says so.
+    The inside of joined slices is left out, as are flows; a note says so.
     """
     count = sum(1 for _ in chart.slices)
     if count <= most_slices:
@@ -117,7 +117,7 @@ def joined(chart: Chart, *, most_slices: int) -> Chart:
         f"{count:,} slices are too many: on each track up to {group} that follow each other are "
         "shown as one, without what is inside of them and without arrows"
     )
-    processes = [_process(each, group) for each in chart.processes]
+    processes = [_process(process, group) for process in chart.processes]
     return Chart(processes=tuple(processes), notes=(*chart.notes, note))
 
 
@@ -131,20 +131,20 @@ def _process(process: Process, group: int) -> Process:
 
 def _outer(slices: Sequence[Slice]) -> Iterator[Slice]:
     reached_ps = -1
-    for each in slices:
-        if each.start_ps >= reached_ps:
-            yield each
-            reached_ps = max(each.end_ps, each.start_ps)
+    for item in slices:
+        if item.start_ps >= reached_ps:
+            yield item
+            reached_ps = max(item.end_ps, item.start_ps)
 
 
 def _joined(slices: Sequence[Slice], group: int) -> Iterator[Slice]:
-    for at in range(0, len(slices), group):
-        members = slices[at : at + group]
+    for start in range(0, len(slices), group):
+        members = slices[start : start + group]
         first, last = members[0], members[-1]
         if len(members) == 1:
             yield replace(first, starts=(), ends=())
             continue
-        busy_ps = sum(each.end_ps - each.start_ps for each in members)
+        busy_ps = sum(member.end_ps - member.start_ps for member in members)
         yield Slice(
             name=f"{len(members)} slices, {first.name} to {last.name}",
             start_ps=first.start_ps,
@@ -172,7 +172,7 @@ def write_chart(chart: Chart, file: Path) -> None:
     pieces = perfetto_packets(shown) if suffix in PERFETTO_SUFFIXES else chrome_json(shown)
     with replaced_file(file) as temporary, temporary.open("wb") as output:
         if is_compressed:
-            # The time and the file's name stay out of it.
+            # The output must not hold the time and the file's name.
             pieces = [gzip.compress(b"".join(pieces), compresslevel=_LEVEL, mtime=0)]
         output.writelines(pieces)
 
@@ -215,15 +215,15 @@ def _metadata(pid: int, tid: int, name: str, arguments: object) -> str:
 
 
 def _slice_events(pid: int, tid: int, slices: Iterable[Slice]) -> Iterator[tuple[int, str]]:
-    for each in slices:
-        start_ns, end_ns = whole_ns(each.start_ps), whole_ns(each.end_ps)
+    for item in slices:
+        start_ns, end_ns = whole_ns(item.start_ps), whole_ns(item.end_ps)
         place = f'"pid":{pid},"tid":{tid},"ts":{_us_text(start_ns)}'
-        arguments = f',"args":{_text(each.arguments)}' if each.arguments else ""
-        what = f'"name":{_text(each.name)},"cat":{_text(each.category)},"ph":"X"'
+        arguments = f',"args":{_text(item.arguments)}' if item.arguments else ""
+        what = f'"name":{_text(item.name)},"cat":{_text(item.category)},"ph":"X"'
         yield start_ns, f'{{{what},{place},"dur":{_us_text(end_ns - start_ns)}{arguments}}}'
-        for flow in each.ends:
+        for flow in item.ends:
             yield start_ns, f'{{{_FLOW},"ph":"f","bp":"e","id":{flow},{place}}}'
-        for flow in each.starts:
+        for flow in item.starts:
             yield start_ns, f'{{{_FLOW},"ph":"s","id":{flow},{place}}}'
 
 
@@ -236,18 +236,18 @@ def _counter_events(pid: int, counter: Counter) -> Iterator[tuple[int, str]]:
 
 
 def _us_text(time_ns: int) -> str:
-    """Return nanoseconds in microseconds, as a number that readers cut to the same nanosecond.
+    """Return ns in us, as a number that readers truncate to the ns.
 
-    Perfetto multiplies by 1000 and drops the fraction. Where the product is just below a whole
-    number, 0.1 ns is added.
+    Perfetto multiplies by 1000 and drops the fraction. If the product is just below a whole number,
+    0.1 ns is added.
 
     >>> _us_text(5_000), _us_text(1_233), _us_text(1_001)
     ('5', '1.233', '1.0011')
     """
-    whole, fraction = divmod(time_ns, 1000)
+    microseconds, fraction = divmod(time_ns, 1000)
     if not fraction:
-        return str(whole)
-    text = f"{whole}.{fraction:03d}"
+        return str(microseconds)
+    text = f"{microseconds}.{fraction:03d}"
     is_kept = int(float(text) * 1000) == time_ns and int(fraction / 1000 * 1000) == fraction
     return text if is_kept else f"{text}1"
 
@@ -338,20 +338,20 @@ def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
 
 
 def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
-    """Yield begins and ends: a slice ends before the next one that is not inside it begins."""
+    """Yield begins and ends: a slice ends before the next one outside it begins."""
     begin = _number(_Event.TYPE, _SLICE_BEGIN) + _number(_Event.TRACK, uuid)
     end = _number(_Event.TYPE, _SLICE_END) + _number(_Event.TRACK, uuid)
     open_ends: list[int] = []
-    for each in track.slices:
-        while open_ends and open_ends[-1] <= each.start_ps:
+    for item in track.slices:
+        while open_ends and open_ends[-1] <= item.start_ps:
             yield _event(open_ends.pop(), end)
-        fields, new = _fields(each, texts)
+        fields, new = _fields(item, texts)
         if new:
             yield _packet(
                 _bytes(_Packet.INTERNED_DATA, new) + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
             )
-        yield _event(each.start_ps, begin + fields)
-        open_ends.append(each.end_ps)
+        yield _event(item.start_ps, begin + fields)
+        open_ends.append(item.end_ps)
     while open_ends:
         yield _event(open_ends.pop(), end)
 
@@ -381,20 +381,20 @@ def _value(value: Argument, texts: _Texts) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class _Texts:
-    """The numbers of texts in each table, and the encoded entries that are not written yet."""
+    """The numbers of texts in each table, and encoded entries to write."""
 
     numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     new: list[bytes] = field(default_factory=list[bytes])
     arguments: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def argument(self, name: str, value: Argument) -> bytes:
-        """Return an argument; those with the same text are encoded once."""
+        """Return an encoded argument; equal texts are encoded once."""
         if not isinstance(value, str):
             return self._argument(name, value)
-        known = self.arguments.get((name, value))
-        if known is None:
-            known = self.arguments[name, value] = self._argument(name, value)
-        return known
+        encoded = self.arguments.get((name, value))
+        if encoded is None:
+            encoded = self.arguments[name, value] = self._argument(name, value)
+        return encoded
 
     def _argument(self, name: str, value: Argument) -> bytes:
         number = _number(_Annotation.NAME, self.number(_Interned.ARGUMENT_NAMES, name))
@@ -426,7 +426,7 @@ def _packet(fields: bytes) -> bytes:
 
 
 def _number(number: int, value: int) -> bytes:
-    # A negative integer is the 64-bit one with the same low bits.
+    # Protobuf encodes a negative integer as the 64-bit one with the same low bits.
     return _key(number, _VARINT) + _base128(value & 0xFFFF_FFFF_FFFF_FFFF)
 
 
