@@ -59,20 +59,20 @@ def compile_program(
     log that is kept, if the compiler fails or exceeds ``limits``.
     """
     job = job_of(source, name=name, target=find_target(target), layout=layout, options=options)
-    compiled = _made(job, limits, cache)
+    compiled = _compile_job(job, limits, cache)
     limit = compiled.overlap
     if not options.fills_memory or limit is None or limit.full_factor is None:
         return compiled
     filled = options.with_slop_factor(limit.full_factor)
     job = job_of(source, name=name, target=job.target, layout=layout, options=filled)
-    full = _made(job, limits, cache)
+    full = _compile_job(job, limits, cache)
     memory = memory_bytes(job.target) if isinstance(job.target, GpuTarget) else None
     if memory is None or full.memory.total_bytes > memory:
         return compiled
     return replace(full, overlap=msgspec.structs.replace(limit, is_given_up=False))
 
 
-def _made(job: Job, limits: Limits, cache: CompiledCache | None) -> CompiledProgram:
+def _compile_job(job: Job, limits: Limits, cache: CompiledCache | None) -> CompiledProgram:
     """Return the result of a job, from the cache if possible."""
     cached = None if cache is None else cache.read(job)
     if cached is not None:
@@ -104,7 +104,7 @@ def run_job(job: Job, limits: Limits) -> CompiledProgram:
                 environment=_environment(job),
             )
         except ToolError as error:
-            raise _explained(error, home / LOG_NAME, limits) from error
+            raise _explain_failure(error, home / LOG_NAME, limits) from error
         return _result(job, answer, home)
 
 
@@ -137,11 +137,11 @@ def _result(job: Job, answer: messages.Compiled, home: Path) -> CompiledProgram:
         versions=job.versions,
         notes=(*answer.notes, *notes, *absent_passes(job.target, job.flags)),
         log="".join(line for line in log.splitlines(keepends=True) if not _INFORMS.match(line)),
-        overlap=_exceeded(log, job),
+        overlap=_overlap_limit(log, job),
     )
 
 
-def _exceeded(log: str, job: Job) -> OverlapLimit | None:
+def _overlap_limit(log: str, job: Job) -> OverlapLimit | None:
     """Return the scheduler's memory limit if it logged that it counted more."""
     counts = _SCHEDULED.findall(log)
     if not counts or not isinstance(job.target, GpuTarget):
@@ -173,7 +173,7 @@ def _kernels(
         return None, (*job.target.notes, f"no kernels: {error}")
 
 
-def _explained(error: ToolError, log: Path, limits: Limits) -> HespasError:
+def _explain_failure(error: ToolError, log: Path, limits: Limits) -> HespasError:
     """Return the error for the cause that a failed process logged.
 
     Returns ``error`` itself if the log has no known cause. The log and its directory are removed if

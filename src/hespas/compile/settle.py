@@ -46,9 +46,9 @@ def settled(job: Job) -> Settled:
     recipe = job.recipe
     if recipe is None:
         return Settled(job=job)
-    left = {name: why for name in recipe.flags if (why := _left_out(name, job))}
+    left = {name: why for name in recipe.flags if (why := _reason_left_out(name, job))}
     asked = {name: value for name, value in recipe.flags.items() if name not in left}
-    answer = _asked(job, asked) if asked else FlagsTaken()
+    answer = _ask_compiler(job, asked) if asked else FlagsTaken()
     for name in answer.bad:
         raise ConfigError(
             f"{recipe.flags[name]!r} is no value of the compiler's flag {name}",
@@ -66,7 +66,7 @@ def settled(job: Job) -> Settled:
     )
 
 
-def _left_out(name: str, job: Job) -> str:
+def _reason_left_out(name: str, job: Job) -> str:
     """Return why hespas itself leaves a flag out; empty if it doesn't."""
     if name in job.given and job.given[name] != (job.recipe and job.recipe.flags[name]):
         return "options say otherwise"
@@ -75,7 +75,7 @@ def _left_out(name: str, job: Job) -> str:
     return "they name files" if _WRITES.fullmatch(name) else ""
 
 
-def _asked(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
+def _ask_compiler(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
     """Ask the compiler about flags, which takes a second or two."""
     with scratch_directory("flags") as home:
         question = FlagsQuestion(accelerator=job.request.accelerator, flags=flags)

@@ -91,7 +91,7 @@ def find_target(name: str) -> Target:
         raise HardwareError(
             f"no target is named {name!r}", hint=suggestion(name, target_names())
         ) from error
-    return _of_node(node, load_device(name), location=str(node_directory(name) / "node.json"))
+    return _node_target(node, load_device(name), location=str(node_directory(name) / "node.json"))
 
 
 def compute_capability(name: str) -> float | None:
@@ -137,7 +137,7 @@ def _description_file(folded: str) -> Path | None:
     return file if _WORD.fullmatch(folded) and file.is_file() else None
 
 
-def _of_node(node: NodeInfo, device: Device, *, location: str) -> Target:
+def _node_target(node: NodeInfo, device: Device, *, location: str) -> Target:
     if node.target is None:
         raise HardwareError(
             f"no compiler at hand has a description of {node.full_name}",

@@ -228,7 +228,7 @@ def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
     ]
     rows.sort(key=lambda row: (-row.time_s, row.name))
     longest, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
-    return [*longest, _joined(others)] if others else longest
+    return [*longest, _join_rows(others)] if others else longest
 
 
 def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow:
@@ -260,7 +260,7 @@ def _limit(amount: Amount) -> _Limit:
     return max(shares, key=lambda limit: shares[limit])
 
 
-def _joined(rows: list[KernelTimeRow]) -> KernelTimeRow:
+def _join_rows(rows: list[KernelTimeRow]) -> KernelTimeRow:
     return KernelTimeRow(
         name=f"{len(rows)} others",
         kind=OTHERS,
@@ -283,7 +283,8 @@ def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDeta
         temporary_bytes=use.temporary_bytes,
         peak_place=short_place(use.peak_location, source),
         points=[
-            MemoryPoint(time_s=time_ps / PS_PER_S, bytes=size) for time_ps, size in _highest(points)
+            MemoryPoint(time_s=time_ps / PS_PER_S, bytes=size)
+            for time_ps, size in _highest_points(points)
         ],
         held=[
             HeldRow(
@@ -297,10 +298,10 @@ def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDeta
     )
 
 
-def _highest(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+def _highest_points(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
     """Yield the highest of each group of points, to keep all peaks.
 
-    >>> list(_highest(((0, 5), (10, 7))))
+    >>> list(_highest_points(((0, 5), (10, 7))))
     [(0, 5), (10, 7)]
     """
     group = max(1, -(-len(points) // MOST_POINTS))
@@ -312,13 +313,13 @@ def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
     for track in process.tracks:
         if track.name in _NOT_SHOWN:
             continue
-        for name, start_ps, end_ps in _merged(track.slices, finest_ps):
+        for name, start_ps, end_ps in _merge_slices(track.slices, finest_ps):
             yield TimelineRow(
                 track=track.name, name=name, start_s=start_ps / PS_PER_S, end_s=end_ps / PS_PER_S
             )
 
 
-def _merged(slices: Iterable[Slice], finest_ps: int) -> Iterator[tuple[str, int, int]]:
+def _merge_slices(slices: Iterable[Slice], finest_ps: int) -> Iterator[tuple[str, int, int]]:
     """Yield outermost slices, with consecutive short ones merged.
 
     A slice within ``finest_ps`` of the one before is joined to it if it has the same name, or if

@@ -143,7 +143,7 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         "communication": (_communication(a), _communication(b), exposed),
     }
     missing = [
-        _missing(name, a_times, b_times, names)
+        _missing_table(name, a_times, b_times, names)
         for name, (a_times, b_times, _) in tables.items()
         if not a_times or not b_times
     ]
@@ -156,7 +156,7 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         a=names[0],
         b=names[1],
         step=_row("step", a.step_time_s, b.step_time_s, step_s),
-        parts=_sorted(_row(name, *times, step_s) for name, times in parts.items()),
+        parts=_sort_rows(_row(name, *times, step_s) for name, times in parts.items()),
         phases=rows["phases"],
         layers=rows["layers"],
         kinds=rows["kinds"],
@@ -189,7 +189,7 @@ def _communication(result: RunReport) -> dict[str, float]:
     return exposed
 
 
-def _missing(
+def _missing_table(
     name: str, one: Mapping[str, float], other: Mapping[str, float], names: tuple[str, str]
 ) -> str:
     if not one and not other:
@@ -209,7 +209,7 @@ def _rows(
     ]
     if max(map(abs, remainders)) > _LEAST_S:
         rows.append(_row(_REST, remainders[0], remainders[1], step_s))
-    return _sorted(rows)
+    return _sort_rows(rows)
 
 
 def _row(name: str, a_s: float, b_s: float, step_s: float) -> TimeRow:
@@ -218,7 +218,7 @@ def _row(name: str, a_s: float, b_s: float, step_s: float) -> TimeRow:
     return TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=difference_s, share=share)
 
 
-def _sorted(rows: Iterable[TimeRow]) -> list[TimeRow]:
+def _sort_rows(rows: Iterable[TimeRow]) -> list[TimeRow]:
     return sorted(rows, key=lambda row: (-abs(row.difference_s), row.name))
 
 

@@ -50,13 +50,13 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
     columns, rows = present[0].size, present[1].size if len(present) > 1 else 1
     join = _JOINS[present[0].shape][0]
     lines: list[str] = []
-    for row in _shown(rows, _MOST_ROWS):
+    for row in _shown_numbers(rows, _MOST_ROWS):
         if row is None:
             lines.append("    :")
             continue
         names = [
             ".." if column is None else f"d{row * columns + column}"
-            for column in _shown(columns, _MOST_COLUMNS)
+            for column in _shown_numbers(columns, _MOST_COLUMNS)
         ]
         width = len(f"d{rows * columns - 1}")
         lines.append(f"  [ {f' {join} '.join(name.ljust(width) for name in names)} ]")
@@ -64,18 +64,18 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
         where = ("in a row", "between rows", "between blocks")[min(number, 2)]
         blocks = prod(outer.size for outer in present[2:])
         count = f", {blocks} blocks" if number == 2 else ""
-        lines.append(f"  {where}: {_joined(dimension)}{count}")
+        lines.append(f"  {where}: {_link_text(dimension)}{count}")
     return lines
 
 
-def _shown(count: int, most: int) -> list[int | None]:
+def _shown_numbers(count: int, most: int) -> list[int | None]:
     """Return the numbers to draw; None marks those left out before the last."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
 
 
-def _joined(one: Dimension) -> str:
+def _link_text(one: Dimension) -> str:
     text = (
         f"{_JOINS[one.shape][1]} of {one.size}, {_rate(one.bandwidth_bytes_per_s)} a link, "
         f"{format_time(one.latency_s)}"
@@ -88,7 +88,7 @@ def _joined(one: Dimension) -> str:
 def _switches(graph: Graph) -> Iterator[str]:
     """Yield the wires of each switch; only the first and the last of many."""
     devices = set(graph.devices)
-    for number in _shown(len(graph.switches), _MOST_SWITCHES):
+    for number in _shown_numbers(len(graph.switches), _MOST_SWITCHES):
         if number is None:
             yield "  :"
             continue

@@ -140,7 +140,7 @@ def _power_figures(power: BoardPower) -> list[tuple[str, float]]:
     return figures
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
+def _preset_hint(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) if nearest(name, known) else "hespas hardware lists them"
 
 
@@ -152,7 +152,8 @@ def _node(name: str) -> tuple[str, NodeInfo, Device]:
         if Path(name).exists():
             raise
         raise HardwareError(
-            f"no preset is named {name!r}", hint=_meant(name, (*device_names(), *system_names()))
+            f"no preset is named {name!r}",
+            hint=_preset_hint(name, (*device_names(), *system_names())),
         ) from error
     if info.target is not None:
         find_target(name)

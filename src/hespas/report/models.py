@@ -40,10 +40,10 @@ def figures_of(name: str | None) -> list[ModelFigures]:
 
     An unknown name selects the models whose names contain it.
     """
-    return [_described(model_name)[1] for model_name in _meant(name) or [name or ""]]
+    return [_describe(model_name)[1] for model_name in _matching_models(name) or [name or ""]]
 
 
-def _meant(name: str | None) -> list[str]:
+def _matching_models(name: str | None) -> list[str]:
     """Return the models whose names contain ``name``; all models without one.
 
     Empty if ``name`` is the whole name of a model or of a configuration.
@@ -61,7 +61,7 @@ def _meant(name: str | None) -> list[str]:
     return [model_name for model_name in listed if name.casefold() in model_name.casefold()]
 
 
-def _described(name: str) -> tuple[object, ModelFigures]:
+def _describe(name: str) -> tuple[object, ModelFigures]:
     """Return the model of a name or of a configuration's path, and its figures."""
     model = _language(name)
     if model is not None:
@@ -88,7 +88,7 @@ def models_json(name: str | None) -> object:
 
 def models_text(name: str | None) -> str:
     """Return a table of models, or the details of one, as text."""
-    if name is not None and not _meant(name):
+    if name is not None and not _matching_models(name):
         return _details(name)
     head = (
         f"{'Model':<{_WIDTH}} {'parameters':>10} {'active':>10} {'FLOPs':>10} {'KV bytes':>10}  "
@@ -121,7 +121,7 @@ def _count(number: float) -> str:
 
 
 def _details(name: str) -> str:
-    model, figures = _described(name)
+    model, figures = _describe(name)
     rows = {
         "parameters": f"{figures.parameters:,}",
         "active": f"{figures.active_parameters:,}",

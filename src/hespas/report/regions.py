@@ -145,7 +145,7 @@ def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict
     and branches once, without their terminators. ``signatures`` distinguishes operations by their
     operand types.
     """
-    operations = _expanded(program) if expand else iter(program.main.body.operations)
+    operations = _expand_operations(program) if expand else iter(program.main.body.operations)
     names = Counter(
         f"{op.name}({', '.join(str(value.type) for value in op.operands)})"
         if signatures
@@ -155,7 +155,7 @@ def count_operators(program: Program, *, expand: bool, signatures: bool) -> dict
     return dict(sorted(names.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _expanded(program: Program) -> Iterator[Op]:
+def _expand_operations(program: Program) -> Iterator[Op]:
     pending = list(reversed(program.main.body.operations))
     while pending:
         op = pending.pop()

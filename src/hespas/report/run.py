@@ -80,11 +80,13 @@ def change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
 def kind_lines(report: RunReport) -> list[str]:
     """Return the table by kind of kernel."""
     kinds = [row for row in report.kinds if row.time_s > 0]
-    rows = [_shared(report, row.kind, row.time_s, f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]]
+    rows = [
+        _share_cells(report, row.kind, row.time_s, f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]
+    ]
     others = kinds[_MOST_ROWS:]
     if others:
-        name, time_s = _others(len(others), "kind"), sum(row.time_s for row in others)
-        rows.append(_shared(report, name, time_s, ""))
+        name, time_s = _others_text(len(others), "kind"), sum(row.time_s for row in others)
+        rows.append(_share_cells(report, name, time_s, ""))
     return _share_lines("The computation, by kind of kernel", "count", rows)
 
 
@@ -92,7 +94,7 @@ def phase_lines(report: RunReport) -> list[str]:
     """Return the table by phase, or a remark for a program without names."""
     if all(row.phase == NO_NAME_ROW for row in report.phases):
         return _NO_NAMES if report.phases and report.compute_s > 0 else []
-    rows = [_exposed(report, row.phase, [row]) for row in report.phases]
+    rows = [_exposed_cells(report, row.phase, [row]) for row in report.phases]
     return _share_lines("By phase", "exposed", rows)
 
 
@@ -100,26 +102,26 @@ def layer_lines(report: RunReport) -> list[str]:
     """Return the table of the longest modules."""
     if all(row.path == NO_NAME_ROW for row in report.layers):
         return []
-    rows = [_exposed(report, row.path, [row]) for row in report.layers[:_MOST_ROWS]]
+    rows = [_exposed_cells(report, row.path, [row]) for row in report.layers[:_MOST_ROWS]]
     others = report.layers[_MOST_ROWS:]
     if others:
-        rows.append(_exposed(report, _others(len(others), "module"), others))
+        rows.append(_exposed_cells(report, _others_text(len(others), "module"), others))
     return _share_lines("By module", "exposed", rows)
 
 
 _Cells = tuple[str, str, str, str]
 
 
-def _shared(report: RunReport, name: str, time_s: float, last: str) -> _Cells:
+def _share_cells(report: RunReport, name: str, time_s: float, last: str) -> _Cells:
     return name, format_time(time_s), share_text(time_s, report.compute_s), last
 
 
-def _exposed(report: RunReport, name: str, rows: Sequence[PhaseRow | LayerRow]) -> _Cells:
+def _exposed_cells(report: RunReport, name: str, rows: Sequence[PhaseRow | LayerRow]) -> _Cells:
     time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
-    return _shared(report, name, time_s, format_time(exposed_s) if exposed_s else "")
+    return _share_cells(report, name, time_s, format_time(exposed_s) if exposed_s else "")
 
 
-def _others(count: int, what: str) -> str:
+def _others_text(count: int, what: str) -> str:
     return f"{count} other {what}{'s' if count > 1 else ''}"
 
 
@@ -209,13 +211,13 @@ def goodput_lines(report: RunReport) -> list[str]:
         for field, name in _LOST.items()
         if (share := getattr(run, field)) >= 5e-4
     ]
-    saved = f"{format_quantity(run.checkpoint_bytes, 'B')} in {_long(run.checkpoint_s)}"
+    saved = f"{format_quantity(run.checkpoint_bytes, 'B')} in {_long_time_text(run.checkpoint_s)}"
     tokens = run.tokens_per_day
     amount, unit = (run.steps_per_day, "steps") if tokens is None else (tokens, "tokens")
     rows = [
         ("Goodput", f"{100 * run.productive:.1f} %   {', '.join(lost)}".rstrip()),
-        ("A failure every", _long(run.failure_interval_s)),
-        ("Checkpoint", f"{saved}, every {_long(run.checkpoint_interval_s)}"),
+        ("A failure every", _long_time_text(run.failure_interval_s)),
+        ("Checkpoint", f"{saved}, every {_long_time_text(run.checkpoint_interval_s)}"),
         ("A day", f"{format_amount(amount).strip()} {unit}"),
     ]
     if run.days is not None:
@@ -288,7 +290,7 @@ def _played_rows(played: PlayedReport) -> list[tuple[str, str]]:
         )
     if played.usd is not None:
         rows.append(("  Cost", f"{amount(played.usd)} USD"))
-    rows.append(("  Best checkpoints", f"every {_long(played.best_interval_s)}"))
+    rows.append(("  Best checkpoints", f"every {_long_time_text(played.best_interval_s)}"))
     if played.best_spare_nodes is not None and played.best_spare_goodput is not None:
         reached = f"goodput {100 * played.best_spare_goodput:.1f} %"
         rows.append(("  Best spares", f"{played.best_spare_nodes} nodes, {reached}"))
@@ -299,10 +301,10 @@ _MOST_CAUSES = 4
 _MWH_J = 3.6e9
 
 
-def _long(time_s: float) -> str:
+def _long_time_text(time_s: float) -> str:
     """Return a long time in a common unit.
 
-    >>> _long(11_137), _long(75), _long(2.5)
+    >>> _long_time_text(11_137), _long_time_text(75), _long_time_text(2.5)
     ('3.09 h', '1.25 min', '2.5 s')
     """
     if time_s >= 2 * _DAY_S:

@@ -110,13 +110,13 @@ def algorithm_text(verified: Verified, *, size_bytes: int) -> str:
         f"{program.name} {computes}",
         f"{len(program.ranks)} ranks, {location}: {chunks}",
         f"{threadblocks} threadblocks, {steps} steps, {len(verified.transfers)} messages",
-        _sent(program, links),
+        _sent_text(program, links),
         f"Of {size_bytes:,} bytes a rank, each link carries",
         *_links(links, program.chunk_bytes(size_bytes)),
     ])  # fmt: skip
 
 
-def _sent(program: Program, links: Mapping[tuple[int, int], int]) -> str:
+def _sent_text(program: Program, links: Mapping[tuple[int, int], int]) -> str:
     sent = [0] * len(program.ranks)
     for (source, _), chunks in links.items():
         sent[source] += chunks
@@ -464,7 +464,7 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
         lines.append(
             f"  {format_time(row.total_s):>10} {format_time(row.time_s):>10} {row.launches:>8g}  "
             + " ".join(f"{1e6 * term_s:>8.1f}" for term_s in figures)
-            + f"  {row.name}{_where(row)} ({row.kind}): {'; '.join(_why(row))}"
+            + f"  {row.name}{_module_text(row)} ({row.kind}): {'; '.join(_reasons(row))}"
         )
     if len(table.rows) > shown:
         lines.append(f"  and {len(table.rows) - shown} more")
@@ -472,14 +472,14 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
     return "\n".join(lines)
 
 
-def _where(row: KernelRow) -> str:
+def _module_text(row: KernelRow) -> str:
     if not row.modules:
         return ""
     first, *others = row.modules
     return f" in {first}" + (f" and {len(others)} more" if others else "")
 
 
-def _why(row: KernelRow) -> Sequence[str]:
+def _reasons(row: KernelRow) -> Sequence[str]:
     return reasons(row.reading.terms, row.reading.analysis, category=row.kind)
 
 
@@ -518,6 +518,6 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
             "launch": terms.launch_s,
         },
         "pipe": terms.pipe,
-        "reasons": list(_why(row)),
+        "reasons": list(_reasons(row)),
         "notes": list(row.reading.notes),
     }

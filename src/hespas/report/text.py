@@ -21,11 +21,11 @@ def group_text(group: AssumptionGroup) -> str:
     elif group.share is not None:
         decided.insert(0, f"{_per_cent(group.share)} of the computation")
     if decided:
-        return f"{group.text} (decides {_listed(decided)})"
+        return f"{group.text} (decides {_join_texts(decided)})"
     return f"{group.text} (share of the step not known)" if group.about else group.text
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _join_texts(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
@@ -163,20 +163,20 @@ def _times(report: RunReport) -> Iterator[tuple[str, str]]:
     )
     for name, part_s, is_shown in parts:
         if is_shown:
-            yield f"  {name}", _timed(part_s, share_text(part_s, step_s))
+            yield f"  {name}", _time_text(part_s, share_text(part_s, step_s))
     if communicates:
         hidden_s = max(0.0, report.communication_s - exposed_s)
         hidden = f"{format_time(hidden_s) if hidden_s else 'none'} of it hidden behind computation"
-        yield "Communication", _timed(report.communication_s, hidden)
+        yield "Communication", _time_text(report.communication_s, hidden)
     if moves:
         hidden_s = max(0.0, report.host_transfer_s - host_s)
         hidden = f"{format_time(hidden_s)} of it" if hidden_s else "nothing"
         moved = format_quantity(report.host_transfer_bytes, "B")
         note = f"for {moved} a device, {hidden} hidden"
-        yield "Host transfers", _timed(report.host_transfer_s, note)
+        yield "Host transfers", _time_text(report.host_transfer_s, note)
 
 
-def _timed(time_s: float, note: str) -> str:
+def _time_text(time_s: float, note: str) -> str:
     return f"{format_time(time_s):<11}{note}".rstrip()
 
 

@@ -106,7 +106,7 @@ def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_of_them(*_: object) -> FlagsTaken:
         return FlagsTaken()
 
-    monkeypatch.setattr(settle, "_asked", all_of_them)
+    monkeypatch.setattr(settle, "_ask_compiler", all_of_them)
     made = settled(replace(JOB, recipe=first))
     assert made.job.flags == {**JOB.flags, "xla_a_b": "1"}
     assert made.job.request.overrides == made.job.flags

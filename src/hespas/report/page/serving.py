@@ -69,10 +69,10 @@ def is_served(data: object) -> bool:
 
 def serving_page(result: ServingReport | ServingSearch) -> Page:
     """Return the page of a served load, or of a search."""
-    return _of_load(result) if isinstance(result, ServingReport) else _of_search(result)
+    return _load_page(result) if isinstance(result, ServingReport) else _search_page(result)
 
 
-def _of_load(report: ServingReport) -> Page:
+def _load_page(report: ServingReport) -> Page:
     sections = (
         Section(title="The answer", parts=(Cards(figures=tuple(_figures(report))), _times(report))),
         Section(title="Latency against rate", parts=tuple(_rates(report))),
@@ -221,7 +221,7 @@ def _iterations(report: ServingReport) -> Chart:
     )
 
 
-def _of_search(search: ServingSearch) -> Page:
+def _search_page(search: ServingSearch) -> Page:
     best = search.layouts[0].report
     sections = [
         Section(title="Layouts", parts=(_layouts(search.layouts),)),

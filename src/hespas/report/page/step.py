@@ -47,14 +47,14 @@ def step_page(report: RunReport) -> Page:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     sections = [
         Section(title="The answer", parts=tuple(_answer(report))),
-        Section(title="Where the step goes", parts=tuple(_whole(report))),
+        Section(title="Where the step goes", parts=tuple(_step_parts(report))),
         *stage_sections(report),
         Section(title="Over time", parts=tuple(_timeline(report))),
         *kernel_sections(report),
         Section(title="Communication", parts=tuple(_communication(report))),
         Section(title="Memory", parts=tuple(_memory(report))),
         Section(title="What would change it", parts=tuple(_changes(report))),
-        Section(title="What was assumed", parts=(_assumed(report),)),
+        Section(title="What was assumed", parts=(_assumption_table(report),)),
         Section(title="To repeat it", parts=(_inputs(report),)),
     ]
     return Page(
@@ -133,7 +133,7 @@ def part_rows(report: RunReport) -> list[dict[str, object]]:
     ]
 
 
-def _whole(report: RunReport) -> Iterator[Chart | Table]:
+def _step_parts(report: RunReport) -> Iterator[Chart | Table]:
     unit, rows = time_unit(report.step_time_s), part_rows(report)
     listed = ", ".join(f"{row['part']} {row['text']}" for row in rows)
     yield bar_chart(
@@ -351,7 +351,7 @@ def _changes(report: RunReport) -> Iterator[Chart]:
         )
 
 
-def _assumed(report: RunReport) -> Table:
+def _assumption_table(report: RunReport) -> Table:
     return Table(
         caption="Taken for granted; the share is of the step that it decides",
         columns=("Assumption", "Alike", "Share"),

@@ -347,7 +347,7 @@ def _screened(candidates: Candidates) -> Iterator[Chart]:
 
 def _left_out(rows: Sequence[Row]) -> Iterator[Chart]:
     left = [row for row in rows if row.status in (Status.PRUNED, Status.FAILED)]
-    counts = Counter((row.status.value, _general(row.reason)) for row in left)
+    counts = Counter((row.status.value, _without_figures(row.reason)) for row in left)
     values = [
         {"reason": reason, "status": status, "count": count}
         for (status, reason), count in counts.most_common()
@@ -365,10 +365,10 @@ def _left_out(rows: Sequence[Row]) -> Iterator[Chart]:
         )
 
 
-def _general(reason: str) -> str:
+def _without_figures(reason: str) -> str:
     """Return a reason without its figures, so that similar reasons count as one.
 
-    >>> _general("needs 91.2 GB of 80 GB")
+    >>> _without_figures("needs 91.2 GB of 80 GB")
     'needs .. GB of .. GB'
     """
     words = [".." if any(letter.isdigit() for letter in word) else word for word in reason.split()]

@@ -92,7 +92,7 @@ class ProgramDetails:
         steps = self._steps(region)
         if len(steps) == 1 and isinstance(steps[0], Priced):
             return ()
-        first = self._first(region)
+        first = self._first_equal(region)
         pairs = zip(all_operations(first), all_operations(region), strict=True)
         pieces = tuple(self._pieces(steps, {} if first is region else dict(pairs)))
         # A loop that is a task of its own is shown as the task.
@@ -151,7 +151,7 @@ class ProgramDetails:
                 case Rounds():
                     yield _loop(step, op, tuple(self._pieces(step.body, own)))
 
-    def _first(self, region: Compute) -> Compute:
+    def _first_equal(self, region: Compute) -> Compute:
         """Return the first region that equals this one, whose operations are priced."""
         modules, graph = self.prediction.modules, self.prediction.graph
         number = modules.modules[modules.module_of_region[region.id]].first_region
@@ -159,7 +159,7 @@ class ProgramDetails:
         return first if isinstance(first, Compute) else region
 
     def _steps(self, region: Compute) -> tuple[Step, ...]:
-        first = self._first(region)
+        first = self._first_equal(region)
         if first.id not in self.steps_of_module:
             self.steps_of_module[first.id] = self.prediction.steps(first) or ()
         return self.steps_of_module[first.id]
@@ -223,13 +223,13 @@ def common_place(places: Iterable[Place]) -> Place:
         if common is None:
             common = place
         elif place != common:
-            common = _shared(common, place)
+            common = _shared_place(common, place)
         if common == NOWHERE:
             break
     return common or NOWHERE
 
 
-def _shared(left: Place, right: Place) -> Place:
+def _shared_place(left: Place, right: Place) -> Place:
     pairs = zip(left.layers, right.layers, strict=False)
     same = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
     length = min(len(left.layers), len(right.layers)) if same is None else same
@@ -242,12 +242,15 @@ def _source(op: Op) -> dict[str, Argument]:
 
 
 def _figures(cost: OpEstimate) -> dict[str, Argument]:
-    figures: dict[str, Argument] = {"flops": _whole(cost.flops), "bytes": _whole(cost.bytes_moved)}
+    figures: dict[str, Argument] = {
+        "flops": _whole_number(cost.flops),
+        "bytes": _whole_number(cost.bytes_moved),
+    }
     limits = _limits(cost.bound, cost.time_s)
     return figures | ({"limit": limits} if limits else {})
 
 
-def _whole(number: float) -> int | float:
+def _whole_number(number: float) -> int | float:
     return int(number) if number == int(number) else number
 
 

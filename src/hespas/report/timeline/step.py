@@ -78,7 +78,7 @@ def step_chart(
     slices are joined; notes say so. ``details`` holds the program's details of tasks.
     """
     partners = Partners(timeline=timeline)
-    shown = _shown(timeline, details, most_slices)
+    shown = _shown_classes(timeline, details, most_slices)
     flows = flows_of(partners, shown)
     processes = [
         _process(partners, number, flows, details, has_pieces=has_pieces)
@@ -88,7 +88,9 @@ def step_chart(
     return joined(Chart(processes=tuple(processes), notes=notes), most_slices=most_slices)
 
 
-def _shown(timeline: Timeline, details: ProgramDetails | None, most_slices: int) -> dict[int, bool]:
+def _shown_classes(
+    timeline: Timeline, details: ProgramDetails | None, most_slices: int
+) -> dict[int, bool]:
     """Return the classes to show, and whether to show the inside of their tasks.
 
     A task counts as two slices: itself, and a wait or the part of it that is exposed.
@@ -165,7 +167,9 @@ def _process(
     slices[_WAITING] = list(waits_of(partners, number))
     return Process(
         name=short_devices_text(device_class.devices),
-        tracks=tuple([Track(name=name, slices=tuple(slices[name])) for name in _ordered(slices)]),
+        tracks=tuple(
+            [Track(name=name, slices=tuple(slices[name])) for name in _track_order(slices)]
+        ),
         counters=() if details is None else tuple(_memory(timed, details)),
     )
 
@@ -194,7 +198,7 @@ _FIRST = (_PHASES, _LAYERS, _LOOPS, _COMPUTE, _HOST, _COMMUNICATION)
 _LAST = (_EXPOSED, _WAITING)
 
 
-def _ordered(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
+def _track_order(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
     others = [name for name in slices if name not in (*_FIRST, *_LAST)]
     # Receives come last, the second before the tenth.
     others.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
@@ -266,7 +270,7 @@ def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
 
     They fill the interval. Pieces shorter than a nanosecond are left out.
     """
-    for piece, (start_ps, end_ps) in _placed(pieces, within):
+    for piece, (start_ps, end_ps) in _place_pieces(pieces, within):
         if whole_ns(start_ps) == whole_ns(end_ps):
             continue
         yield Slice(
@@ -281,14 +285,14 @@ def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
 
 def piece_places(pieces: Sequence[Piece], within: Interval) -> Iterator[PlacedTime]:
     """Yield the times of the innermost pieces, with their places in the model."""
-    for piece, interval in _placed(pieces, within):
+    for piece, interval in _place_pieces(pieces, within):
         if piece.inside:
             yield from piece_places(piece.inside, interval)
         else:
             yield interval, piece.place
 
 
-def _placed(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, Interval]]:
+def _place_pieces(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, Interval]]:
     start_ps, end_ps = within
     whole_ps = sum(piece.duration_ps for piece in pieces)
     before_ps = 0

@@ -123,13 +123,13 @@ def joined(chart: Chart, *, most_slices: int) -> Chart:
 
 def _process(process: Process, group: int) -> Process:
     tracks = [
-        Track(name=track.name, slices=tuple(_joined(list(_outer(track.slices)), group)))
+        Track(name=track.name, slices=tuple(_join_slices(list(_outer_slices(track.slices)), group)))
         for track in process.tracks
     ]
     return replace(process, tracks=tuple(tracks))
 
 
-def _outer(slices: Sequence[Slice]) -> Iterator[Slice]:
+def _outer_slices(slices: Sequence[Slice]) -> Iterator[Slice]:
     reached_ps = -1
     for item in slices:
         if item.start_ps >= reached_ps:
@@ -137,7 +137,7 @@ def _outer(slices: Sequence[Slice]) -> Iterator[Slice]:
             reached_ps = max(item.end_ps, item.start_ps)
 
 
-def _joined(slices: Sequence[Slice], group: int) -> Iterator[Slice]:
+def _join_slices(slices: Sequence[Slice], group: int) -> Iterator[Slice]:
     for start in range(0, len(slices), group):
         members = slices[start : start + group]
         first, last = members[0], members[-1]
@@ -303,7 +303,7 @@ def perfetto_packets(chart: Chart) -> Iterator[bytes]:
     """
     texts = _Texts()
     yield _packet(_number(_Packet.SEQUENCE_FLAGS, _CLEARED))
-    yield _described(_number(_Descriptor.UUID, _ROOT) + _ORDERED)
+    yield _descriptor(_number(_Descriptor.UUID, _ROOT) + _ORDERED)
     uuid = _ROOT
     for number, process in enumerate(chart.processes):
         uuid += 1
@@ -324,10 +324,10 @@ def perfetto_packets(chart: Chart) -> Iterator[bytes]:
 
 def _track(uuid: int, name: str, fields: bytes) -> bytes:
     identity = _number(_Descriptor.UUID, uuid) + _bytes(_Descriptor.NAME, name.encode())
-    return _described(identity + fields)
+    return _descriptor(identity + fields)
 
 
-def _described(fields: bytes) -> bytes:
+def _descriptor(fields: bytes) -> bytes:
     return _packet(_bytes(_Packet.TRACK_DESCRIPTOR, fields))
 
 
