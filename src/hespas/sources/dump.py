@@ -35,10 +35,10 @@ class DumpedModule:
 
 
 def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
-    """Return the modules in a dump directory; of a proto and text of the same, the proto."""
+    """Return the modules in a dump directory; protos win over their texts."""
     modules: dict[tuple[int, str, str], DumpedModule] = {}
     for path in sorted(directory.iterdir()):
-        suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), None)
+        suffix = next((ending for ending in _SUFFIXES if path.name.endswith(ending)), None)
         match = suffix and _FILE.fullmatch(path.name.removesuffix(suffix))
         if not match:
             continue
@@ -49,10 +49,11 @@ def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
 
 
 def export_dump(directory: Path, *, module: str | None = None) -> Exported:
-    """Export the module after partitioning if it was dumped, else the one before optimisation.
+    """Export the partitioned module if it was dumped, else the unoptimised one.
 
     ``module`` is a part of the module's name, for dumps of several. Raises `ConfigError` if it
-    matches none or several, and `ProgramError` if neither stage was dumped, naming those that were.
+    matches none or several, and `ProgramError`, naming the dumped stages, if neither stage was
+    dumped.
     """
     modules = dumped_modules(directory)
     if not modules:
@@ -64,10 +65,10 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
         )
     chosen = _last_compilation(modules, module, str(directory))
     for stage, is_partitioned in ((_PARTITIONED, True), (_BEFORE, False)):
-        fitting = [each for each in chosen if stage.search(each.stage)]
+        fitting = [dumped for dumped in chosen if stage.search(dumped.stage)]
         if fitting:
             return _exported(fitting[-1], is_partitioned=is_partitioned)
-    stages = sorted({each.stage for each in chosen})
+    stages = sorted({dumped.stage for dumped in chosen})
     raise ProgramError(
         "neither the module after spmd-partitioning nor that before optimisation is there; "
         f"there are {', '.join(stages[:_SHOWN])}{' ...' if len(stages) > _SHOWN else ''}",
@@ -79,7 +80,7 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
 def _last_compilation(
     modules: Sequence[DumpedModule], part: str | None, location: str
 ) -> list[DumpedModule]:
-    names = {each.name for each in modules}
+    names = {dumped.name for dumped in modules}
     matching = {name for name in names if part is None or part in name}
     chosen = {name for name in matching if name == part} or matching
     if not chosen:
@@ -92,9 +93,9 @@ def _last_compilation(
             location=location,
             hint=f"choose one with {option('module')}",
         )
-    compilations = [each for each in modules if each.name in chosen]
-    last = max(each.number for each in compilations)
-    return [each for each in compilations if each.number == last]
+    compilations = [dumped for dumped in modules if dumped.name in chosen]
+    last = max(dumped.number for dumped in compilations)
+    return [dumped for dumped in compilations if dumped.number == last]
 
 
 def _exported(module: DumpedModule, *, is_partitioned: bool) -> Exported:

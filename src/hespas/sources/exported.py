@@ -12,11 +12,11 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A program as StableHLO text; ``notes`` say what was done to it on the way.
+    """A program as StableHLO text; ``notes`` say how it was changed.
 
-    ``is_partitioned`` says that it is already what one of several devices runs. ``tokens``
-    are those of a step, ``model_flops`` what the model needs for one, over all devices; None where
-    that is not known.
+    ``is_partitioned`` says that it is already the program of one of several devices. ``tokens`` are
+    those of a step, ``model_flops`` the FLOPs that the model needs for a step, over all devices;
+    None if unknown.
     """
 
     text: bytes
@@ -35,12 +35,12 @@ def partitioned(exported: Exported) -> Exported:
     """
     if exported.devices == 1 or exported.is_partitioned:
         return exported
-    made = partition(exported.text, name=exported.name, limits=DEFAULT_LIMITS)
+    result = partition(exported.text, name=exported.name, limits=DEFAULT_LIMITS)
     return Exported(
-        text=made.text,
+        text=result.text,
         name=exported.name,
-        devices=made.devices,
-        notes=(*exported.notes, made.assumption),
+        devices=result.devices,
+        notes=(*exported.notes, result.assumption),
         is_partitioned=True,
         tokens=exported.tokens,
         model_flops=exported.model_flops,
@@ -48,11 +48,10 @@ def partitioned(exported: Exported) -> Exported:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to export: a model with settings, or where a function or an artifact stands.
+    """A model with settings to export, or the location of a function or artifact.
 
-    Of a model with a ``part``, that alone.
-    Functions are imported from ``path``, in ``directory``, on so many virtual ``devices``, and
-    lowered for ``platform``.
+    With a ``part``, that part of the model alone is exported. Functions are imported from ``path``,
+    in ``directory``, on ``devices`` virtual devices, and lowered for ``platform``.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The program is exported for ``devices``; ``notes`` say what was done to it on the way."""
+    """The program is exported for ``devices``; ``notes`` say how it was changed."""
 
     devices: int = 1
     notes: list[str] = []

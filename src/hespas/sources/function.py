@@ -1,4 +1,4 @@
-"""Export a JAX function: a model of the zoo, one of one's own, lowered, or from jax.export."""
+"""Export a JAX function: a zoo model, a user's function, or a jax.export artifact."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -32,29 +32,29 @@ _TORCH = "hespas.sources.torch_module"
 def export_model(
     name: str, options: Mapping[str, str] | None = None, *, part: Part | None = None
 ) -> Exported:
-    """Export a model's step, or a program of a part of it, for devices that need not be attached.
+    """Export a model's step or part, for devices that needn't exist.
 
-    ``options`` change the model's settings, as text: ``{"mesh": "fsdp=8", "layers": "2"}``.
-    Raises `ConfigError` for an unknown model or option, and for a mesh that does not fit.
+    ``options`` change the model's settings, as text: ``{"mesh": "fsdp=8", "layers": "2"}``. Raises
+    `ConfigError` for an unknown model or option, and for a mesh that does not fit.
     """
-    model, given = model_named(name), dict(options or {})
-    step = model.step(given) if part is None else model.part_step(given, part)
+    model, settings = model_named(name), dict(options or {})
+    step = model.step(settings) if part is None else model.part_step(settings, part)
     return export_function(step.function, *step.arguments, name=name, platform=step.platform)
 
 
 def export_named(location: str, *, platform: str = "cpu") -> Exported:
-    """Export what ``package.module:function`` returns when it is called without arguments.
+    """Export what ``package.module:function`` returns when called without arguments.
 
-    That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`,
-    with shardings where it runs on several devices), or a `jax.stages.Lowered`. A PyTorch module
-    comes with a tuple of its inputs, and for a training step with its loss and a tuple of targets
-    too, as `hespas.sources.torch_module.export_torch` takes them. Raises `ProgramError` if the
-    module or function is missing, fails, or returns something else.
+    That is a function with a tuple of the arguments to lower it for (`jax.ShapeDtypeStruct`, with
+    shardings where it runs on several devices), or a `jax.stages.Lowered`. A PyTorch module comes
+    with a tuple of its inputs, and for a training step with its loss and a tuple of targets too, as
+    `hespas.sources.torch_module.export_torch` takes them. Raises `ProgramError` if the module or
+    function is missing, fails, or returns something else.
     """
     module_name, _, function_name = location.partition(":")
     try:
-        made = _function(import_module(module_name), function_name, location)
-        return _exported(made(), location, platform)
+        function = _function(import_module(module_name), function_name, location)
+        return _exported(function(), location, platform)
     except HespasError:
         raise
     except ModuleNotFoundError as error:
@@ -73,19 +73,19 @@ def export_named(location: str, *, platform: str = "cpu") -> Exported:
 
 
 def _function(module: ModuleType, name: str, location: str) -> Any:
-    """Return a function of a module; `ProgramError` where it has none of that name."""
-    made = getattr(module, name, None)
-    if made is not None:
-        return made
-    known = [
-        each
-        for each, value in vars(module).items()
+    """Return a function of a module; raise `ProgramError` if it is missing."""
+    function = getattr(module, name, None)
+    if function is not None:
+        return function
+    defined = [
+        defined_name
+        for defined_name, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", "") == module.__name__
     ]
     raise ProgramError(
         f"the module {module.__name__} has no {name!r}",
         location=location,
-        hint=suggestion(name, known) if known else _FORM,
+        hint=suggestion(name, defined) if defined else _FORM,
     )
 
 
@@ -115,12 +115,12 @@ def _exported(result: Any, location: str, platform: str) -> Exported:
 def export_function(
     function: Any, *arguments: Any, name: str = "function", platform: str = "cpu"
 ) -> Exported:
-    """Export a function, jitted or not, for arguments that need only a shape and a sharding.
+    """Export a function for arguments that need only a shape and a sharding.
 
-    Meshes may be abstract: the devices need not be attached. ``platform`` is what it is lowered
-    for, where it calls what only that has (JAX's names: ``cpu``, ``cuda``, ``tpu``); a function
-    that keeps something in a host's memory is lowered for TPUs in the place of CPUs, for which JAX
-    drops that.
+    The function may be jitted. Meshes may be abstract: the devices need not be attached.
+    ``platform`` is the one that it is lowered for, if it calls what only that platform has (JAX's
+    names: ``cpu``, ``cuda``, ``tpu``); a function that keeps arrays in a host's memory is lowered
+    for TPUs instead of CPUs, for which JAX drops that.
     """
     jax = import_module("jax")
     jitted = function if hasattr(function, "trace") else jax.jit(function)
@@ -133,7 +133,7 @@ def export_function(
 
 
 def _uses_host_memory(jaxpr: Any, arguments: Any) -> bool:
-    """Return whether an argument, or what is computed, is put into the memory of a host."""
+    """Return whether an argument or a result is placed in a host's memory."""
     jax = import_module("jax")
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
     kinds = [getattr(sharding, "memory_kind", None) or "" for sharding in shardings]
@@ -147,7 +147,7 @@ def _uses_host_memory(jaxpr: Any, arguments: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of those inside of it."""
+    """Yield the equations of a jaxpr and of its inner jaxprs."""
     for equation in jaxpr.eqns:
         yield equation
         for parameter in equation.params.values():
@@ -166,7 +166,7 @@ _LOCATIONS = {
 
 @contextmanager
 def _short_locations() -> Generator[None]:
-    """Let JAX write the innermost line alone, so that a program doesn't depend on who exports it.
+    """Let JAX write innermost locations alone, so that callers don't matter.
 
     Files of hespas are named without the directory that it is installed in.
     """
@@ -182,7 +182,7 @@ def _short_locations() -> Generator[None]:
 
 
 def _abstract_mesh(arguments: Any) -> Any:
-    """Return a context with the mesh that the arguments are divided over, if it is abstract."""
+    """Return a context with the arguments' mesh, if it is abstract."""
     jax = import_module("jax")
     sharding = import_module("jax.sharding")
     for leaf in jax.tree.leaves(arguments):
@@ -193,16 +193,16 @@ def _abstract_mesh(arguments: Any) -> Any:
 
 
 def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
-    """Export a `jax.stages.Lowered`, what ``jax.jit(f).lower(...)`` returns."""
+    """Export a `jax.stages.Lowered`, the result of ``jax.jit(f).lower(...)``."""
     text = lowered.as_text(debug_info=True).encode()
     return Exported(text=text, name=name, devices=declared_devices(parse_mlir(text, name=name)))
 
 
 def export_serialized(source: bytes, *, name: str) -> Exported:
-    """Export what ``jax.export.export(f)(...).serialize()`` returned.
+    """Export the result of ``jax.export.export(f)(...).serialize()``.
 
-    The artifact is a flatbuffer. The module is one of its vectors, whose length stands in front
-    of it. Raises `ProgramError` for something else.
+    The artifact is a flatbuffer. The module is one of its vectors, whose length stands in front of
+    it. Raises `ProgramError` for something else.
     """
     begin = source.find(BYTECODE_MAGIC)
     length = int.from_bytes(source[max(0, begin - _LENGTH_BYTES) : max(0, begin)], "little")

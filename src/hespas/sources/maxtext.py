@@ -1,8 +1,8 @@
-"""MaxText's training step as StableHLO, lowered by an interpreter that has MaxText.
+"""Lower MaxText's training step to StableHLO, with an interpreter that has MaxText.
 
-MaxText wants a newer Python and packages of its own, so that it runs in a process of another
+MaxText needs a newer Python and packages of its own, so that it runs in a process of another
 interpreter (`hespas.sources.maxtext_worker`), on devices that need not be attached. Its
-configuration, a file and ``key=value`` settings, goes there as it is written for a real run.
+configuration, a file and ``key=value`` settings, is passed as it is written for a real run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], **{n: version(n) for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTextStep:
-    """What MaxText is asked to lower, and for what.
+    """A step that MaxText lowers, and its target.
 
     ``config`` is a file, or the name of one of MaxText's own, and ``settings`` are ``key=value`` as
     on MaxText's command line. ``python`` is the interpreter; None is the one that the environment
@@ -77,19 +77,19 @@ class MaxTextStep:
 
     @property
     def slices(self) -> int:
-        """How many slices the axes between them (``dcn_``) make."""
+        """The number of slices that the axes between slices (``dcn_``) make."""
         return _slices(self.settings, self.devices)
 
     @property
     def name(self) -> str:
-        """How messages name it: by the model, or else by the configuration."""
-        named = dict(setting.split("=", 1) for setting in self.settings)
-        return f"maxtext:{named.get('model_name', self.config)}"
+        """The name in messages: by the model, or else by the configuration."""
+        values = dict(setting.split("=", 1) for setting in self.settings)
+        return f"maxtext:{values.get('model_name', self.config)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the worker reads.
+    """The request that the worker reads.
 
     ``topology`` are keywords of JAX's ``get_topology_desc``, ``slices`` the groups of devices that
     MaxText's axes between slices (``dcn_``) divide.
@@ -105,7 +105,7 @@ class Request:
 
 
 class _Order(msgspec.Struct, frozen=True, kw_only=True):
-    """As `hespas.program.groups.DeviceOrder`, with axes of one device."""
+    """The form of `hespas.program.groups.DeviceOrder` with axes of one device."""
 
     dimensions: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -130,10 +130,10 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_maxtext(step: MaxTextStep) -> Exported:
-    """Lower a step of MaxText for devices that are not there.
+    """Lower a step of MaxText for devices that are not attached.
 
-    Raises `ToolError` for an interpreter without MaxText, or where MaxText fails, and
-    `ConfigError` for a configuration that MaxText refuses.
+    Raises `ToolError` for an interpreter without MaxText, or if MaxText fails, and `ConfigError`
+    for a configuration that MaxText refuses.
     """
     python = interpreter(step)
     request = request_of(step)
@@ -166,10 +166,10 @@ def export_maxtext(step: MaxTextStep) -> Exported:
 
 
 def step_key(step: MaxTextStep) -> str:
-    """Return the key of a step's program: equal only if all that decides the program is equal.
+    """Return the key of a step's program, from everything that decides it.
 
-    That is what is asked, the contents of a configuration file, and the versions there. Raises
-    `ToolError` as `export_maxtext` does.
+    That is the request, the content of a configuration file, and the versions of the interpreter's
+    packages. Raises `ToolError` as `export_maxtext` does.
     """
     versions = _versions(_python_of(step))
     path = Path(step.config)
@@ -180,8 +180,11 @@ def step_key(step: MaxTextStep) -> str:
 
 
 def request_of(step: MaxTextStep) -> Request:
-    """Return what the worker is asked; `DeviceCountError` for a count without a topology."""
-    # Of use to steps of MaxText alone.
+    """Return the request to the worker.
+
+    Raises `DeviceCountError` for a device count without a topology.
+    """
+    # Only steps of MaxText need these.
     from hespas.compile.job import Layout, accelerator_of  # noqa: PLC0415
     from hespas.xla.compile.messages import GpuHosts  # noqa: PLC0415
     from hespas.xla.compile.topology import topology_settings  # noqa: PLC0415
@@ -202,21 +205,21 @@ def request_of(step: MaxTextStep) -> Request:
 
 
 def check_slices(step: MaxTextStep, system: System) -> None:
-    """Raise `DeviceCountError` where a system of TPUs has other slices than the step is made for.
+    """Raise `DeviceCountError` if a TPU system's slices differ from the step's.
 
-    Of GPUs, axes between slices stand for any groups of nodes.
+    For GPUs, axes between slices stand for any groups of nodes.
     """
     if not isinstance(step.target, TpuTarget) or step.slices == system.slices:
         return
-    made = f"the axes between slices (dcn_..._parallelism) make {_counted(step.slices)}"
-    inside, rest = divmod(system.device_count, step.slices)
+    axes = f"the axes between slices (dcn_..._parallelism) make {_counted(step.slices)}"
+    inside, left_over = divmod(system.device_count, step.slices)
     cluster = f"{step.slices}x{inside}x{system.part}" if step.slices > 1 else ""
-    other = f", or give {option('cluster')} {cluster}" if cluster and not rest else ""
+    cluster_hint = f", or give {option('cluster')} {cluster}" if cluster and not left_over else ""
     raise DeviceCountError(
-        f"{made}, and {system.name} has {_counted(system.slices)}",
+        f"{axes}, and {system.name} has {_counted(system.slices)}",
         location=step.name,
         hint=f"let them multiply to {system.slices}, as in "
-        f"dcn_data_parallelism={system.slices}{other}",
+        f"dcn_data_parallelism={system.slices}{cluster_hint}",
     )
 
 
@@ -226,22 +229,22 @@ def _counted(slices: int) -> str:
 
 def _check(settings: Sequence[str]) -> None:
     """Raise `ConfigError` for settings that MaxText could not read."""
-    named: set[str] = set()
+    names: set[str] = set()
     for setting in settings:
         name, equals, _ = setting.partition("=")
         if not equals or not name.isidentifier():
             raise ConfigError(
                 f"{setting!r} is no setting of MaxText", hint="write KEY=VALUE, as MaxText does"
             )
-        if name in named:
+        if name in names:
             raise ConfigError(f"MaxText's {name} is given twice", hint="keep one")
-        named.add(name)
+        names.add(name)
 
 
 def _slices(settings: Sequence[str], devices: int) -> int:
-    """Return how many slices the axes between them (``dcn_``) make, 1 where none is given.
+    """Return the number of slices from the axes between slices (``dcn_``), by default 1.
 
-    An axis of -1 takes what the axes inside a slice (``ici_``) leave.
+    An axis of -1 takes the devices that the axes inside a slice (``ici_``) leave.
 
     >>> _slices(["dcn_data_parallelism=2", "dcn_fsdp_parallelism=16"], 256)
     32
@@ -272,7 +275,7 @@ def _is_count(value: str) -> bool:
 
 
 def interpreter(step: MaxTextStep) -> Path:
-    """Return the interpreter that lowers; `ToolError` for one that lacks what it takes."""
+    """Return the lowering interpreter; raise `ToolError` if it lacks a package."""
     python = _python_of(step)
     versions = _versions(python)
     compiler = "libtpu" if isinstance(step.target, TpuTarget) else "jax-cuda12-pjrt"
@@ -287,7 +290,7 @@ def interpreter(step: MaxTextStep) -> Path:
 
 
 def _python_of(step: MaxTextStep) -> Path:
-    """Return the interpreter; `ToolError` for a path where there is none."""
+    """Return the interpreter; raise `ToolError` for a path without one."""
     python = step.python or Path(os.environ.get(PYTHON_VARIABLE) or sys.executable)
     if "/" in str(python) and not python.exists():
         raise ToolError("there is no such interpreter", location=str(python), hint=_INSTALL)
@@ -295,7 +298,7 @@ def _python_of(step: MaxTextStep) -> Path:
 
 
 def _versions(python: Path) -> dict[str, str | None]:
-    """Return the versions of what lowering takes in an interpreter; None for what is missing."""
+    """Return an interpreter's versions of the lowering packages; None if missing."""
     with scratch_directory("maxtext") as directory:
         command = [str(python), "-c", _VERSIONS]
         run_program(command, name=str(python), directory=directory, limits=_ASK)

@@ -1,18 +1,16 @@
-"""Lower MaxText's training step for accelerators that aren't there: a process of its own.
+"""Lower MaxText's training step for accelerators that aren't attached.
 
 Started as ``python worker.py`` by an interpreter that has MaxText, which is seldom the one that
 hespas runs in: nothing of hespas is imported. The working directory holds the request
-(``request.json``: see `hespas.sources.maxtext.Request`); the program and what was done to it
-are left there as ``program.mlir`` and ``answer.json``.
+(``request.json``: see `hespas.sources.maxtext.Request`); the worker leaves the program and its
+notes there as ``program.mlir`` and ``answer.json``.
 
-The step is MaxText's own, as ``train_compile`` builds it. What is replaced is what would ask for a
-device, a data set, a bucket or another framework, none of which a step's program depends on.
+The step is MaxText's own, as ``train_compile`` builds it. The worker replaces the parts that would
+ask for a device, a data set, a bucket or another framework; a step's program depends on none of
+them.
 """
 
-# Neither MaxText nor JAX's internals are known to a type checker here.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
+# A type checker knows neither MaxText nor JAX's internals here.
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
 
-# What MaxText imports and a step does not need; what is installed of it is used.
+# Packages that MaxText imports and a step does not need; installed ones are used.
 _NOT_NEEDED = (
     "PIL",
     "drjax",
@@ -91,7 +89,7 @@ class _Stub(ModuleType):
 
 
 class _Stubs(MetaPathFinder, Loader):
-    """Find packages that are not installed and not needed."""
+    """Finder of packages that are not installed and not needed."""
 
     def find_spec(
         self, fullname: str, path: Any = None, target: ModuleType | None = None
@@ -133,7 +131,7 @@ def main() -> None:
 def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
     _prepare_imports()
     jax = _module("jax")
-    # As MaxText's train_compile does before it builds the step.
+    # MaxText's train_compile does this before it builds the step.
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
     devices = _devices(request)
     notes: list[str] = []
@@ -158,14 +156,14 @@ def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_flops(config: Any, devices: int) -> float | None:
-    """Return the FLOPs of a step on all devices as MaxText counts them, for its TFLOP/s/device.
+    """Return a step's FLOPs on all devices as MaxText counts them for TFLOP/s/device.
 
-    They are None of a model, or by a version of MaxText, that doesn't count them.
+    None for a model, or a version of MaxText, that doesn't count them.
     """
     try:
         count = _module("maxtext.utils.maxtext_utils").calculate_tflops_training_per_device
-        each, *_ = count(config, log=False)
-        return 1e12 * float(each) * devices
+        tflops_per_device, *_ = count(config, log=False)
+        return 1e12 * float(tflops_per_device) * devices
     except (AttributeError, ArithmeticError, KeyError, TypeError, ValueError):
         return None
 
@@ -190,7 +188,7 @@ def _prepare_imports() -> None:
     sys.meta_path.append(_Stubs())
     metadata = _module("jax.experimental.xla_metadata")
     if not hasattr(metadata, "must_fuse_call"):
-        # A hint to the compiler that JAX 0.11 brought, in a kernel that is not lowered here.
+        # A compiler hint that JAX 0.11 introduced, in a kernel that is not lowered here.
         metadata.must_fuse_call = _answering(_unchanged)
 
 
@@ -212,9 +210,9 @@ def _devices(request: Mapping[str, Any]) -> list[Any]:
 
 
 def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, bool]:
-    """Return MaxText's configuration of the step, and whether TransformerEngine is replaced."""
+    """Return the step's configuration, and whether TransformerEngine is replaced."""
     _know_topology(request)
-    settings = dict(each.split("=", 1) for each in request["settings"])
+    settings = dict(setting.split("=", 1) for setting in request["settings"])
     unused = sorted(
         name for name in _NO_DATA if settings.get(name, _NO_DATA[name]) != _NO_DATA[name]
     )
@@ -223,7 +221,7 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
     is_asked = settings.get("attention") == _TRANSFORMER_ENGINE
     if is_asked:
         settings["attention"] = _CUDNN
-    given = (
+    all_settings = (
         settings
         | _NO_DATA
         | {
@@ -235,7 +233,11 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
     pyconfig = _module("maxtext.configs.pyconfig")
     try:
         config = pyconfig.initialize(
-            ["train", _file(request["config"]), *(f"{key}={value}" for key, value in given.items())]
+            [
+                "train",
+                _file(request["config"]),
+                *(f"{key}={value}" for key, value in all_settings.items()),
+            ]
         )
     except (Exception, SystemExit) as error:
         raise _RefusedError(_said(error)) from error
@@ -250,17 +252,17 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
 
 
 def _said(error: BaseException) -> str:
-    """Return in one line what MaxText says is wrong with a configuration."""
+    """Return MaxText's complaint about a configuration in one line."""
     cause: Any = error.__context__ if isinstance(error, SystemExit) else error
     unknown = _UNKNOWN_SETTING.match(str(cause))
     if unknown is not None:
-        name, known = unknown.groups()
-        return f"MaxText has no setting {name}" + _meant(name, known)
+        name, setting_names = unknown.groups()
+        return f"MaxText has no setting {name}" + _meant(name, setting_names)
     if hasattr(cause, "errors"):
         first = cause.errors()[0]
         name = ".".join(map(str, first["loc"]))
         if not name:
-            # Settings that contradict each other: the input is all of them.
+            # For settings that contradict each other, the input is all of them.
             return str(first["msg"]).removeprefix("Value error, ")[:_SHOWN_OF_ERROR]
         wrong, choices = first["msg"], str(first.get("ctx", {}).get("expected", ""))
         if choices:
@@ -276,12 +278,12 @@ def _meant(name: str, known: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the path of a configuration: as given, or MaxText's own of that name."""
-    given = Path(name)
-    if given.is_file():
-        return str(given)
+    """Return the path of a configuration: the given file, or MaxText's own."""
+    named_file = Path(name)
+    if named_file.is_file():
+        return str(named_file)
     configs = Path(_module("maxtext").__file__ or "").parent / "configs"
-    own = configs / given.name
+    own = configs / named_file.name
     if own.is_file():
         return str(own)
     shown = ", ".join(sorted(path.name for path in configs.glob("*.yml")))
@@ -313,27 +315,29 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[st
     inside = fill(config.ici_parallelism.copy(), len(devices) // slices, "ICI")
     between = fill(config.dcn_parallelism.copy(), slices, "DCN")
     count = len(inside)
-    permutation = [axis for at in range(count) for axis in (at, at + count)]
+    permutation = [axis for position in range(count) for axis in (position, position + count)]
     grid = numpy.arange(len(devices)).reshape(*between, *inside).transpose(permutation)
     grid = grid.reshape([outer * inner for outer, inner in zip(between, inside, strict=True)])
     explicit = config.shard_mode == _module("maxtext.common.common_types").ShardMode.EXPLICIT
     kinds = jax.sharding.AxisType
-    made = numpy.array(devices, dtype=object)[grid]
-    _module("maxtext.utils.maxtext_utils").create_device_mesh = _answering(made)
+    device_grid = numpy.array(devices, dtype=object)[grid]
+    _module("maxtext.utils.maxtext_utils").create_device_mesh = _answering(device_grid)
     train_compile.get_topology_desc = _answering(MagicMock(devices=devices))
     jax.config.update(
         "jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type
     )
     kind = kinds.Explicit if explicit else kinds.Auto
-    mesh = jax.sharding.Mesh(made, config.mesh_axes, axis_types=(kind,) * len(config.mesh_axes))
+    mesh = jax.sharding.Mesh(
+        device_grid, config.mesh_axes, axis_types=(kind,) * len(config.mesh_axes)
+    )
     return mesh, {"dimensions": [*between, *inside], "permutation": permutation}
 
 
 def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> None:
-    """Refuse axes that do not make up as many devices, or slices, as there are."""
-    given = [size for size in sizes if size != 1]
-    product = prod(size for size in given if size > 0)
-    open_ends = sum(size < 0 for size in given)
+    """Refuse axes whose product is not the number of devices or slices."""
+    longer = [size for size in sizes if size != 1]
+    product = prod(size for size in longer if size > 0)
+    open_ends = sum(size < 0 for size in longer)
     if open_ends > 1:
         raise _RefusedError(f"{open_ends} axes of {prefix} are -1; give all but one a number")
     if count % product or (not open_ends and count != product):
@@ -345,14 +349,14 @@ def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> Non
 
 
 def _lowered_step(config: Any, mesh: Any) -> Any:
-    """Return the lowered step; what MaxText says against the configuration is a refusal."""
+    """Return the lowered step; MaxText's errors on the configuration are refusals."""
     try:
         return _step(config, mesh)
     except (AssertionError, NotImplementedError, ValueError) as error:
         if _is_raised_by("maxtext", error):
-            said = _said(error)
+            complaint = _said(error)
         elif _is_raised_by("tokamax", error):
-            said = (
+            complaint = (
                 f"attention={config.attention} calls kernels of tokamax that are chosen by the "
                 "device, and there is none; give attention=cudnn_flash_te for GPUs, "
                 "attention=flash for TPUs, or attention=dot_product"
@@ -360,11 +364,11 @@ def _lowered_step(config: Any, mesh: Any) -> Any:
         else:
             raise
         traceback.print_exception(error)
-        raise _RefusedError(said) from error
+        raise _RefusedError(complaint) from error
 
 
 def _is_raised_by(package: str, error: BaseException) -> bool:
-    """Return whether a package itself raised an error, and not what it calls."""
+    """Return whether a package itself raised an error, and not its callees."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -372,7 +376,7 @@ def _is_raised_by(package: str, error: BaseException) -> bool:
 
 
 def _step(config: Any, mesh: Any) -> Any:
-    """Return the lowered training step: the calls are those of MaxText's ``train_compile``."""
+    """Return the lowered training step, by the calls of MaxText's ``train_compile``."""
     jax = _module("jax")
     rules = _module("flax.core.spmd").logical_axis_rules
     sharding = _module("maxtext.utils.sharding")
@@ -407,9 +411,9 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
     JAX divides these calls by a callback into Python, which a compiler in another process can't
     make.
 
-    Where sequences are divided too, devices gather keys and values, and each has queries from both
-    ends: of the pairs that a causal mask leaves they have as many each, which those of its queries
-    with half of the keys are.
+    If sequences are divided too, devices gather keys and values, and each has queries from both
+    ends of the sequence: each then has as many of the pairs that a causal mask leaves, as have its
+    queries with half of the keys.
     """
     jax = _module("jax")
     cudnn = _module("jax._src.cudnn.fused_attention_stablehlo")
@@ -431,7 +435,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
     def divided(attention: Callable[..., Any]) -> Callable[..., Any]:
         def call(query: Any, key: Any, value: Any, **options: Any) -> Any:
             operand = (batch, None, heads, None)
-            queries, whole = specification(operand, along=1), specification(operand)
+            queries, full = specification(operand, along=1), specification(operand)
             kept = specification((batch, heads, None), along=2)
             seen = key.shape[1]
             if parts > 1:
@@ -444,7 +448,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
             return jax.shard_map(
                 on_one,
                 mesh=mesh,
-                in_specs=(queries, whole, whole),
+                in_specs=(queries, full, full),
                 out_specs=(queries, kept),
                 check_vma=False,
             )(query, key, value)
@@ -456,7 +460,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
 
 
 def _name_as_transformer_engine() -> None:
-    """Let policies of rematerialisation find what TransformerEngine names.
+    """Let rematerialisation policies find the names of TransformerEngine.
 
     It names what its forward pass keeps, inside of the function that has a gradient of its own.
     MaxText names what JAX's function returns, outside: a policy that keeps that keeps nothing that
@@ -467,7 +471,9 @@ def _name_as_transformer_engine() -> None:
     primitive = cudnn._dot_product_attention_fwd_p_wrapper.bind  # noqa: SLF001
 
     def named(*operands: Any, **options: Any) -> list[Any]:
-        return [naming.checkpoint_name(made, "context") for made in primitive(*operands, **options)]
+        return [
+            naming.checkpoint_name(output, "context") for output in primitive(*operands, **options)
+        ]
 
     def unnamed(value: Any, _name: str) -> Any:
         return value

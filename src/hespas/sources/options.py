@@ -1,4 +1,4 @@
-"""The options of a model of the zoo, as fields: how large it is run, and on which mesh."""
+"""Options of a model of the zoo, MaxText and PyTorch, as fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hespas.models.software import SOFTWARE, software_named
 
 
 def parse_software(text: str) -> str:
-    """Return the name of a framework; `ConfigError` where there is none of that name."""
+    """Return the name of a framework; raise `ConfigError` for an unknown one."""
     software_named(text)
     return text
 
@@ -29,11 +29,11 @@ TORCH = Use(" on {}", "drop it: only steps of PyTorch have it")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How a model of the zoo is run; what is None is as the model has it.
+    """Options of a model of the zoo; None keeps the model's own setting.
 
     ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
-    those of all parts. ``part`` is the part of the model that is meant, None for all of it.
-    ``settings`` are further settings of the model, as text.
+    those of all parts. ``part`` is a part of the model, None for all of it. ``settings`` are
+    further settings of the model, as text.
     """
 
     GROUP: ClassVar[Group] = Group.MODEL
@@ -103,15 +103,15 @@ class ModelOptions:
     part: Part | None = declare(help="A part of the model, for a pipeline.", has_flag=False)
 
     def texts(self) -> dict[str, str]:
-        """Return the settings that are given, by the model's names, as text.
+        """Return the set settings by the model's names, as text.
 
         ``global_batch``, ``micro_batch`` and ``micro_batches`` are no settings of models: they need
-        the mesh. Raises `ConfigError` for a setting that is given twice.
+        the mesh. Raises `ConfigError` for a setting that is set twice.
 
         >>> ModelOptions(batch=2, scan=True, settings={"layers": "4"}).texts()
         {'batch': '2', 'scan': 'true', 'layers': '4'}
         """
-        named = {
+        options = {
             "mesh": self.mesh,
             "batch": self.batch,
             "sequence": self.sequence,
@@ -120,16 +120,16 @@ class ModelOptions:
             "scan": None if self.scan is None else str(self.scan).lower(),
             "dtype": self.dtype,
         }
-        given = {name: str(value) for name, value in named.items() if value is not None}
-        for name in given.keys() & self.settings.keys():
+        texts = {name: str(value) for name, value in options.items() if value is not None}
+        for name in texts.keys() & self.settings.keys():
             raise ConfigError(
                 f"{option(name)} and {option('set')} {name} are both given", hint="keep one"
             )
-        return {**given, **self.settings}
+        return {**texts, **self.settings}
 
     @property
     def step(self) -> str:
-        """Which step of a model is meant; empty where nothing says it."""
+        """The requested step of a model; empty if none was requested."""
         return "prefill" if self.prefill else "decode" if self.decode else ""
 
 
@@ -138,7 +138,10 @@ NO_MODEL_OPTIONS = ModelOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTextOptions:
-    """For what, and by what, a step of MaxText is lowered: a cluster, or a target and a count."""
+    """The target and the interpreter that lower a step of MaxText.
+
+    The target is a cluster, or a device and a topology.
+    """
 
     GROUP: ClassVar[Group] = Group.MAXTEXT
     APPLIES_TO: ClassVar[tuple[Use, ...]] = (MAXTEXT,)
@@ -159,7 +162,7 @@ class MaxTextOptions:
 
 
 def parse_version(text: str) -> str:
-    """Return a version of torch; `ConfigError` for what is none.
+    """Parse a version of torch; raise `ConfigError` for other texts.
 
     >>> parse_version("2.6")
     '2.6'

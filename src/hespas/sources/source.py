@@ -1,6 +1,6 @@
-"""What a workload is: a model of the zoo, one's own function, a file, or a dump of XLA's.
+"""Sources of workloads: zoo models, functions, files, XLA dumps, MaxText, PyTorch.
 
-`find_source` says which of them a text names; it neither imports JAX nor reads a program.
+`find_source` resolves a text to one of them; it neither imports JAX nor reads a program.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from hespas.sources.torch_step import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a step takes in, over all devices: ``samples`` sequences or images (``what``).
+    """The input of a step over all devices: ``samples`` sequences or images (``what``).
 
-    ``tokens`` is None for what has none.
+    ``tokens`` is None for inputs without tokens.
     """
 
     samples: int
@@ -49,9 +49,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model of the zoo: ``texts`` are the settings that differ from its own.
+    """A model of the zoo; ``texts`` are the settings that differ from its own.
 
-    With a ``part`` it is a program of that alone. ``notes`` say what was settled for the user.
+    With a ``part`` it is a program of that alone. ``notes`` say which settings were chosen for the
+    user.
     """
 
     model: Model
@@ -76,7 +77,7 @@ class ModelSource:
 
     @property
     def batch(self) -> Batch | None:
-        """What a step takes in; None for a model without a batch."""
+        """The input of a step; None for a model without a batch."""
         settings = self.settings
         if self.part is not None or not hasattr(settings, "parts"):
             return None
@@ -89,7 +90,7 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """One's own function, as in ``package.module:function``; ``devices`` are virtual ones.
+    """A user's function, as in ``package.module:function``, with virtual ``devices``.
 
     It is lowered for ``platform``, by JAX's name (``cpu``, ``cuda``, ``tpu``): libraries differ.
     """
@@ -101,7 +102,7 @@ class FunctionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """A file: a program, or what ``jax.export`` serialised."""
+    """A file: a program, or an artifact of ``jax.export``."""
 
     path: Path
 
@@ -137,16 +138,16 @@ def find_source(
     target: str | None = None,
     loops: bool = False,
 ) -> Source:
-    """Return what ``text`` names; a file or directory goes before a model of the same name.
+    """Resolve ``text`` to a source; a file or directory goes before a model's name.
 
     ``maxtext:CONFIG`` is a step of MaxText, for the accelerator ``target``: its settings are those
-    of ``--set``. ``torch:FILE.py:function`` is one's own step of PyTorch, with the function's
+    of ``--set``. ``torch:FILE.py:function`` is the user's step of PyTorch, with the function's
     arguments in their place.
 
-    ``devices`` is how many there are, if that is known: a model's mesh follows from it, where the
-    options name none. With ``loops`` a model's layers are a loop unless the options say otherwise.
-    Raises `ConfigError` for an unknown model and for options that don't fit, `ProgramError` for
-    what looks like a file that isn't there.
+    ``devices`` is the number of devices, if known: a model's mesh follows from it unless the
+    options name one. With ``loops`` a model's layers are a loop unless the options say otherwise.
+    Raises `ConfigError` for an unknown model and for options that don't fit, `ProgramError` for the
+    name of a missing file.
 
     >>> find_source("llama3-100m", devices=8).mesh.axes
     (('fsdp', 8),)
@@ -158,7 +159,7 @@ def find_source(
         return _torch(text.removeprefix(PREFIX), options, torch, devices=devices, target=target)
     refuse_unused(torch, {TORCH: text})
     if _may_be_model(path, text):
-        # Programs in files need none of it.
+        # Programs in files need neither import.
         from hespas.models.catalogue import find_model  # noqa: PLC0415
         from hespas.sources.zoo import model_source  # noqa: PLC0415
 
@@ -218,14 +219,14 @@ def _unknown(text: str, step: str) -> HespasError:
 
 
 def platform_of(target: str | None) -> str:
-    """Return what JAX lowers a function for: CPUs where no compiler serves the target."""
+    """Return JAX's platform for a target: the CPU if no compiler serves the target."""
     if target is None:
         return "cpu"
     try:
-        found = find_target(target)
+        known_target = find_target(target)
     except HespasError:
         return "cpu"
-    return "cuda" if isinstance(found, GpuTarget) else "tpu"
+    return "cuda" if isinstance(known_target, GpuTarget) else "tpu"
 
 
 def _torch(

@@ -1,4 +1,4 @@
-"""Export a PyTorch module: torchax runs it on JAX's tracers, and no weight is read."""
+"""Export a PyTorch module: torchax runs it on JAX's tracers, without its weights."""
 
 # Neither torch nor torchax need be installed, and JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -35,7 +35,7 @@ class _Module:
     loss: Callable[..., Any] | None = None
 
     def __call__(self, parameters: Any, buffers: Any, seed: Any, data: Any) -> Any:
-        """Return the module's output, or its loss, and the buffers that it has written."""
+        """Return the module's output or loss, and the buffers that it has written."""
         environment = self.environment
         key = import_module("jax").random.wrap_key_data(seed, impl=_GENERATOR)
         weights, state, (inputs, targets) = environment.j2t_iso((parameters, buffers, data))
@@ -56,16 +56,16 @@ def export_torch(
     targets: tuple[Any, ...] = (),
     name: str = "module",
 ) -> Exported:
-    """Export the forward pass of a `torch.nn.Module`, or with a ``loss`` one step of training.
+    """Export a `torch.nn.Module`'s forward pass, or with a ``loss`` a training step.
 
-    ``inputs`` are example tensors, of which only shape and type count, as of the weights: both
-    may be on torch's ``meta`` device. Other values among them are constants of the program. A
-    step is ``loss(module(*inputs), *targets)``, its gradient by the parameters that require one,
-    and plain SGD in place. The module's mode, training or evaluation, is kept.
+    ``inputs`` are example tensors, of which only shape and type count, as of the weights: both may
+    be on torch's ``meta`` device. Other values among them are constants of the program. A step is
+    ``loss(module(*inputs), *targets)``, its gradient by the parameters that require one, and plain
+    SGD in place. The module's mode, training or evaluation, is kept.
 
-    The program's arguments are the parameters and the buffers, each sorted by name, a seed of
-    four 32-bit integers, the inputs and the targets. Raises `ExtraMissingError` without torchax,
-    `UnsupportedError` for an operation that torchax lacks, `ProgramError` where the module fails.
+    The program's arguments are the parameters and the buffers, each sorted by name, a seed of four
+    32-bit integers, the inputs and the targets. Raises `ExtraMissingError` without torchax,
+    `UnsupportedError` for an operation that torchax lacks, `ProgramError` if the module fails.
     """
     torchax = _load_torchax()
     callee = torchax.interop.JittableModule(module)
@@ -94,10 +94,10 @@ def _exported(run: _Module, data: Any, *, name: str) -> Exported:
         filled = list(leaves)
         for position, value in zip(positions, tensors, strict=True):
             filled[position] = value
-        whole = jax.tree.unflatten(structure, filled)
+        filled_data = jax.tree.unflatten(structure, filled)
         if run.loss is None:
-            return run(parameters, buffers, seed, whole)
-        return _step(run, parameters, buffers, seed, whole)
+            return run(parameters, buffers, seed, filled_data)
+        return _step(run, parameters, buffers, seed, filled_data)
 
     # A step replaces its parameters and buffers.
     donated = () if run.loss is None else (0, 1)
@@ -107,13 +107,13 @@ def _exported(run: _Module, data: Any, *, name: str) -> Exported:
 
 
 def _environment(torchax: Any) -> Any:
-    """Return an environment that runs torch's operations in JAX, and refuses `torch.autocast`."""
+    """Return an environment that runs torch in JAX, and refuses `torch.autocast`."""
     torch = import_module("torch")
     environment = torchax.tensor.Environment()
     original = environment.dispatch
 
     def dispatch(*arguments: Any) -> Any:
-        # torchax would compute them in the wide type.
+        # torchax would compute under autocast in the wide type.
         if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
             raise UnsupportedError(
                 "torchax has no torch.autocast",
@@ -126,7 +126,7 @@ def _environment(torchax: Any) -> Any:
 
 
 def is_torch_module(value: Any) -> bool:
-    """Return whether this is a `torch.nn.Module`; without torch nothing is."""
+    """Return whether a value is a `torch.nn.Module`; without torch nothing is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -144,7 +144,7 @@ def _step(run: _Module, parameters: Any, buffers: Any, seed: Any, data: Any) -> 
 
 
 def _abstract(tensors: Any) -> Any:
-    """Return shapes and types as JAX has them: 64-bit types become 32-bit ones."""
+    """Return JAX's shapes and types: 64-bit types become 32-bit ones."""
     jax = import_module("jax")
     mappings = import_module("torchax.ops.mappings")
 
@@ -166,10 +166,10 @@ def _notes(callee: Any, leaves: list[Any], loss: Any) -> Iterator[str]:
 
 @contextmanager
 def _failures(torchax: Any, name: str) -> Generator[None]:
-    """Turn what goes wrong while a module is traced into errors of ours."""
+    """Turn errors while a module is traced into hespas' errors."""
     try:
         with catch_warnings():
-            # torch leaves out a GPU's autocast where there is none, and only warns.
+            # Without a GPU torch leaves out a GPU's autocast, and only warns.
             filterwarnings("error", message=".*Disabling autocast")
             yield
     except HespasError as error:
@@ -182,9 +182,10 @@ def _failures(torchax: Any, name: str) -> Generator[None]:
 
 
 def _load_torchax() -> Any:
-    """Return torchax, which asks torch for operations on named tensors while it loads.
+    """Load torchax, which needs operations on named tensors that torch dropped.
 
-    torch 2.13 has dropped those. Placeholders that nothing calls stand in for them.
+    torchax asks for them while it loads, and torch 2.13 lacks them. Placeholders that nothing calls
+    replace them.
     """
     try:
         packet: Any = import_module("torch._ops").OpOverloadPacket

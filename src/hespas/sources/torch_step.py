@@ -1,4 +1,4 @@
-"""A step of one's own PyTorch program, recorded for GPUs that are not attached.
+"""Steps of a user's PyTorch program, recorded for GPUs that are not attached.
 
 ``torch:FILE.py:function`` or ``torch:package.module:function`` names a function that returns its
 step: a function without arguments. A process of its own records it (`hespas.torch.worker`), with
@@ -34,7 +34,7 @@ EXTRA = "torch"
 _LIMITS = Limits(time_s=1800)
 _FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
 _DECIDING = (*PINNED, "numpy", "torchao", "transformers")
-"""Packages whose versions decide what is recorded, where they are installed."""
+"""Packages whose versions, if installed, decide what is recorded."""
 _MAKERS = ("torch", "sources", "program")
 """The folders whose code decides what is recorded."""
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
@@ -42,9 +42,9 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStep:
-    """A function that returns a step, its arguments as text, and what it is recorded for.
+    """A function that returns a step, its arguments as text, and its target.
 
-    ``label`` is how messages name it, where that is not by its function.
+    ``label`` names it in messages, unless its function does.
     """
 
     module: str
@@ -57,7 +57,7 @@ class TorchStep:
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """The name in messages."""
         return self.label or f"{PREFIX}{self.module}:{self.function}"
 
 
@@ -78,7 +78,7 @@ def torch_step(
 ) -> TorchStep:
     """Return the step that a text behind `PREFIX` names.
 
-    Raises `ConfigError` for a text without a function, and where no NVIDIA GPU is named.
+    Raises `ConfigError` for a text without a function, and unless an NVIDIA GPU is named.
     """
     module, _, function = text.rpartition(":")
     if not module or not function.isidentifier():
@@ -110,7 +110,7 @@ def torch_step(
 
 
 def is_hugging_face(text: str) -> bool:
-    """Return whether a text behind `PREFIX` names a model of Hugging Face's ``transformers``."""
+    """Return whether a text behind `PREFIX` names a model of ``transformers``."""
     return text.startswith(_HUGGING_FACE)
 
 
@@ -125,18 +125,18 @@ def hugging_face_step(
 ) -> TorchStep:
     """Return a step, ``train``, ``prefill`` or ``decode``, of a model of ``transformers``.
 
-    ``text`` has behind ``hf:`` a configuration that hespas ships, by ``ORG/NAME``, or one's own: a
-    ``config.json`` or a directory with it. Raises `ConfigError` where there is none.
+    ``text`` has behind ``hf:`` a configuration that hespas ships, by ``ORG/NAME``, or the user's: a
+    ``config.json`` or a directory with it. Raises `ConfigError` if there is none.
     """
     name = text.removeprefix(_HUGGING_FACE)
-    made = torch_step(
+    named_step = torch_step(
         f"{_HUGGING_FACE_MODULE}:{step}",
         {**arguments, "config": str(_configuration(name).resolve())},
         options,
         devices=devices,
         target=target,
     )
-    return replace(made, label=f"{PREFIX}{text}:{step}")
+    return replace(named_step, label=f"{PREFIX}{text}:{step}")
 
 
 def _configuration(name: str) -> Path:
@@ -147,19 +147,22 @@ def _configuration(name: str) -> Path:
     for file in (own / FILE, own, shipped):
         if file.is_file():
             return file
-    known = [str(file.relative_to(SHIPPED).with_suffix("")) for file in SHIPPED.glob("*/*.json")]
+    shipped_names = [
+        str(file.relative_to(SHIPPED).with_suffix("")) for file in SHIPPED.glob("*/*.json")
+    ]
     raise ConfigError(
         f"there is no configuration of {name!r}",
         location=f"{PREFIX}{_HUGGING_FACE}{name}",
-        hint=f"{suggestion(name, known)}, or give a directory with its config.json",
+        hint=f"{suggestion(name, shipped_names)}, or give a directory with its config.json",
     )
 
 
 def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
-    """Record a step: what `hespas.program.recorded` writes, and the user's files that it read.
+    """Record a step; return the recording, and the user's files that it read.
 
-    Raises `ExtraMissingError` without torch and Triton, and what the user's program does wrong as
-    `ProgramError`, with its own file and line.
+    The recording is as `hespas.program.recorded` writes it. Raises `ExtraMissingError` without
+    torch and Triton, and errors of the user's program as `ProgramError`, with its own file and
+    line.
     """
     check_packages()
     with scratch_directory("torch") as home:
@@ -171,8 +174,8 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
             directory=home,
             limits=_LIMITS,
         )
-        named = [text for text in step.arguments.values() if Path(text).is_file()]
-        return (home / STEP_FILE).read_bytes(), (*answer.sources, *named)
+        argument_files = [text for text in step.arguments.values() if Path(text).is_file()]
+        return (home / STEP_FILE).read_bytes(), (*answer.sources, *argument_files)
 
 
 def check_packages() -> None:
@@ -190,30 +193,30 @@ def check_packages() -> None:
 
 
 def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
-    """Return a recorded step, from a cache where its files are those of then."""
+    """Return a recorded step, from a cache if its files have not changed."""
     if kept is None:
         return record_torch(step)[0]
     key = _step_key(step)
     content = kept.read(key)
     if content is not None:
-        known = msgspec.msgpack.decode(content, type=_Kept)
-        if known.sources == _digests(known.sources):
-            return known.step
+        cached = msgspec.msgpack.decode(content, type=_Kept)
+        if cached.sources == _digests(cached.sources):
+            return cached.step
     recorded, sources = record_torch(step)
-    made = _Kept(step=recorded, sources=_digests(sources))
-    kept.write(key, msgspec.msgpack.encode(made))
+    cached_step = _Kept(step=recorded, sources=_digests(sources))
+    kept.write(key, msgspec.msgpack.encode(cached_step))
     return recorded
 
 
 def step_digest(step: TorchStep) -> str:
-    """Return what tells steps apart before they are recorded: what is asked, and named files."""
+    """Return the digest of a step's request and named files, before it is recorded."""
     files = [text for text in (step.module, *step.arguments.values()) if Path(text).is_file()]
     parts = (_step_key(step), sorted(_digests(tuple(files)).items()))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
 def _step_key(step: TorchStep) -> str:
-    """Return the key of a step: all that decides it but the contents of files."""
+    """Return a step's key, from all inputs except files' contents."""
     versions = tuple(installed_version(name) for name in _DECIDING if find_spec(name) is not None)
     request = msgspec.json.encode(_request(step))
     parts = (request, __version__, sys.version, versions, code_digest(*_MAKERS))
@@ -254,10 +257,10 @@ def gpu_description(target: GpuTarget) -> GpuDescription:
     """
     text = target.description
     capability = _CAPABILITY.search(text)
-    named = re.search(r'^  name: "([^"]*)"', text, re.MULTILINE)
+    described_name = re.search(r'^  name: "([^"]*)"', text, re.MULTILINE)
     assert capability is not None  # noqa: S101 - `torch_step` has looked
     return GpuDescription(
-        name=named[1] if named else target.name,
+        name=described_name[1] if described_name else target.name,
         major=int(capability[1]),
         minor=int(capability[2] or 0),
         multiprocessors=int(_figure(target, "core_count")),

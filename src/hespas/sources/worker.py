@@ -1,7 +1,7 @@
-"""Export one program: a process of its own, ``python -m hespas.sources.worker``.
+"""Export one program, as the process ``python -m hespas.sources.worker``.
 
-JAX takes its platform when it starts, and does so once: it starts on the CPU here, and not in the
-process that asks, which may want it for other things. It answers a question
+JAX takes its platform when it starts, and only once: it starts on the CPU here, and not in the
+process that asks, which may want it for other things. The worker answers a question
 (`hespas.base.question`).
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def _answered(request: Request, home: Path) -> Answer:
     use_cpu(request.devices)
-    made = _exported(request, home)
-    (home / PROGRAM_FILE).write_bytes(made.text)
-    return Answer(devices=made.devices, notes=list(made.notes))
+    exported = _exported(request, home)
+    (home / PROGRAM_FILE).write_bytes(exported.text)
+    return Answer(devices=exported.devices, notes=list(exported.notes))
 
 
 def _exported(request: Request, home: Path) -> Exported:

@@ -1,4 +1,4 @@
-"""Read a workload: its program, exported where it is not a file, and cached where that can be."""
+"""Read a workload's program: a file, or an export, cached if possible."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _MAKERS = ("models", "sources")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A program in a form that can be read or compiled; ``notes`` say what was settled for it.
+    """A program to read or compile; ``notes`` list choices made for it.
 
-    ``tokens`` are those of a step, ``model_flops`` what the model needs for one, over all devices;
-    None where what exports it doesn't say.
+    ``tokens`` are those of a step, ``model_flops`` the FLOPs that the model needs for a step, over
+    all devices; None if the exporter doesn't say.
     """
 
     name: str
@@ -69,11 +69,10 @@ def export_cache(directory: Path) -> ContentCache:
 def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
     """Return the program of a workload; models are ``kept`` in a cache.
 
-    Those that differ in the sizes of ``data`` and ``fsdp`` alone are exported once.
-
-    Functions are exported each time: what they do is not known from their names. Raises
-    `ProgramError` for a file that can't be read and for a function that fails, `ConfigError` for
-    settings of a model that do not fit, and `ToolError` if the exporting process fails.
+    Models that differ in the sizes of ``data`` and ``fsdp`` alone are exported once. Functions are
+    exported each time: their names don't tell what they do. Raises `ProgramError` for a file that
+    can't be read and for a function that fails, `ConfigError` for settings of a model that do not
+    fit, and `ToolError` if the exporting process fails.
     """
 
     def exported() -> Workload:
@@ -91,10 +90,16 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
             from hespas.sources.zoo import same_but_for_sizes  # noqa: PLC0415 - models need it
 
             alike = same_but_for_sizes(source)
-            made = _kept(kept, model_key(alike), exported)
+            shared_workload = _kept(kept, model_key(alike), exported)
             is_own = alike is source
-            text = made.content if is_own else on_mesh(made.content, source.mesh, name=source.name)
-            return replace(made, content=text, notes=(*source.notes, *made.notes))
+            text = (
+                shared_workload.content
+                if is_own
+                else on_mesh(shared_workload.content, source.mesh, name=source.name)
+            )
+            return replace(
+                shared_workload, content=text, notes=(*source.notes, *shared_workload.notes)
+            )
         case MaxTextStep():
             return _kept(kept, step_key(source), exported)
         case TorchStep():
@@ -105,11 +110,10 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
 
 
 def export_source(source: Source) -> Exported:
-    """Return the program of a workload, with JAX in a process of its own.
+    """Export the program of a workload, with JAX in a process of its own.
 
-    That of a step of PyTorch is a recorded step (`hespas.program.recorded`), of one device.
-
-    An interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
+    The program of a PyTorch step is a recorded step (`hespas.program.recorded`), of one device. An
+    interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
     Raises as `read_workload` does, and `ProgramError` for a file that jax.export did not write.
     """
     match source:
@@ -168,14 +172,14 @@ def _artifact(content: bytes, name: str) -> Exported:
 
 
 def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
-    """Return what was made under a key before, or make it."""
+    """Return the cached workload of a key, or make it."""
     content = None if kept is None else kept.read(key)
     if content is not None:
         return msgspec.msgpack.decode(content, type=Workload)
-    made = make()
+    workload = make()
     if kept is not None:
-        kept.write(key, msgspec.msgpack.encode(made))
-    return made
+        kept.write(key, msgspec.msgpack.encode(workload))
+    return workload
 
 
 def _model(source: ModelSource) -> Exported:
@@ -188,7 +192,7 @@ def _model(source: ModelSource) -> Exported:
 
 def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
     use_cpu()
-    # JAX is the heavy part.
+    # JAX takes long to import.
     functions: Any = import_module("hespas.sources.function")
     try:
         return functions.export_model(name, settings, part=part)
@@ -197,7 +201,7 @@ def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Ex
 
 
 def model_key(source: ModelSource) -> str:
-    """Return the key of an exported model: equal only if all that decides its program is equal."""
+    """Return the key of an exported model, from everything that decides its program."""
     settings = repr(source.model.settings)
     changed = sorted(source.texts.items())
     versions = (__version__, installed_version("jax"), installed_version("jaxlib"))

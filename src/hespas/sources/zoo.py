@@ -1,4 +1,4 @@
-"""Models of the zoo as sources: their settings, settled without building them.
+"""Resolve models of the zoo to sources, with their settings settled.
 
 Attention is as it is asked for, or as what runs it can. The kernels of cuDNN are for 16-bit types,
 on NVIDIA's GPUs of compute capability 8.0 and newer. Source: NVIDIA, cuDNN frontend, "Scaled Dot
@@ -33,7 +33,7 @@ from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
 _LOOPS = Path(__file__).with_name("loops.json")
-"""Compiled steps both ways, as validation/loops.py compared them."""
+"""Steps compiled both ways, as validation/loops.py compared them."""
 
 
 def model_source(
@@ -44,9 +44,9 @@ def model_source(
     target: str | None,
     loops: bool,
 ) -> ModelSource:
-    """Return a model with its settings settled, which are checked without building it."""
+    """Return a model with its settings chosen, checked without building it."""
     texts, notes = options.texts(), list(model.notes)
-    known = model.options()
+    model_settings = model.options()
     if options.software is not None:
         of_software, software_note = _of_software(model, options.software, target)
         texts = {**of_software, **texts}
@@ -55,7 +55,7 @@ def model_source(
         mesh = _spread(model.settings.mesh, devices, model=model.name)
         texts["mesh"] = str(mesh)
         notes.append(f"the mesh is {mesh}, since none is given")
-    if loops and "scan" in known and "scan" not in texts:
+    if loops and "scan" in model_settings and "scan" not in texts:
         texts["scan"] = "true"
         notes.append(_loop_note())
     attention, attention_notes = settled_attention(model, texts, target)
@@ -96,30 +96,30 @@ def _of_software(model: Model, name: str, target: str | None) -> tuple[dict[str,
         )
     capability = None if target is None else compute_capability(target)
     settings = software.settings_for(is_hopper=capability == _HOPPER)
-    said = ", ".join(f"{key}={value}" for key, value in settings.items())
-    return settings, f"kernels are those of {software.title}: {said}"
+    listed_settings = ", ".join(f"{key}={value}" for key, value in settings.items())
+    return settings, f"kernels are those of {software.title}: {listed_settings}"
 
 
 def _states_note(settings: object) -> Iterator[str]:
-    """Say what type weights and moments have in training, and how to change it."""
+    """Yield a note on the type of weights and moments in training."""
     match settings:
         case Network(design=Dlrm(), run=Learning(state_dtype=own)):
-            each = 2 * TYPE_BYTES[own]
-            yield f"memory: rows and Adagrad's sums of squares are in {own}, {each} bytes a number"
+            width = 2 * TYPE_BYTES[own]
+            yield f"memory: rows and Adagrad's sums of squares are in {own}, {width} bytes a number"
             return
         case LanguageModel(run=Training(state_dtype=own)) | Network(run=Learning(state_dtype=own)):
             pass
         case _:
             return
-    other = "bf16" if own == "f32" else "f32"
+    other_type = "bf16" if own == "f32" else "f32"
     yield (
         f"memory: AdamW's weights and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
-        f"a parameter (--set state_dtype={other} holds them in {3 * TYPE_BYTES[other]})"
+        f"a parameter (--set state_dtype={other_type} holds them in {3 * TYPE_BYTES[other_type]})"
     )
 
 
 def _heads_note(settings: object) -> Iterator[str]:
-    """Say that heads of keys and values are on several devices each."""
+    """Yield a note if several devices hold each head of keys and values."""
     if not isinstance(settings, LanguageModel) or settings.latent is not None:
         return
     has = settings.sizes_of_layers.kv_heads
@@ -131,7 +131,7 @@ def _heads_note(settings: object) -> Iterator[str]:
 
 
 def _experts_note(settings: object) -> Iterator[str]:
-    """Say how many of the tokens that choose an expert it takes, where that is limited."""
+    """Yield a note on the limit of tokens that an expert takes, if any."""
     routing = settings.routing if isinstance(settings, LanguageModel) else None
     if routing is None or routing.dropless:
         return
@@ -142,7 +142,7 @@ def _experts_note(settings: object) -> Iterator[str]:
 
 
 def _one_stage(mesh: MeshAxes) -> MeshAxes:
-    """Return a mesh without the axis of a pipeline of one stage; `ConfigError` for several."""
+    """Return a mesh without a pipeline axis of one stage; raise `ConfigError` for several."""
     if mesh.size(PIPE) > 1:
         raise ConfigError(
             f"{PIPE}={mesh.size(PIPE)} makes a pipeline of several programs; one is needed here",
@@ -153,15 +153,15 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
 
 
 def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
-    """Return a model's mesh with as much along its first axis as makes up all devices."""
+    """Return a model's mesh with its first axis filling all devices."""
     (first, _), *others = mesh.axes
-    rest = MeshAxes(axes=tuple(others)).device_count if others else 1
-    if devices % rest:
+    other_size = MeshAxes(axes=tuple(others)).device_count if others else 1
+    if devices % other_size:
         raise DeviceCountError(
-            f"{devices} devices do not fit the mesh of {model}, whose other axes have {rest}",
+            f"{devices} devices do not fit the mesh of {model}, whose other axes have {other_size}",
             hint=f"give {option('mesh')}",
         )
-    return MeshAxes(axes=((first, devices // rest), *others))
+    return MeshAxes(axes=((first, devices // other_size), *others))
 
 
 def _check_count(mesh: MeshAxes, devices: int | None) -> None:
@@ -178,8 +178,8 @@ def _share(global_batch: int, source: ModelSource) -> int:
     if source.batch is None:
         raise ConfigError(f"{source.name} has no batch", hint=f"drop {option('global_batch')}")
     parts = source.settings.parts
-    share, rest = divmod(global_batch, parts)
-    if rest or share < 1:
+    share, left_over = divmod(global_batch, parts)
+    if left_over or share < 1:
         below, above = share * parts, (share + 1) * parts
         raise ConfigError(
             f"{option('global_batch')} {global_batch} cannot be divided over the {parts} "
@@ -190,26 +190,26 @@ def _share(global_batch: int, source: ModelSource) -> int:
 
 
 def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
-    """Return in how many rounds a part's batch is computed; None where that is not asked for."""
+    """Return the rounds in which a part's batch is computed, if requested."""
     size, count = options.micro_batch, options.micro_batches
-    name, given = ("micro_batch", size) if count is None else ("micro_batches", count)
-    if given is None:
+    name, chosen = ("micro_batch", size) if count is None else ("micro_batches", count)
+    if chosen is None:
         return None
     if "accumulation" not in source.model.options():
         raise ConfigError(
             f"{source.name} does not accumulate gradients", hint=f"drop {option(name)}"
         )
     batch = source.settings.batch
-    if not 1 <= given <= batch or batch % given:
+    if not 1 <= chosen <= batch or batch % chosen:
         raise ConfigError(
-            f"{option(name)} {given} does not divide the batch of a data-parallel part, {batch}",
+            f"{option(name)} {chosen} does not divide the batch of a data-parallel part, {batch}",
             hint=f"give a divisor of {batch}, or another {option('batch')}",
         )
-    return batch // given if count is None else count
+    return batch // chosen if count is None else count
 
 
 class _Loops(msgspec.Struct, frozen=True, kw_only=True):
-    """By which part the computation of steps is longer with a loop than without."""
+    """By how much a loop lengthens the computation of steps, as a fraction."""
 
     least: float
     most: float
@@ -230,14 +230,14 @@ def _batch_note(source: ModelSource) -> tuple[str, ...]:
     if batch is None:
         return ()
     settings = source.settings
-    each = f" of {settings.sequence} tokens" if batch.tokens is not None else ""
+    sample_text = f" of {settings.sequence} tokens" if batch.tokens is not None else ""
     if isinstance(getattr(settings, "run", None), Decode):
         new = "1 new token" if settings.sequence == 1 else f"{settings.sequence} new tokens"
-        each = f" of {settings.context} tokens, {new} with them"
+        sample_text = f" of {settings.context} tokens, {new} with them"
     rounds = getattr(settings, "accumulation", 1)
     steps = f", {settings.batch // rounds} at a time" if rounds > 1 else ""
     note = (
-        f"the batch is {batch.samples} {batch.what}{each}: {settings.batch} for each of "
+        f"the batch is {batch.samples} {batch.what}{sample_text}: {settings.batch} for each of "
         f"{settings.parts} data-parallel parts{steps}"
     )
     return (note,)
@@ -267,9 +267,10 @@ _SAID = {
 def settled_rows(
     model: Model, texts: Mapping[str, str], target: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return whether rows are rounded to 4 bits where they meet weights in NVFP4, and a note.
+    """Choose whether rows are rounded for NVFP4 weights, with a note.
 
-    Nothing where none are, or that is given. ``target`` is as for `settled_attention`.
+    Empty for a model without such weights, or if the user sets it. ``target`` is as for
+    `settled_attention`.
     """
     own = model.options().get(_ROWS)
     if own is None or texts.get(_ROWS, own) != _AUTO:
@@ -292,11 +293,11 @@ def settled_rows(
 def settled_attention(
     model: Model, texts: Mapping[str, str], target: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the setting that stands for auto, and a note on it; nothing where nothing is settled.
+    """Choose the attention setting for auto, with a note, if needed.
 
-    ``texts`` are the settings that are given, ``target`` is what runs the model: a node or a target
-    of compilers, None where that is not known. Raises `ConfigError` for fused attention where there
-    is none.
+    ``texts`` are the user's settings, ``target`` is the device that runs the model: a node or a
+    compilation target, None if unknown. Raises `ConfigError` for fused attention on a target that
+    has none.
 
     >>> from hespas.models.catalogue import model_named
     >>> settled_attention(model_named("llama3-8b"), {}, "H100_80GB")[0]
@@ -322,7 +323,7 @@ def settled_attention(
 
 
 def _usual(target: str | None, settings: Any) -> str:
-    """Return the kernels that such a step has on such a device."""
+    """Return the usual attention kernels of such a step on such a device."""
     if target is not None and _is_tpu(target):
         return "splash"
     is_language = isinstance(settings, LanguageModel)
@@ -344,7 +345,7 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
     if missing:
         return missing
     capability = compute_capability(target)
-    # Of every NVIDIA preset the capability is known.
+    # The capability of every NVIDIA preset is known.
     if FUSED[kernels].platform == "cuda" and capability is None:
         return f"it is not known whether {target} has fused kernels"
     if isinstance(settings, LanguageModel) and kernels == "cudnn":
@@ -355,7 +356,7 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
 
 
 def _missing(kernels: str, target: str | None) -> str:
-    """Return that a target doesn't have kernels, or nothing where it has them or may have them."""
+    """Return why a target lacks kernels; empty if it may have them."""
     if target is None:
         return ""
     capability = compute_capability(target)
@@ -384,7 +385,9 @@ def _missing(kernels: str, target: str | None) -> str:
 
 
 def same_but_for_sizes(source: ModelSource) -> ModelSource:
-    """Return what stands for all sources whose programs `on_mesh` makes of each other.
+    """Return a representative of all sources whose programs `on_mesh` converts.
+
+    Two sources with the same one differ only in sizes of mesh axes.
 
     >>> from hespas.sources.options import ModelOptions
     >>> from hespas.sources.source import find_source
@@ -398,7 +401,7 @@ def same_but_for_sizes(source: ModelSource) -> ModelSource:
     if source.part is not None or not is_decoder or not set(REDUCED) <= set(mesh.names):
         return source
     if isinstance(settings.run, Training) and settings.run.zero in {1, 2}:
-        return source  # Gradients are each device's of data.
+        return source  # Each data-parallel device has gradients of its own.
     others = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
     alike = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *others))
     return replace(source, texts={**source.texts, "mesh": alike})
