@@ -1,8 +1,8 @@
-"""Evaluations on a Dask cluster: one that is there, or one of processes on this machine.
+"""Evaluate on a Dask cluster: an existing one, or processes on this machine.
 
-Dask brings tasks to workers and notices workers that are gone. A worker evaluates in a process of
+Dask sends tasks to workers and notices workers that are gone. A worker evaluates in a process of
 its own, as a `hespas.study.executor.LocalExecutor` does. A task carries its files, and a worker
-that has other versions refuses it. An outcome brings the files of caches that it was made with.
+with other versions refuses it. An outcome carries the files of caches that it was made with.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hespas.study.store import contents_of, keep_files
 _LOOK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 30
 _MOST_ATTEMPTS = 4
-"""As often a task is given to the cluster; each time Dask itself tries several workers."""
+"""The most attempts at a task; in each, Dask itself tries several workers."""
 _MOST_CARRIED_BYTES = 64 * 2**20
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with the files that it names, by their names relative to the current directory."""
+    """A task with the files that it names, relative to the current directory."""
 
     task: Task
     time_limit_s: float
@@ -67,11 +67,11 @@ class DaskExecutor:
     def __enter__(self) -> Self:
         """Connect to the scheduler, or start one."""
         try:
-            # An extra: most run on one machine.
+            # Dask is an extra: most studies run on one machine.
             dask: Any = import_module("distributed")
         except ImportError as error:
             raise ExtraMissingError(f"{option('executor')} dask", extra="cluster") from error
-        # It tells of every worker that ends; the study's own reports say what matters.
+        # Dask logs every worker that ends; the study's own reports say what matters.
         getLogger("distributed").setLevel(CRITICAL)
         if self.scheduler is None:
             self._cluster = dask.LocalCluster(
@@ -100,14 +100,14 @@ class DaskExecutor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take back what is not done, and disconnect."""
-        # What is gone already needs no end.
+        """Cancel the remaining tasks, and disconnect."""
+        # A cluster that is gone needs no cancelling.
         with suppress(Exception):
             self._client.cancel(list(self._pending), force=True)
-        for each in (self._client, self._cluster):
-            if each is not None:
+        for resource in (self._client, self._cluster):
+            if resource is not None:
                 with suppress(Exception):
-                    each.close(timeout=5)
+                    resource.close(timeout=5)
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Run the tasks and yield each with its outcome, as they end."""
@@ -147,12 +147,12 @@ class DaskExecutor:
         if self._client.status not in {"running", "connecting"}:
             raise self._gone("the connection is closed")
         try:
-            found = [self._told.get(timeout=_LOOK_EVERY_S)]
+            reported = [self._told.get(timeout=_LOOK_EVERY_S)]
         except Empty:
             return []
         while not self._told.empty():
-            found.append(self._told.get())
-        return [future for future in found if future in self._pending]
+            reported.append(self._told.get())
+        return [future for future in reported if future in self._pending]
 
     def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
         if future.status == "finished":
@@ -160,7 +160,7 @@ class DaskExecutor:
             keep_files(brought.files)
             return msgspec.structs.replace(brought.outcome, cached=[])
         if future.status != "error":
-            # Cancelled or lost, with the scheduler or by somebody else.
+            # The future was cancelled or lost, with the scheduler or by another client.
             if attempt.made < _MOST_ATTEMPTS:
                 return None
             raise self._gone(f"a task was {future.status} {attempt.made} times")
@@ -190,21 +190,21 @@ def _line(error: object) -> str:
 
 
 def files_of(candidate: Mapping[str, object]) -> dict[str, bytes]:
-    """Return the files that a candidate names, by names in the current directory; no others."""
-    found: dict[str, bytes] = {}
+    """Return the candidate's files by names in the current directory; no others."""
+    contents: dict[str, bytes] = {}
     for value in candidate.values():
-        named = Path(value) if isinstance(value, str) and value else None
-        if named is None or not _is_inside(value) or not _exists(named):
+        path = Path(value) if isinstance(value, str) and value else None
+        if path is None or not _is_inside(value) or not _exists(path):
             continue
-        files = [named] if named.is_file() else sorted(named.rglob("*"))
-        found |= {each.as_posix(): each.read_bytes() for each in files if each.is_file()}
-    size = sum(map(len, found.values()))
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
+        contents |= {file.as_posix(): file.read_bytes() for file in files if file.is_file()}
+    size = sum(map(len, contents.values()))
     if size > _MOST_CARRIED_BYTES:
         raise ConfigError(
             f"a candidate names {size / 1e6:.0f} MB of files, too much to carry to workers",
             hint="put them where all workers can read them, and give their whole path",
         )
-    return found
+    return contents
 
 
 def _exists(path: Path) -> bool:
@@ -219,11 +219,11 @@ def _is_inside(name: object) -> bool:
     return not path.is_absolute() and ".." not in path.parts and path.parts != ()
 
 
-# What runs on a worker.
+# The code below runs on a worker.
 
 
 class _Kept(local):
-    """A thread's evaluator, and the directory with the files that it was started in."""
+    """A thread's evaluator, and the directory with its files."""
 
     evaluator: LocalExecutor | None = None
     home: TemporaryDirectory[str] | None = None
@@ -234,11 +234,11 @@ _kept = _Kept()
 
 
 def evaluated(work: bytes) -> bytes:
-    """Answer a `_Work` in JSON with a `Brought` in MessagePack: Dask calls it on a worker."""
-    given = msgspec.json.decode(work, type=_Work)
-    evaluator = _evaluator(given.files)
-    evaluator.time_limit_s = given.time_limit_s
-    ((_, outcome),) = evaluator.outcomes([given.task])
+    """Answer a `_Work` in JSON with a `Brought` in MessagePack, on a Dask worker."""
+    request = msgspec.json.decode(work, type=_Work)
+    evaluator = _evaluator(request.files)
+    evaluator.time_limit_s = request.time_limit_s
+    ((_, outcome),) = evaluator.outcomes([request.task])
     brought = Brought(outcome=outcome, files=contents_of(outcome.cached))
     return msgspec.msgpack.encode(brought)
 

@@ -1,4 +1,4 @@
-"""A candidate before anything is evaluated: whether it can be run, its bounds, its inputs."""
+"""A candidate before its evaluation: whether it can run, its bounds, its inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The least memory of a device, in bytes, and the least time of a step; 0 for none known."""
+    """The least device memory in bytes and step time; 0 if unknown."""
 
     memory_bytes: int = 0
     time_s: float = 0.0
@@ -43,7 +43,7 @@ NO_BOUNDS = Bounds()
 
 
 def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bounds:
-    """Return the bounds of a model of the zoo on some devices; none for models without sizes.
+    """Return the bounds of a zoo model on devices; none for models without sizes.
 
     >>> from hespas.sources.options import ModelOptions
     >>> from hespas.sources.source import find_source
@@ -64,31 +64,31 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
 
 
 def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
-    """Return the bounds of a pipeline: what its stages can't be without, and FLOPs with the bubble.
+    """Return the bounds of a pipeline from its stages' memory, FLOPs and bubble.
 
-    Where a stage has one chunk, whose backward pass is one, the last stage computes all
-    micro-batches, and the head, after the first one came to it and before the last one goes back.
+    If a stage has one chunk, whose backward pass is one, the last stage computes all micro-batches,
+    and the head, after the first micro-batch reached it and before the last one goes back.
     """
     settings = cut.source.settings
-    held = max(stage.peak_bytes for stage in least_memory(cut))
+    memory_bytes = max(stage.peak_bytes for stage in least_memory(cut))
     if device is None or not isinstance(settings, LanguageModel):
-        return Bounds(memory_bytes=held)
+        return Bounds(memory_bytes=memory_bytes)
     rate = _rate(device, settings) * cut.mesh.device_count
     needed = _needed(settings, cut.work.model_flops or 0.0)
     schedule = cut.schedule
     are_equal = len(set(settings.kinds)) == 1
     if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
-        return Bounds(memory_bytes=held, time_s=needed / rate)
+        return Bounds(memory_bytes=memory_bytes, time_s=needed / rate)
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     head = 6 * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
     layers = [part.layers for part in cut.parts]
     share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
     to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
-    return Bounds(memory_bytes=held, time_s=max(needed, to_last_and_back) / rate)
+    return Bounds(memory_bytes=memory_bytes, time_s=max(needed, to_last_and_back) / rate)
 
 
 def _rate(device: Device, settings: object) -> float:
-    """Return the fastest rate of products of a model: those of f32 may run as tf32."""
+    """Return the fastest product rate of a model; f32 may run as tf32."""
     dtype, run = getattr(settings, "dtype", ""), getattr(settings, "run", None)
     kinds = ("product_dtype", "weight_dtype", "attention_dtype", "expert_dtype")
     is_small = any(getattr(run, kind, "") in SCALED for kind in kinds)
@@ -98,7 +98,7 @@ def _rate(device: Device, settings: object) -> float:
 
 
 def _needed(settings: object, flops: float) -> float:
-    """Return FLOPs that no program can leave out: of masked attention, half of the mixing."""
+    """Return the FLOPs that every program needs; masked attention needs half its mixing."""
     if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
         return flops
     sequences = settings.batch * settings.parts
@@ -106,10 +106,10 @@ def _needed(settings: object, flops: float) -> float:
 
 
 def _decoder_bytes(settings: LanguageModel) -> int:
-    """Return the state, and at the start of the last layer's gradient all that layers keep.
+    """Return the state's bytes, plus all activations at the last layer's gradient.
 
-    Gradients are of the type that is computed in until they are summed or used; where rounds are
-    accumulated, the sums of their gradients, of the states' type, are there all the while.
+    Gradients are of the compute type until they are summed or used; if rounds are accumulated, the
+    sums of their gradients, of the states' type, exist throughout.
     """
     state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
     gradients = _weights(settings) * min(state, computed)
@@ -117,10 +117,10 @@ def _decoder_bytes(settings: LanguageModel) -> int:
     run = settings.run
     if isinstance(run, Training) and run.scan:
         sums = _weights(settings) * state if settings.accumulation > 1 else 0
-        held = activations + gradients + sums
+        transient_bytes = activations + gradients + sums
     else:
-        held = max(activations, gradients)
-    return _state_bytes(settings) + held
+        transient_bytes = max(activations, gradients)
+    return _state_bytes(settings) + transient_bytes
 
 
 def _state_bytes(settings: LanguageModel) -> int:
@@ -139,10 +139,10 @@ _S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6
 class Entry:
     """A candidate that can be run.
 
-    ``inputs`` is a digest of all that decides its prediction: the program, the cluster, the device
-    and every option. ``compiles`` says whether a compiler of its part is installed, ``is_model``
-    whether its program is a model of the zoo, ``runs_operations`` whether its operations run
-    here to be timed. ``part`` names the device, None where it has no name.
+    ``inputs`` is a digest of everything that decides its prediction: the program, the cluster, the
+    device and every option. ``compiles`` says whether a compiler of its part is installed,
+    ``is_model`` whether its program is a model of the zoo, ``runs_operations`` whether its
+    operations run on this machine to be timed. ``part`` names the device, None if it has no name.
     """
 
     number: int
@@ -158,42 +158,42 @@ class Entry:
     runs_operations: bool
 
     def key(self, phase: Phase) -> str:
-        """Return the key of an evaluation: equal only if all that decides its outcome is."""
+        """Return the key of an evaluation, from everything that decides its outcome."""
         parts = (phase.value, self.inputs, sorted(self.versions(phase).items()))
         return sha256(canonical(parts)).hexdigest()
 
     def versions(self, phase: Phase) -> dict[str, str]:
-        """Return the versions of what evaluates it in a phase."""
+        """Return the versions of the packages that evaluate it in a phase."""
         compiler = compiler_of(self.part) if phase in _MAY_COMPILE else None
         return {**versions(), **(compiler or {})}
 
     def completed(
         self, figures: Mapping[str, float | None], prices: tuple[Price, ...]
     ) -> dict[str, float | None]:
-        """Return figures with those that follow from the time of a step, where that is known."""
-        found = dict(figures)
-        step_s, tokens_per_s = found.get("step_time_s"), found.get("tokens_per_s")
+        """Add the figures that follow from the step's time, if that is known."""
+        all_figures = dict(figures)
+        step_s, tokens_per_s = all_figures.get("step_time_s"), all_figures.get("tokens_per_s")
         if not step_s:
-            return found
+            return all_figures
         tokens = self.tokens if tokens_per_s is None else tokens_per_s * step_s
         if tokens:
-            found.setdefault("tokens_per_s", tokens / step_s)
-            found.setdefault("tokens_per_s_per_device", tokens / step_s / self.devices)
+            all_figures.setdefault("tokens_per_s", tokens / step_s)
+            all_figures.setdefault("tokens_per_s_per_device", tokens / step_s / self.devices)
         price = price_of(self.part, prices)
         if price is not None:
             cost = price * self.devices * step_s / _S_PER_HOUR
-            found["usd_per_step"] = cost
-            found["usd_per_mtoken"] = cost / tokens * _MTOKEN if tokens else None
-            if "goodput" in found:
-                found["usd_per_day"] = price * self.devices * _HOURS_PER_DAY
-            days = found.get("days")
+            all_figures["usd_per_step"] = cost
+            all_figures["usd_per_mtoken"] = cost / tokens * _MTOKEN if tokens else None
+            if "goodput" in all_figures:
+                all_figures["usd_per_day"] = price * self.devices * _HOURS_PER_DAY
+            days = all_figures.get("days")
             if days is not None:
-                found["usd"] = price * self.devices * days * _HOURS_PER_DAY
-        return found
+                all_figures["usd"] = price * self.devices * days * _HOURS_PER_DAY
+        return all_figures
 
 
 def entry_of(number: int, candidate: Candidate) -> Entry:
-    """Return the entry of a candidate; raises `HespasError` for one that can't be run."""
+    """Return the entry of a candidate; raise `HespasError` if it can't be run."""
     system = candidate.system
     options = candidate.options()
     network = replace(options.network, system=system, cluster=None)
@@ -248,13 +248,13 @@ def _inputs(options: PredictOptions, device: Device | None, cut: cutting.Cut | N
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of what predicts."""
+    """Return the versions of the packages that predict."""
     return {"hespas": __version__} | {name: metadata.version(name) for name in ("jax", "jaxlib")}
 
 
 @cache
 def compiler_of(part: str | None) -> dict[str, str] | None:
-    """Return the versions of what compiles for a part; None where that is not installed."""
+    """Return the versions of a part's compiler; None if it is not installed."""
     from hespas.compile.packages import compiler_versions  # noqa: PLC0415 - few compile
     from hespas.compile.targets import find_target  # noqa: PLC0415 - as above
 

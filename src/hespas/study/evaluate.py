@@ -1,4 +1,4 @@
-"""One evaluation, and the worker that makes them: ``python -m hespas.study.evaluate``.
+"""Evaluate one candidate; a worker process, ``python -m hespas.study.evaluate``.
 
 A worker reads tasks from standard input, a line of JSON each, and writes an outcome for each to
 standard output. It ends with the process that started it, in the middle of a task too.
@@ -36,11 +36,11 @@ from hespas.study.store import names_of
 _LOG = re.compile(r"\S*/hespas-[a-z-]+-\w{8}(/[\w.]+)?")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_IN_TABLES = 100_000
-"""Operations of a step whose report has tables, those of every round of its loops counted."""
+"""The most operations, loops unrolled, of a step whose report has tables."""
 
 
 def evaluate(task: Task) -> Outcome:
-    """Predict a candidate; what can't be predicted is an outcome with the reason, no error."""
+    """Predict a candidate; a failed prediction is an outcome with the reason."""
     start_s, (before_s, _) = perf_counter(), _usage()
     with used_files() as used:
         outcome = _evaluated(task)
@@ -68,7 +68,7 @@ def _evaluated(task: Task) -> Outcome:
             report=msgspec.json.encode(report).decode() if task.with_report else "",
         )
     except HespasError as error:
-        # The same on every run: logs have names of their own.
+        # The reason must be the same on every run: names of logs differ.
         reason = _LOG.sub("its log", " ".join(str(error).split()))
         return Outcome(ending=_ending(error, reason), reason=reason)
     except OSError as error:
@@ -82,8 +82,8 @@ def _evaluated(task: Task) -> Outcome:
 def _ending(error: HespasError, reason: str) -> Ending:
     """Return how an evaluation ended that raised an error.
 
-    A program that could not start, or ended before it answered, says nothing of the candidate: it
-    may have lacked memory or threads. One that took too long is not waited for again.
+    A program that could not start, or ended before it answered, says nothing about the candidate:
+    it may have lacked memory or threads. A program that took too long is not run again.
     """
     is_of_room = any(os.strerror(code) in reason for code in _NO_ROOM)
     if isinstance(error, CacheError | OutputError) or is_of_room:
@@ -93,15 +93,17 @@ def _ending(error: HespasError, reason: str) -> Ending:
 
 
 def _refusal(task: Task) -> str:
-    """Return why this machine can't answer for the one that asks; empty where it can."""
+    """Return why this machine can't answer for the study's; empty if it can."""
     entry = entry_of(0, candidate_of(task.candidate))
     if entry.key(task.phase) == task.key:
         return ""
     own = entry.versions(task.phase)
     for name in sorted({*own, *task.versions}):
-        there, here = task.versions.get(name, "none"), own.get(name, "none")
-        if there != here:
-            return f"a worker has {name} {here}, and the study is made with {there}"
+        study_version, worker_version = task.versions.get(name, "none"), own.get(name, "none")
+        if study_version != worker_version:
+            return (
+                f"a worker has {name} {worker_version}, and the study is made with {study_version}"
+            )
     return "presets or files of a worker differ from those that the study is made with"
 
 
@@ -113,7 +115,7 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 
 
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
-    """Return the report, with tables where asked for and the step has not too many kernels."""
+    """Return the report, with tables if requested and the step has few kernels."""
     if options.is_pipeline:
         return run_report(staged.predict_pipeline(options), with_tables=in_full)
     prediction = composition.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
@@ -123,36 +125,40 @@ def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
 
 
 def _figures(report: RunReport) -> dict[str, float | int | None]:
-    found: dict[str, float | int | None] = {
+    figures: dict[str, float | int | None] = {
         name: getattr(report, name) for name, figure in FIGURES.items() if figure.of_report
     }
     limit = report.scheduler
     raised = None if limit is None or limit.is_given_up else limit.full_factor
-    found["memory_limit_slop_factor"] = raised
+    figures["memory_limit_slop_factor"] = raised
     energy_j = None if report.energy_j is None else report.energy_j * report.devices
     tokens_per_s = report.tokens_per_s
     tokens = None if tokens_per_s is None else tokens_per_s * report.step_time_s
-    found["energy_j"] = energy_j
-    found["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
+    figures["energy_j"] = energy_j
+    figures["energy_j_per_token"] = energy_j / tokens if energy_j is not None and tokens else None
     if report.variation is not None:
-        found["expected_step_time_s"] = report.variation.expected_step_s
+        figures["expected_step_time_s"] = report.variation.expected_step_s
     if report.goodput is not None:
         run = report.goodput
-        found |= {"goodput": run.productive, "tokens_per_day": run.tokens_per_day, "days": run.days}
+        figures |= {
+            "goodput": run.productive,
+            "tokens_per_day": run.tokens_per_day,
+            "days": run.days,
+        }
         if run.played is not None:
             played = run.played
-            found |= {
+            figures |= {
                 "played_goodput_p5": played.goodput.p5,
                 "played_energy_j": None if played.energy_j is None else played.energy_j.p50,
                 "played_tokens_per_day_p5": (
                     None if played.tokens_per_day is None else played.tokens_per_day.p5
                 ),
             }
-    return found
+    return figures
 
 
 def _usage() -> tuple[float, int]:
-    """Return the CPU time and peak memory of this process and of those that it waited for."""
+    """Return the CPU time and peak memory of this process and its children."""
     unit = 1 if sys.platform == "darwin" else 1024
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
@@ -161,11 +167,12 @@ def _usage() -> tuple[float, int]:
 
 def main() -> None:
     """Answer tasks until standard input ends."""
-    # What a library prints must not stand among the answers.
+    # Library output must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     tasks: SimpleQueue[bytes] = SimpleQueue()
-    # What stays is kept out of collections, which are a tenth of the time, and those are fewer.
+    # Lasting objects are frozen out of garbage collections, which otherwise take a tenth of the
+    # time; collections are made rarer.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
     Thread(target=_read, args=(tasks,), daemon=True).start()
@@ -176,7 +183,7 @@ def main() -> None:
 
 
 def _read(tasks: SimpleQueue[bytes]) -> None:
-    """Pass on lines; where there are no more, who asks is gone, and so is the need for answers."""
+    """Pass on lines; exit at their end, since the asking process is gone."""
     for line in sys.stdin.buffer:
         tasks.put(line)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What runs evaluations: one small protocol, and its implementations by name."""
+"""Executors of evaluations: a small protocol, and its implementations by name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ from hespas.errors import ToolError, option
 
 
 class Phase(Enum):
-    """How a candidate is predicted: by a model of the compiler, by the compiler, or otherwise.
-
-    The values name fidelities of a prediction.
-    """
+    """How a candidate is predicted; the values name fidelities of a prediction."""
 
     SCREEN = "fused"
     LIBRARY = "library"
@@ -44,20 +41,20 @@ class Ending(Enum):
     DONE = "done"
     FAILED = "failed"
     EXHAUSTED = "exhausted"
-    """Its worker or another program ended, as for want of memory: another run tries it again."""
+    """A program ended, perhaps for lack of memory; another run retries it."""
     REFUSED = "refused"
-    """The machine can't: it has other versions or files than the study was made with, or no room.
+    """The machine can't evaluate: other versions or files, or no space.
 
     That is no property of the candidate, and is not kept.
     """
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation; ``key`` is made of all that decides its outcome, ``versions`` among it.
+    """One evaluation; ``key`` is made of everything that decides its outcome.
 
-    A report is ``with_tables`` or has figures alone. One that ``may_stay`` leaves JAX to the next
-    task of its worker. A worker elsewhere makes the key anew if it ``is_checked``, and refuses the
-    task if its own differs.
+    ``versions`` are a part of the key. A report is ``with_tables`` or has figures alone. A task
+    that ``may_stay`` leaves JAX to the next task of its worker. A worker elsewhere computes the key
+    again if the task ``is_checked``, and refuses the task if its own key differs.
     """
 
     key: str
@@ -71,9 +68,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures by name, or the reason why there are none.
+    """Figures by name, or the reason for missing ones.
 
-    ``report`` is what ``hespas run --json`` writes. Times and memory are those of the evaluation.
+    ``report`` is the text of ``hespas run --json``. Times and memory are those of the evaluation.
     ``cached`` are files of the user's caches that it used (`hespas.study.store`).
     """
 
@@ -89,7 +86,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome, with files of the caches of the machine that it was made on, by their names."""
+    """An outcome, with files of the evaluating machine's caches by name."""
 
     outcome: Outcome
     files: dict[str, bytes] = {}
@@ -101,7 +98,7 @@ def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
 
 
 class Executor(Protocol):
-    """Runs evaluations, in any order and place; one that crashes or hangs has an outcome."""
+    """Runs evaluations in any order and place; crashes and hangs are outcomes."""
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Run the tasks and yield each with its outcome, as they end."""
@@ -120,7 +117,7 @@ DASK = Use(f" without {option('executor')} dask", "add it")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorOptions:
-    """Where evaluations run, and how long one of them may take."""
+    """Where evaluations run, and the time limit of each."""
 
     GROUP: ClassVar[Group] = Group.MAIN
 
@@ -169,13 +166,13 @@ _LOOK_EVERY_S = 0.5
 _MOST_ATTEMPTS = 3
 _KILLED = "was ended by SIGKILL"
 _USABLE = 0.9
-"""Of the memory that is free at the start."""
+"""The usable part of the memory that is free at the start."""
 _COMMAND = (sys.executable, "-P", "-m", "hespas.study.evaluate")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """A task, and how often it ended the worker that it was given to."""
+    """A task, and how many workers have ended while they ran it."""
 
     task: Task
     lost: int = 0
@@ -183,7 +180,7 @@ class _Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class _Process:
-    """A worker, and what it works on; one that ``stays`` has started JAX on the CPU."""
+    """A worker and its task; one that ``stays`` has started JAX."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -197,8 +194,8 @@ class _Process:
 class LocalExecutor:
     """Workers of this machine, None for one a core; a context manager.
 
-    A task is begun where the memory that others of its phase took at most is free (``peaks``), or
-    where nothing else runs; the first of a phase runs beside none of its own.
+    A task starts if the largest memory of other tasks of its phase is free (``peaks``), or if
+    nothing else runs; the first task of a phase runs beside no other of that phase.
     """
 
     workers: int | None = None
@@ -224,19 +221,19 @@ class LocalExecutor:
         trace: TracebackType | None,
     ) -> None:
         """End all workers, in the middle of their tasks too."""
-        for each in list(self._processes):
-            self._end(each)
+        for worker in list(self._processes):
+            self._end(worker)
         self._selector.close()
         if self._home is not None:
             self._home.cleanup()
 
     @property
     def most(self) -> int:
-        """How many tasks run at a time at most."""
+        """The most tasks that run at a time."""
         return self.workers or available_cores()
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Run the tasks and yield each with its outcome; what ends its worker is tried alone."""
+        """Yield each task with its outcome; tasks that end workers run alone."""
         waiting = deque(_Attempt(task=task) for task in tasks)
         while waiting or self._busy():
             while waiting and self._may_begin(waiting[0]):
@@ -248,30 +245,38 @@ class LocalExecutor:
             yield from self._overdue()
 
     def _busy(self) -> list[_Process]:
-        return [each for each in self._processes if each.attempt is not None]
+        return [worker for worker in self._processes if worker.attempt is not None]
 
     def _may_begin(self, attempt: _Attempt) -> bool:
-        running = [each.attempt for each in self._processes if each.attempt is not None]
+        running = [worker.attempt for worker in self._processes if worker.attempt is not None]
         if not running:
             return True
-        if len(running) >= self.most or attempt.lost or any(each.lost for each in running):
+        if (
+            len(running) >= self.most
+            or attempt.lost
+            or any(running_attempt.lost for running_attempt in running)
+        ):
             return False
-        known = self.peaks.get(attempt.task.phase)
-        if known is None:
-            return all(each.task.phase is not attempt.task.phase for each in running)
-        taken = sum(self.peaks.get(each.task.phase, 0) for each in running)
-        return taken + known <= self._free_bytes
+        peak_bytes = self.peaks.get(attempt.task.phase)
+        if peak_bytes is None:
+            return all(
+                running_attempt.task.phase is not attempt.task.phase for running_attempt in running
+            )
+        used_bytes = sum(
+            self.peaks.get(running_attempt.task.phase, 0) for running_attempt in running
+        )
+        return used_bytes + peak_bytes <= self._free_bytes
 
     def _begin(self, attempt: _Attempt) -> None:
         stays = attempt.task.may_stay
-        idle = [each for each in self._processes if each.attempt is None]
-        alike = [each for each in idle if each.stays is stays]
+        idle = [worker for worker in self._processes if worker.attempt is None]
+        alike = [worker for worker in idle if worker.stays is stays]
         if not alike and len(self._processes) >= self.most and idle:
             self._end(idle[0])
         chosen = alike[0] if alike else self._start()
         chosen.stays = stays
         chosen.attempt, chosen.began_s, chosen.answer = attempt, monotonic(), b""
-        # A worker that is gone already is heard of when its answer ends.
+        # The end of its answer reveals a worker that is gone.
         with suppress(OSError):
             _pipe(chosen.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
             _pipe(chosen.process.stdin).flush()
@@ -318,9 +323,9 @@ class LocalExecutor:
         return task, outcome
 
     def _lost(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
-        """Deal with a worker that ended: its task is tried again, unless that was often enough."""
+        """Retry the task of a worker that ended, unless it ended too many workers."""
         attempt = worker.attempt
-        how, said = ending(worker.process.wait()), last_words(worker.log)
+        how, log_end = ending(worker.process.wait()), last_words(worker.log)
         self._end(worker)
         if attempt is None:
             return None
@@ -329,7 +334,7 @@ class LocalExecutor:
             waiting.appendleft(attempt)
             return None
         memory = " (as when memory runs out)" if how.endswith("SIGKILL") else ""
-        reason = f"the worker {how}{memory}, {attempt.lost} times: {said}"
+        reason = f"the worker {how}{memory}, {attempt.lost} times: {log_end}"
         return attempt.task, exhausted(reason, elapsed_s=monotonic() - worker.began_s)
 
     def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
@@ -370,10 +375,10 @@ def available_cores() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return how much memory is free for processes, as the system sees it."""
+    """Return the memory that is free for processes, as the system sees it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = dict(line.split(":", 1) for line in lines)
-    return int(found.get("MemAvailable", found["MemTotal"]).split()[0]) * 1024
+    sizes = dict(line.split(":", 1) for line in lines)
+    return int(sizes.get("MemAvailable", sizes["MemTotal"]).split()[0]) * 1024

@@ -1,8 +1,8 @@
-"""What a study looks for: figures, constraints over fields, prices, and the order of rows.
+"""Figures, goals, constraints over fields, prices, and the order of rows.
 
 A constraint is read with Python's parser and nothing else: ``memory.fits and mesh.tp <= 8`` has
-fields, numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in`` with a list, and arithmetic.
-A field that is not known yet makes the answer None, unless the rest decides it.
+fields, numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in`` with a list, and arithmetic. A
+field that is not known yet makes the answer None, unless the other parts decide it.
 
 Prices are user data, each with its source: a YAML list of ``part``, ``usd_per_device_hour`` and
 ``source``, or CSV with these columns. hespas has none of its own.
@@ -54,19 +54,19 @@ _NODES = (
     *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare),
     *(ast.And, ast.Or, ast.Not, ast.USub, ast.Load, *_COMPARISONS, *_ARITHMETIC),
 )
-"""What an expression may consist of."""
+"""The syntax nodes that an expression may consist of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """An expression that a candidate has to satisfy; an empty one is satisfied by all."""
+    """An expression that a candidate has to satisfy; all satisfy an empty one."""
 
     text: str
     tree: ast.expr | None = field(default=None, compare=False, repr=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that it names, each once."""
+        """The distinct fields that it names."""
         return () if self.tree is None else tuple(dict.fromkeys(_fields(self.tree)))
 
     def check(self, known: Mapping[str, object], *, location: str = "") -> None:
@@ -80,10 +80,10 @@ class Constraint:
                 )
 
     def holds(self, values: Mapping[str, Value]) -> bool | None:
-        """Return whether it holds for fields' values; None where that is not known yet.
+        """Return whether the constraint holds; None if that is not known yet.
 
-        A field that ``values`` lack, or have None for, is not known. Raises `ConfigError` where
-        values can't be compared.
+        A field that ``values`` lack, or have None for, is not known. Raises `ConfigError` if values
+        can't be compared.
 
         >>> read_constraint("memory.fits and mesh.tp <= 8").holds({"mesh.tp": 16})
         False
@@ -93,17 +93,17 @@ class Constraint:
         if self.tree is None:
             return True
         try:
-            found = _value(self.tree, values)
+            truth = _value(self.tree, values)
         except (TypeError, ArithmeticError) as error:
             raise ConfigError(f"where: {self.text}: {error}") from error
-        return None if found is None else bool(found)
+        return None if truth is None else bool(truth)
 
 
 EVERYTHING = Constraint(text="")
 
 
 def read_constraint(text: str, *, location: str = "") -> Constraint:
-    """Read an expression; `ConfigError` for one that is malformed or has other parts.
+    """Read an expression; raise `ConfigError` if it is malformed or has other parts.
 
     >>> read_constraint("remat in ['full', 'none']").fields
     ('remat',)
@@ -193,7 +193,7 @@ def _compared(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
 
 
 def _all(parts: list[Value]) -> bool | None:
-    """Return whether all parts hold: one that doesn't decides, even where others are not known."""
+    """Return whether all parts hold; a false one decides despite unknown ones."""
     if any(part is not None and not part for part in parts):
         return False
     return None if any(part is None for part in parts) else True
@@ -211,11 +211,11 @@ def _number(value: Value) -> float | None:
 
 _T = TypeVar("_T")
 Figures = Mapping[str, float | None]
-"""What is predicted of a candidate, by name; None is what is not known."""
+"""Predicted figures of a candidate by name; None if unknown."""
 
 
 class Direction(Enum):
-    """Which way a figure is better."""
+    """The direction in which a figure is better."""
 
     MAXIMISE = "maximise"
     MINIMISE = "minimise"
@@ -226,11 +226,12 @@ _UP, _DOWN = Direction.MAXIMISE, Direction.MINIMISE
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its unit and its ``title`` in tables; one that can be a goal is ``better`` so.
+    """A figure with its unit and its ``title`` in tables.
 
-    ``follows_time`` says that a longer step never makes it better: a lower bound of the step's time
-    bounds it. ``needs`` is what a goal needs of the study, by its key. Those ``of_report`` stand
-    under the same name in `hespas.prediction.figures.schema.RunReport`.
+    A figure that can be a goal is ``better`` in a direction. ``follows_time`` says that a longer
+    step never makes it better: a lower bound of the step's time bounds it. ``needs`` lists the
+    study's keys that a goal needs. Those ``of_report`` have the same name in
+    `hespas.prediction.figures.schema.RunReport`.
     """
 
     unit: str = ""
@@ -278,12 +279,15 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         "memory_limit_slop_factor": Figure(),
     }
 )
-"""``least`` are bounds, ``screened`` those that the model of the compiler gave before the compiler
-did. The last is the value of XLA's flag that a candidate needs where it may be raised."""
+"""``least`` figures are bounds, ``screened`` ones the compiler model's.
+
+The model of the compiler gave them before the compiler ran. The last is the value of XLA's flag
+that a candidate needs if it may be raised.
+"""
 GOALS: Mapping[str, Direction] = MappingProxyType(
     {name: figure.better for name, figure in FIGURES.items() if figure.better is not None}
 )
-"""The figures that can be a goal, with the way in which each is better."""
+"""The figures that can be a goal, each with its better direction."""
 
 
 _PLAIN = Figure()
@@ -297,11 +301,11 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
     "B": lambda value: format_quantity(value, "B"),
     "USD each": lambda value: f"{value:.4g}",
 }
-"""How figures are written, by their units."""
+"""Formatters of figures, by unit."""
 
 
 def figure_text(name: str, value: float | None) -> str:
-    """Return a figure with its unit; nothing for one that is not known.
+    """Return a figure with its unit; empty if unknown.
 
     >>> figure_text("step_time_s", 0.25), figure_text("mfu", 0.4217), figure_text("devices", 8)
     ('250 ms', '42.2 %', '8')
@@ -311,7 +315,7 @@ def figure_text(name: str, value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Figures with their directions: one, or several whose best trade-offs are looked for."""
+    """Figures with their directions: one, or several for the best trade-offs."""
 
     metrics: tuple[tuple[str, Direction], ...]
 
@@ -323,22 +327,22 @@ class Goal:
     @property
     def text(self) -> str:
         """The goal in words."""
-        named = [f"{way.value} {name}" for name, way in self.metrics]
-        return named[0] if self.is_single else "pareto: " + ", ".join(named)
+        texts = [f"{way.value} {name}" for name, way in self.metrics]
+        return texts[0] if self.is_single else "pareto: " + ", ".join(texts)
 
     def keys(self, figures: Figures) -> tuple[float, ...]:
-        """Return the figures as numbers that are better the lower; those not known are last."""
-        found: list[float] = []
+        """Return the figures as numbers, lower is better; unknown ones are last."""
+        keys: list[float] = []
         for name, way in self.metrics:
             value = figures.get(name)
             if value is None:
-                found.append(float("inf"))
+                keys.append(float("inf"))
             else:
-                found.append(-value if way is _UP else value)
-        return tuple(found)
+                keys.append(-value if way is _UP else value)
+        return tuple(keys)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as a study's file writes it."""
+        """Return the goal as a study's file writes it."""
         if self.is_single:
             name, way = self.metrics[0]
             return {way.value: name}
@@ -346,7 +350,7 @@ class Goal:
 
 
 FASTEST = Goal(metrics=(("step_time_s", Direction.MINIMISE),))
-"""What is looked for unless a study says otherwise."""
+"""The default goal of a study."""
 
 
 def read_goal(given: object, *, location: str = "") -> Goal:
@@ -355,18 +359,20 @@ def read_goal(given: object, *, location: str = "") -> Goal:
     >>> read_goal({"pareto": ["step_time_s", "mfu"]}).text
     'pareto: minimise step_time_s, maximise mfu'
     """
-    known = (*(way.value for way in Direction), "pareto")
-    named = dict(cast("Mapping[str, object]", given)) if isinstance(given, Mapping) else {}
-    if len(named) != 1:
+    goal_keys = (*(way.value for way in Direction), "pareto")
+    entries = dict(cast("Mapping[str, object]", given)) if isinstance(given, Mapping) else {}
+    if len(entries) != 1:
         raise ConfigError(
             "$.goal is not one goal",
             location=location,
             hint="write it as in maximise: tokens_per_s",
         )
-    ((way, figures),) = named.items()
-    if way not in known:
+    ((way, figures),) = entries.items()
+    if way not in goal_keys:
         raise ConfigError(
-            f"unknown key {way!r} in $.goal", location=location, hint=suggestion(str(way), known)
+            f"unknown key {way!r} in $.goal",
+            location=location,
+            hint=suggestion(str(way), goal_keys),
         )
     if way == "pareto":
         names = cast("list[object]", figures) if isinstance(figures, list) else []
@@ -390,7 +396,7 @@ def _metric(name: object, location: str) -> str:
 
 
 def ordered(rows: Sequence[_T], goal: Goal, figures: Callable[[_T], Figures]) -> list[_T]:
-    """Return rows in the order of a goal, best first; equal ones keep their order.
+    """Sort rows by a goal, best first; equal rows keep their order.
 
     With several figures the rows that no other is better than in all of them come first, then those
     that only the first are better than, and so on; within them the first figure decides.
@@ -402,7 +408,7 @@ def ordered(rows: Sequence[_T], goal: Goal, figures: Callable[[_T], Figures]) ->
 
 
 def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return for each point by how many layers of better ones it is covered.
+    """Return each point's number of fronts of better points.
 
     Source: K. Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, IEEE
     Transactions on Evolutionary Computation 6 (2), 2002, section III A.
@@ -415,7 +421,7 @@ def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
         front = {
             index
             for index in left
-            if not any(_is_better(keys[other], keys[index]) for other in left)
+            if not any(_is_better(keys[rival], keys[index]) for rival in left)
         }
         for index in front:
             ranks[index] = rank
@@ -433,21 +439,23 @@ _COLUMNS = ("part", "usd_per_device_hour", "source")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one device of a part costs for an hour, and who says so."""
+    """The price of a device of a part for an hour, and its source."""
 
     part: Text
     usd_per_device_hour: Positive
     source: Text
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as a file writes it."""
+        """Return the price as a file writes it."""
         return {name: getattr(self, name) for name in _COLUMNS}
 
 
 def read_prices(
     given: object, *, location: str = "", home: Path | None = None
 ) -> tuple[Price, ...]:
-    """Read a list of prices, or the file that a text names; `ConfigError` for what is none.
+    """Read a list of prices, or the file that a text names.
+
+    Raises `ConfigError` for invalid prices.
 
     >>> read_prices([{"part": "H100_80GB", "usd_per_device_hour": 2.0, "source": "our contract"}])
     (Price(part='H100_80GB', usd_per_device_hour=2.0, source='our contract'),)
@@ -462,8 +470,8 @@ def read_prices(
     if twice is not None:
         raise ConfigError(f"there are two prices of {twice}", location=location, hint="keep one")
     return tuple(
-        Price(part=part, usd_per_device_hour=each.usd_per_device_hour, source=each.source)
-        for part, each in zip(parts, prices, strict=True)
+        Price(part=part, usd_per_device_hour=priced.usd_per_device_hour, source=priced.source)
+        for part, priced in zip(parts, prices, strict=True)
     )
 
 
@@ -472,7 +480,7 @@ def _read_csv(path: Path) -> list[dict[str, object]]:
         rows = list(csv.DictReader(StringIO(read_text(path))))
     except csv.Error as error:
         raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
-    found: list[dict[str, object]] = []
+    prices: list[dict[str, object]] = []
     for number, row in enumerate(rows, start=2):
         price = row.get("usd_per_device_hour") or ""
         try:
@@ -483,11 +491,11 @@ def _read_csv(path: Path) -> list[dict[str, object]]:
                 location=f"{path}:{number}",
                 hint="give dollars",
             ) from None
-        known = {name: row[name] for name in row if name is not None}
-        found.append({**known, "usd_per_device_hour": value})
-    return found
+        columns = {name: row[name] for name in row if name is not None}
+        prices.append({**columns, "usd_per_device_hour": value})
+    return prices
 
 
 def price_of(part: str | None, prices: Iterable[Price]) -> float | None:
-    """Return the dollars of a device and hour; None where no price is given."""
-    return next((each.usd_per_device_hour for each in prices if each.part == part), None)
+    """Return the dollars of a device and hour; None without a price."""
+    return next((price.usd_per_device_hour for price in prices if price.part == part), None)

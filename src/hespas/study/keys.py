@@ -1,7 +1,7 @@
-"""The keys of a study: which options of a prediction can be pinned or searched, and their values.
+"""The keys of a study: options that can be pinned or searched.
 
-They are the options themselves (`hespas.prediction.options.PredictOptions`), so that an option that
-is added there can be searched here. ``model`` names the workload, and the model of the network is
+They are the options themselves (`hespas.prediction.options.PredictOptions`), so that a new option
+can be searched at once. ``model`` names the workload, and the model of the network is
 ``network_model``.
 """
 
@@ -38,37 +38,37 @@ _OWN = frozenset(
 )
 """Options that a study decides itself, or writes otherwise."""
 _LEFT_OUT = frozenset({Group.OUTPUT, Group.CACHES, Group.DIVISION})
-"""Groups of options that change no answer, or not what a study compares."""
+"""Groups of options that change no answer, or nothing that a study compares."""
 
 
 @cache
 def known_keys() -> Mapping[str, Option]:
-    """Return the options that can be pinned or searched, by their keys, the workload first.
+    """Return the options that can be pinned or searched by key, the workload first.
 
     >>> list(known_keys())[0], "remat" in known_keys(), "output" in known_keys()
     ('model', True, False)
     """
-    found: dict[str, Option] = {}
-    for each in options_in(PredictOptions):
-        is_left_out = each.name in _OWN or each.is_hidden or each.group in _LEFT_OUT
-        if each.has_flag and not is_left_out:
-            found[_RENAMED.get(each.name, each.name)] = each
-    first = {name: found.pop(name) for name in (WORKLOAD, CLUSTER)}
-    return MappingProxyType({**first, **found})
+    options: dict[str, Option] = {}
+    for option in options_in(PredictOptions):
+        is_left_out = option.name in _OWN or option.is_hidden or option.group in _LEFT_OUT
+        if option.has_flag and not is_left_out:
+            options[_RENAMED.get(option.name, option.name)] = option
+    first = {name: options.pop(name) for name in (WORKLOAD, CLUSTER)}
+    return MappingProxyType({**first, **options})
 
 
 def option_named(key: str, *, location: str = "") -> Option:
-    """Return the option of a key; `ConfigError` for a key that there isn't."""
-    known = known_keys()
-    if key not in known:
+    """Return the option of a key; raise `ConfigError` for an unknown key."""
+    options = known_keys()
+    if key not in options:
         raise ConfigError(
-            f"there is no key {key!r}", location=location, hint=suggestion(key, known)
+            f"there is no key {key!r}", location=location, hint=suggestion(key, options)
         )
-    return known[key]
+    return options[key]
 
 
 def option_value(key: str, value: Scalar, *, location: str = "") -> object:
-    """Return what an option holds for a value in a study.
+    """Return an option's value for a value in a study.
 
     Raises `ConfigError`, naming the key, for a value that the option doesn't take.
 
@@ -82,7 +82,7 @@ def option_value(key: str, value: Scalar, *, location: str = "") -> object:
     if isinstance(value, bool):
         raise ConfigError(f"{where} is {str(value).lower()}", location=location, hint="quote it")
     if chosen.kinds == (int,) and chosen.parse is None:
-        # Whole numbers that an option leaves open are counts.
+        # Whole numbers without further limits are counts.
         number = decode(value, int, location=location, at=where)
         if number < 1:
             raise ConfigError(f"{where} is {number}", location=location, hint="give 1 or more")
@@ -109,7 +109,7 @@ def key_schema(key: str) -> dict[str, object]:
 
 
 def scalar_text(value: Scalar) -> str:
-    """Return a value as people and flags write it.
+    """Return a value as users and flags write it.
 
     >>> scalar_text(True), scalar_text(8192)
     ('true', '8192')
@@ -118,5 +118,5 @@ def scalar_text(value: Scalar) -> str:
 
 
 def canonical(value: object) -> bytes:
-    """Return plain values as JSON, the same bytes for the same values."""
+    """Return plain values as JSON; equal values give equal bytes."""
     return msgspec.json.encode(value)

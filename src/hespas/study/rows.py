@@ -1,4 +1,4 @@
-"""A row of a study's table: a candidate, what became of it, and its figures."""
+"""Rows of a study's table: a candidate, its status, and its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hespas.study.keys import Scalar, scalar_text
 
 
 class Status(Enum):
-    """What became of a candidate; one that is ``waiting`` is not in the table yet."""
+    """The status of a candidate; a ``waiting`` one is not in the table yet."""
 
     DONE = "done"
     SCREENED = "screened"
@@ -32,7 +32,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A candidate in a study's table. ``evaluation`` is the key of what its figures are from."""
+    """A candidate in a study's table; ``evaluation`` is the key of its figures."""
 
     number: int
     candidate: dict[str, object]
@@ -44,13 +44,13 @@ class Row:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step's memory is there; None where that is not known."""
+        """Whether the step fits into the memory; None if that is unknown."""
         peak = self.figures.get("peak_memory_bytes")
         capacity = self.figures.get("memory_capacity_bytes")
         return None if peak is None or capacity is None else peak <= capacity
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as ``hespas study table --json`` writes it."""
+        """Return the row as ``hespas study table --json`` writes it."""
         return {
             "candidate": self.candidate,
             "status": self.status.value,
@@ -62,37 +62,37 @@ class Row:
 
 
 def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Return the rows in the order of a goal: those done, screened, pruned and failed."""
-    found: list[Row] = []
+    """Return the rows by the goal: done, screened, pruned and failed ones."""
+    sorted_rows: list[Row] = []
     for status in (Status.DONE, Status.SCREENED):
         alike = [row for row in rows if row.status is status]
-        found += ordered(alike, goal, lambda row: row.figures)
+        sorted_rows += ordered(alike, goal, lambda row: row.figures)
     for status in (Status.PRUNED, Status.FAILED):
-        found += [row for row in rows if row.status is status]
-    return found
+        sorted_rows += [row for row in rows if row.status is status]
+    return sorted_rows
 
 
 def flat(row: Row) -> dict[str, object]:
-    """Return a row with a column for each key of its candidate, as tables need it.
+    """Return a row with a column for each key of its candidate, for tables.
 
     >>> from hespas.study.rows import Status
     >>> row = Row(number=0, candidate={"model": "llama3-8b", "mesh": {"tp": 2}}, status=Status.DONE)
     >>> {name: value for name, value in flat(row).items() if value is not None}
     {'candidate.model': 'llama3-8b', 'candidate.mesh.tp': 2, 'status': 'done'}
     """
-    whole = row.to_dict()
-    whole.pop("candidate")
-    return {**_named("candidate", row.candidate), **whole}
+    columns = row.to_dict()
+    columns.pop("candidate")
+    return {**_named("candidate", row.candidate), **columns}
 
 
 def _named(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    columns: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= _named(f"{prefix}.{name}", cast("Mapping[str, object]", value))
+            columns |= _named(f"{prefix}.{name}", cast("Mapping[str, object]", value))
         else:
-            found[f"{prefix}.{name}"] = value
-    return found
+            columns[f"{prefix}.{name}"] = value
+    return columns
 
 
 def table_json(rows: Sequence[Row]) -> dict[str, object]:
@@ -101,7 +101,7 @@ def table_json(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """Write the table to a file of the kind that its name ends with.
+    """Write the table to a file, in the format of its suffix.
 
     Raises `ConfigError`, `ExtraMissingError` (Parquet without pyarrow) and `OutputError`.
     """
@@ -115,9 +115,14 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 
 def _columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
-    each = [flat(row) for row in rows]
-    names = dict.fromkeys(name for row in each for name in row if name.startswith("candidate."))
-    return [*names, *(name for name in (each[0] if each else {}) if name not in names)], each
+    flat_rows = [flat(row) for row in rows]
+    names = dict.fromkeys(
+        name for row in flat_rows for name in row if name.startswith("candidate.")
+    )
+    return [
+        *names,
+        *(name for name in (flat_rows[0] if flat_rows else {}) if name not in names),
+    ], flat_rows
 
 
 def _write_csv(rows: Sequence[Row], path: Path) -> None:
@@ -136,13 +141,13 @@ def _write_lines(rows: Sequence[Row], path: Path) -> None:
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> None:
     try:
-        # An extra: few write Parquet.
+        # pyarrow is an extra: few users write Parquet.
         arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError as error:
         raise ExtraMissingError("writing Parquet", extra="parquet") from error
-    names, each = _columns(rows)
-    columns = {name: _alike([row.get(name) for row in each]) for name in names}
+    names, flat_rows = _columns(rows)
+    columns = {name: _alike([row.get(name) for row in flat_rows]) for name in names}
     with replaced_file(path) as temporary:
         parquet.write_table(arrow.table(columns), temporary)
 
@@ -166,7 +171,7 @@ _FIRST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How step times of the screen and the compiler rank the same candidates.
+    """Compares the ranks of candidates by the screen and by the compiler.
 
     ``holds_best``: the compiled best is among the first five of the screen. ``correlation`` is
     Spearman's; None for fewer than three.
@@ -179,23 +184,23 @@ class Ranking:
 
 
 def ranking(rows: Sequence[Row], goal: Goal) -> Ranking | None:
-    """Return how the screen ranked what was compiled; None where fewer than two were."""
-    both = [
+    """Return how the screen ranked the compiled candidates; None for fewer than two."""
+    pairs = [
         (screened, compiled)
         for row in rows
         if row.status is Status.DONE
         and (screened := row.figures.get("screened_step_time_s")) is not None
         and (compiled := row.figures.get("step_time_s")) is not None
     ]
-    if len(both) < 2 or not goal.is_single:
+    if len(pairs) < 2 or not goal.is_single:
         return None
-    best = min(range(len(both)), key=lambda index: both[index][1])
-    order = sorted(range(len(both)), key=lambda index: both[index][0])
+    best = min(range(len(pairs)), key=lambda index: pairs[index][1])
+    order = sorted(range(len(pairs)), key=lambda index: pairs[index][0])
     return Ranking(
-        compiled=len(both),
+        compiled=len(pairs),
         holds_best=best in order[:_FIRST],
-        correlation=_spearman(both) if len(both) > 2 else None,
-        largest_error=max(abs(screened / compiled - 1) for screened, compiled in both),
+        correlation=_spearman(pairs) if len(pairs) > 2 else None,
+        largest_error=max(abs(screened / compiled - 1) for screened, compiled in pairs),
     )
 
 
@@ -210,20 +215,20 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value; equal ones share the mean of theirs.
+    """Return the rank of each value; equal values share the mean rank.
 
     >>> _ranks([3.0, 1.0, 3.0])
     [1.5, 0.0, 1.5]
     """
     ordered = sorted(values)
     return [
-        sum(index for index, each in enumerate(ordered) if each == value) / ordered.count(value)
+        sum(index for index, peer in enumerate(ordered) if peer == value) / ordered.count(value)
         for value in values
     ]
 
 
 def ranking_text(found: Ranking) -> str:
-    """Return it in words."""
+    """Return a ranking in words."""
     holds = "hold" if found.holds_best else "do not hold"
     text = f"the screen's best five {holds} the compiled best of {found.compiled}"
     if found.correlation is not None:
@@ -246,8 +251,8 @@ def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) ->
         if keys and key not in keys:
             continue
         if isinstance(value, Mapping):
-            named = cast("Mapping[str, Scalar]", value)
-            parts.append(",".join(f"{name}={size}" for name, size in named.items()))
+            entries = cast("Mapping[str, Scalar]", value)
+            parts.append(",".join(f"{name}={size}" for name, size in entries.items()))
         elif key in {"model", "cluster"}:
             parts.append(str(value))
         else:
@@ -256,7 +261,7 @@ def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) ->
 
 
 def pinned_text(rows: Sequence[Row]) -> str:
-    """Return what all candidates have in common."""
+    """Return the values that all candidates share."""
     keys = [key for key in _keys(rows) if key not in varying_keys(rows)]
     return candidate_text(rows[0].candidate, keys) if rows and keys else ""
 
@@ -267,25 +272,27 @@ def _keys(rows: Sequence[Row]) -> list[str]:
 
 def varying_keys(rows: Sequence[Row]) -> list[str]:
     """Return the keys in which candidates differ."""
-    found: list[str] = []
+    varying: list[str] = []
     for key in _keys(rows):
         values = [row.candidate.get(key) for row in rows]
         if any(value != values[0] for value in values):
-            found.append(key)
-    return found
+            varying.append(key)
+    return varying
 
 
 def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> str:
     """Return the table in lines, best first; rows beyond ``most`` are counted."""
     varying = varying_keys(rows) or _keys(rows)
     names = dict.fromkeys((*_SHOWN, *(name for name, _ in goal.metrics)))
-    known = [each for each in names if any(row.figures.get(each) is not None for row in rows)]
-    head = ["", *varying, "status", *(FIGURES[name].title for name in known), ""]
+    columns = [
+        column for column in names if any(row.figures.get(column) is not None for row in rows)
+    ]
+    head = ["", *varying, "status", *(FIGURES[name].title for name in columns), ""]
     shown = rows[:most]
     lines = [head]
     for number, row in enumerate(shown, start=1):
         cells = [_cell(row.candidate.get(key)) for key in varying]
-        values = [figure_text(name, row.figures.get(name)) for name in known]
+        values = [figure_text(name, row.figures.get(name)) for name in columns]
         status = row.fidelity if row.status is Status.DONE else row.status.value
         lines.append([str(number), *cells, status, *values, _remark(row)])
     left = len(varying) + 2
@@ -305,25 +312,25 @@ def _remark(row: Row) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, Mapping):
-        named = cast("Mapping[str, Scalar]", value)
-        return ",".join(f"{name}={size}" for name, size in named.items() if size != 1) or "1"
+        axes = cast("Mapping[str, Scalar]", value)
+        return ",".join(f"{name}={size}" for name, size in axes.items() if size != 1) or "1"
     return "" if value is None else scalar_text(cast("Scalar", value))
 
 
 def _aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    found: list[str] = []
+    texts: list[str] = []
     for line in lines:
         cells: list[str] = []
         for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
             is_number = (column == 0 and left > 1) or left <= column < len(line) - 1
             cells.append(cell.rjust(width) if is_number else cell.ljust(width))
-        found.append("  ".join(cells).rstrip())
-    return found
+        texts.append("  ".join(cells).rstrip())
+    return texts
 
 
 def counts_text(rows: Sequence[Row]) -> str:
-    """Return how many candidates have become what.
+    """Return the number of candidates of each status.
 
     >>> counts_text([Row(number=0, candidate={}), Row(number=1, candidate={}, status=Status.DONE)])
     '1 done, 1 waiting'
@@ -333,7 +340,7 @@ def counts_text(rows: Sequence[Row]) -> str:
 
 
 def compared_text(first: Row, second: Row) -> str:
-    """Return two rows beside each other: what differs of the candidates, and all figures."""
+    """Return two rows side by side: differing keys, and all figures."""
     keys = list(dict.fromkeys([*first.candidate, *second.candidate]))
     lines = [["", "A", "B", "B / A"]]
     for key in keys:

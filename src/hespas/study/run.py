@@ -1,8 +1,8 @@
-"""A study's run: bounds, screening, compilation, in an order that nothing else decides.
+"""Run a study: bounds, screening, compilation, in a deterministic order.
 
-What is evaluated, and in which order, follows from the study and from what earlier evaluations
-gave. How many workers there are, when they end, and whether a run was interrupted change nothing
-but the time: an evaluation that the store has is not made again.
+The evaluations and their order follow from the study and from the results of earlier evaluations.
+The number of workers, their ends, and interruptions change nothing but the time: an evaluation that
+the store has is not made again.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from hespas.study.store import KeptOutcomes, Store, opened, reading
 from hespas.study.study import Study, StudyFidelity, study_of
 
 _WAVE = 16
-"""Candidates that are screened before their bounds are compared with what was found again."""
+"""Candidates that are screened before bounds are compared with the best again."""
 _MOST_COMPILED = 2
-"""Compiled at most, as a multiple of what was asked for, where some of the best drop out."""
+"""The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
-"""Is called with all rows whenever one changed."""
+"""Called with all rows whenever one changed."""
 _How = tuple[Phase, Status]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A run under way: the rows as they are by now."""
+    """The state of a run, with its current rows."""
 
     study: Study
     store: Store
@@ -72,9 +72,10 @@ def run_study(
     *,
     kept: KeptOutcomes | None = None,
 ) -> list[Row]:
-    """Evaluate what neither the store nor ``kept`` has; return rows in the candidates' order.
+    """Evaluate the candidates that neither the store nor ``kept`` has; return all rows.
 
-    Raises `ConfigError` without a candidate that can be run, `OutputError` for another's store.
+    Rows are in the candidates' order. Raises `ConfigError` without a candidate that can be run,
+    `OutputError` for the store of another study.
     """
     minutes = study.budget.minutes
     end_s = inf if minutes is None else monotonic() + 60 * minutes
@@ -114,7 +115,7 @@ def _bound(run: _Run) -> None:
 
 
 def _check_models(study: Study) -> None:
-    """Raise what a model or file that there isn't raises: that is no property of a candidate."""
+    """Raise the errors of missing models and files: they concern no single candidate."""
     for name in map(str, study.search[WORKLOAD]):
         if ":" in name:
             continue
@@ -137,8 +138,8 @@ def _bounded(run: _Run, row: Row, entry: Entry) -> Row:
     fits_not = capacity_bytes is not None and least_bytes > capacity_bytes
     if _holds(run, entry, {"memory.fits": False} if fits_not else {}) is not False:
         return row
-    needed, there = least_bytes / 1e9, (capacity_bytes or 0) / 1e9
-    reason = f"memory: at least {needed:.4g} GB of {there:.4g} GB a device"
+    needed, capacity_gb = least_bytes / 1e9, (capacity_bytes or 0) / 1e9
+    reason = f"memory: at least {needed:.4g} GB of {capacity_gb:.4g} GB a device"
     return replace(row, status=Status.PRUNED, reason=reason)
 
 
@@ -159,7 +160,11 @@ def _screen(run: _Run) -> None:
             least_s = run.entries[number].bounds.time_s
             count = run.study.compiled_count
             run.prune([number], f"time: at least {least_s:.4g} s, and {count} others take less")
-        _evaluate(run, [each for each in wave if each not in slower], lambda each: _how(run, each))
+        _evaluate(
+            run,
+            [candidate for candidate in wave if candidate not in slower],
+            lambda candidate: _how(run, candidate),
+        )
 
 
 def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
@@ -167,7 +172,7 @@ def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
     sampler = sampler_of(candidates, run.study.goal, seed=seed)
     while budget > 0 and (asked := sampler.ask(min(budget, GENERATION))):
         budget -= len(asked)
-        _evaluate(run, asked, lambda each: _how(run, each))
+        _evaluate(run, asked, lambda candidate: _how(run, candidate))
         for number in asked:
             row = run.rows[number]
             is_well = row.status in {Status.SCREENED, Status.DONE}
@@ -191,7 +196,7 @@ def _how(run: _Run, number: int) -> _How:
 
 
 def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
-    """Return the candidates whose bound is worse than what is to be compiled has already."""
+    """Return the candidates whose bound is worse than the candidates to compile."""
     goal, count = run.study.goal, run.study.compiled_count
     if not goal.is_single or not FIGURES[goal.metrics[0][0]].follows_time:
         return frozenset()
@@ -199,19 +204,19 @@ def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
     if len(best) < count:
         return frozenset()
     worst = goal.keys(run.rows[best[count - 1]].figures)
-    found: set[int] = set()
+    slow: set[int] = set()
     for number in numbers:
         entry = run.entries[number]
         bound = entry.completed({"step_time_s": entry.bounds.time_s}, run.study.prices)
         least = goal.keys(bound)
         is_known = entry.bounds.time_s > 0 and not any(map(isinf, least))
         if is_known and entry.compiles and least > worst:
-            found.add(number)
-    return frozenset(found)
+            slow.add(number)
+    return frozenset(slow)
 
 
 def _ranked(run: _Run) -> list[int]:
-    """Return what is screened in the order of the goal, what seems to satisfy ``where`` first."""
+    """Return screened candidates in the goal's order, likely satisfying ones first."""
     rows = [row for row in run.rows.values() if row.status is Status.SCREENED]
     best = [row.number for row in ordered(rows, run.study.goal, lambda row: row.figures)]
     return sorted(best, key=lambda number: not _holds_as_screened(run, number))
@@ -249,7 +254,8 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> 
             key=key,
             candidate=entry.candidate.to_dict(),
             phase=phase,
-            # A whole report takes several times as long as the prediction: it is for the best.
+            # A report with tables takes several times as long as the prediction: only the best get
+            # one.
             with_report=phase is Phase.COMPILE and run.study.fidelity is StudyFidelity.AUTO,
             versions=entry.versions(phase),
             may_stay=phase is Phase.SCREEN and not entry.runs_operations,
@@ -322,17 +328,17 @@ def _in_columns(figures: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def _fields(row: Row) -> dict[str, Value]:
-    known: dict[str, Value] = dict(row.figures)
+    fields: dict[str, Value] = dict(row.figures)
     peak, capacity = (
         row.figures.get(f"{name}_bytes") for name in ("peak_memory", "memory_capacity")
     )
     if peak is not None:
-        known["memory.peak_bytes"] = peak
+        fields["memory.peak_bytes"] = peak
     if capacity is not None:
-        known["memory.capacity_bytes"] = capacity
+        fields["memory.capacity_bytes"] = capacity
     if peak is not None and capacity is not None:
-        known |= {"memory.fits": peak <= capacity, "memory.free_bytes": capacity - peak}
-    return known
+        fields |= {"memory.fits": peak <= capacity, "memory.free_bytes": capacity - peak}
+    return fields
 
 
 def _holds(run: _Run, entry: Entry, known: Mapping[str, Value]) -> bool | None:
@@ -342,14 +348,14 @@ def _holds(run: _Run, entry: Entry, known: Mapping[str, Value]) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Studied:
-    """A study with its rows, in the order of its goal; ``table`` has them as flat dictionaries."""
+    """A study with its rows, in the order of its goal; ``table`` flattens them."""
 
     study: Study
     rows: tuple[Row, ...]
 
     @property
     def best(self) -> Row | None:
-        """The best candidate that was predicted to the end; None where there is none."""
+        """The best fully predicted candidate, if any."""
         return next((row for row in self.rows if row.status is Status.DONE), None)
 
     def table(self) -> list[dict[str, object]]:
@@ -369,9 +375,10 @@ def studied(
     executor: ExecutorOptions | None = None,
     listener: Listener = lambda _: None,
 ) -> Studied:
-    """Run a study in a directory, or go on with it, and return its table.
+    """Run a study in a directory, or resume it, and return its table.
 
-    Raises `ConfigError` without candidates, `OutputError` for a directory of another, or in use.
+    Raises `ConfigError` without candidates, `OutputError` for a directory of another study, or in
+    use.
     """
     with opened(directory) as store:
         store.check_study(study.to_dict())
@@ -382,16 +389,16 @@ def studied(
 
 
 def study_in(directory: Path) -> Study:
-    """Return the study that a directory is of."""
+    """Return the study of a directory."""
     with reading(directory) as store:
-        given = store.study()
-    if given is None:
+        description = store.study()
+    if description is None:
         raise OutputError("holds no study yet", location=str(directory), hint="run one")
-    return study_of(given, location=str(directory))
+    return study_of(description, location=str(directory))
 
 
 def table_of(directory: Path) -> Studied:
-    """Return the table that a directory holds by now, also while the study runs."""
+    """Return the current table of a directory, also while the study runs."""
     study = study_in(directory)
     with reading(directory) as store:
         rows = store.rows()
@@ -400,7 +407,7 @@ def table_of(directory: Path) -> Studied:
 
 
 def row_named(studied: Studied, name: str) -> Row:
-    """Return a row by its place in the table, from 1; `ConfigError` where there is none."""
+    """Return a row by its place in the table, from 1; raise `ConfigError` otherwise."""
     number = whole_number(name)
     if number is None or not 1 <= number <= len(studied.rows):
         raise ConfigError(

@@ -17,21 +17,21 @@ from hespas.study.study import AUTO, Study, study_of
 
 _MICRO_BATCHES = (1, 2, 4)
 _ON_REQUEST = frozenset({"context", "sequence"})
-"""Axes that are for long sequences, and are searched where they are named."""
+"""Axes for long sequences, which are searched only if they are named."""
 
 
 def searched_axes(model: Model) -> tuple[list[str], list[str]]:
-    """Return the axes of a model's mesh that are searched, and those that are on request."""
+    """Return the axes of a model's mesh that are searched, and those on request."""
     settings = model.settings
     divided = getattr(settings, "axes", {}).values()
-    axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
+    axes = list(dict.fromkeys(axis for names in divided for axis in names)) or settings.mesh.names
     searched = [axis for axis in axes if axis not in _ON_REQUEST]
     others = [axis for axis in axes if axis in _ON_REQUEST]
     return searched, [*others, PIPE] if model.can_be_cut else others
 
 
 def _title(searched: Sequence[str], others: Sequence[str]) -> str:
-    """Return what a search says of itself.
+    """Return the title of a search.
 
     >>> _title(["data", "tp"], ["pipe"])
     'Meshes of data, tp; not searched: pipe (--mesh data=auto,tp=auto,pipe=auto)'
@@ -44,30 +44,33 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
 
 
 def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> Study:
-    """Return the study that finds the best mesh, of a model's usual axes unless one is given.
+    """Return the study that finds a model's best mesh.
 
-    ``keys`` are those of a study: the model, the cluster, and what else is pinned or listed. Its
-    title says which axes are searched, and which others ``mesh`` could name. On GPUs the memory
-    limit of XLA's scheduler is raised where a candidate needs that and fits.
+    Unless a mesh is listed, the model's usual axes are searched. ``keys`` are those of a study: the
+    model, the cluster, and other pinned or listed keys. Its title says which axes are searched, and
+    which others ``mesh`` could name. On GPUs the memory limit of XLA's scheduler is raised if a
+    candidate needs that and fits.
     """
-    found, model = dict(keys), str(keys[WORKLOAD])
-    named = find_model(model)
-    if named is None:
+    study_keys, model = dict(keys), str(keys[WORKLOAD])
+    known_model = find_model(model)
+    if known_model is None:
         raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
     title = ""
-    if MESH not in found:
-        searched, others = searched_axes(named)
-        found[MESH] = dict.fromkeys(searched, AUTO)
+    if MESH not in study_keys:
+        searched, others = searched_axes(known_model)
+        study_keys[MESH] = dict.fromkeys(searched, AUTO)
         title = _title(searched, others)
-    has = named.options()
+    has = known_model.options()
     if "remat" in has:
-        found.setdefault("remat", ["minimal_with_context", "full"])
+        study_keys.setdefault("remat", ["minimal_with_context", "full"])
     if "accumulation" in has:
-        found.setdefault("micro_batch", list(_MICRO_BATCHES))
-    given = found[CLUSTER]
-    clusters = cast("list[object]", given) if isinstance(given, list) else [given]
+        study_keys.setdefault("micro_batch", list(_MICRO_BATCHES))
+    cluster_value = study_keys[CLUSTER]
+    clusters = (
+        cast("list[object]", cluster_value) if isinstance(cluster_value, list) else [cluster_value]
+    )
     if all(platform_of(system_named(str(cluster)).part) == "cuda" for cluster in clusters):
-        found[SLOP_OPTION] = FULL
+        study_keys[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(
         {
@@ -75,6 +78,6 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
             "where": "memory.fits",
             "goal": {"maximise": goal},
             "budget": {} if compiled is None else {"compile": compiled},
-            **found,
+            **study_keys,
         }
     )

@@ -1,12 +1,12 @@
-"""The candidates of a study: every combination of the values that it lists.
+"""The candidates of a study: combinations of the listed values, and samples.
 
-What a constraint refuses for what a candidate is, whatever is predicted of it, is none.
+A combination that a constraint refuses by its keys alone is no candidate.
 
-Of a large study Optuna chooses those that are predicted, from what others gave: the tree-structured
-Parzen estimator for one goal, NSGA-II for several. Sources: J. Bergstra et al., Algorithms for
-hyper-parameter optimization, NIPS 2011; K. Deb et al., IEEE Transactions on Evolutionary
-Computation 6 (2), 2002. Both are seeded, and get outcomes in generations of one size, in the order
-of the candidates: how many workers there are changes nothing.
+Optuna chooses the candidates of a large study that are predicted, from the results of others: the
+tree-structured Parzen estimator for one goal, NSGA-II for several. Sources: J. Bergstra et al.,
+Algorithms for hyper-parameter optimization, NIPS 2011; K. Deb et al., IEEE Transactions on
+Evolutionary Computation 6 (2), 2002. Both are seeded, and get outcomes in generations of one size,
+in the order of the candidates: the number of workers changes nothing.
 """
 
 from __future__ import annotations
@@ -49,57 +49,60 @@ _OF_STAGES = frozenset(each.name for each in options_in(PipelineOptions))
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One configuration: values of keys and settings, and the mesh, None for the model's own."""
+    """One configuration: keys, settings, and the mesh, None for the model's own."""
 
     values: Mapping[str, Scalar]
     settings: Mapping[str, Scalar]
     mesh: tuple[tuple[str, int], ...] | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as tables show it: pinned and searched keys alike."""
-        found: dict[str, object] = dict(self.values)
+        """Return the candidate as tables show it: pinned and searched keys alike."""
+        members: dict[str, object] = dict(self.values)
         if self.mesh is not None:
-            found[MESH] = dict(self.mesh)
+            members[MESH] = dict(self.mesh)
         if self.settings:
-            found[SETTINGS] = dict(self.settings)
-        return found
+            members[SETTINGS] = dict(self.settings)
+        return members
 
     @cached_property
     def digest(self) -> str:
-        """What distinguishes it from other candidates, wherever it stands."""
+        """The digest that distinguishes the candidate from others in any study."""
         return sha256(canonical(self.to_dict())).hexdigest()
 
     def options(self) -> PredictOptions:
-        """Return the options of its prediction, without axes of 1; `ConfigError` for a clash."""
-        named = known_keys()
-        values = {named[key].name: option_value(key, each) for key, each in self.values.items()}
+        """Return the options of its prediction, without axes of 1.
+
+        Raises `ConfigError` for options that exclude each other.
+        """
+        options = known_keys()
+        values = {options[key].name: option_value(key, value) for key, value in self.values.items()}
         if self.mesh is not None:
             axes = tuple((name, size) for name, size in self.mesh if size > 1) or self.mesh[:1]
             values[MESH] = MeshAxes(axes=axes)
         if self.settings:
-            values[SETTINGS] = {name: scalar_text(each) for name, each in self.settings.items()}
+            values[SETTINGS] = {name: scalar_text(value) for name, value in self.settings.items()}
         return with_arguments(build(PredictOptions, values))
 
     def fields(self) -> dict[str, Value]:
-        """Return the fields of constraints that are known before anything is predicted."""
-        found: dict[str, Value] = {**self.values}
-        found |= {f"{SETTINGS}.{name}": value for name, value in self.settings.items()}
-        found |= {f"{MESH}.{name}": size for name, size in self.mesh or ()}
+        """Return the constraint fields that are known before anything is predicted."""
+        fields: dict[str, Value] = {**self.values}
+        fields |= {f"{SETTINGS}.{name}": value for name, value in self.settings.items()}
+        fields |= {f"{MESH}.{name}": size for name, size in self.mesh or ()}
         system = self.system
         if system is not None:
-            found |= {"cluster.devices": system.device_count, "devices": system.device_count}
-            found["cluster.part"] = system.part
-        return found
+            fields |= {"cluster.devices": system.device_count, "devices": system.device_count}
+            fields["cluster.part"] = system.part
+        return fields
 
     @property
     def system(self) -> System | None:
-        """The cluster; None where there is none."""
-        named = self.values.get(CLUSTER)
-        return None if named is None else system_named(str(named))
+        """The cluster, if there is one."""
+        name = self.values.get(CLUSTER)
+        return None if name is None else system_named(str(name))
 
 
 def candidate_of(given: Mapping[str, object]) -> Candidate:
-    """Return the candidate that `Candidate.to_dict` gave."""
+    """Return the candidate that `Candidate.to_dict` wrote."""
     mesh = cast("Mapping[str, int] | None", given.get(MESH))
     values = {name: value for name, value in given.items() if name not in {MESH, SETTINGS}}
     return Candidate(
@@ -111,14 +114,14 @@ def candidate_of(given: Mapping[str, object]) -> Candidate:
 
 @cache
 def system_named(named: str) -> System:
-    """Return a cluster by its name, or a directory's; each is read once."""
+    """Return a cluster by its name or directory; each is read once."""
     return find_system(Path(named) if Path(named).is_dir() else named)
 
 
 def candidates_of(study: Study) -> tuple[Candidate, ...]:
     """Return the candidates of a study, in the order of its values.
 
-    Raises `ConfigError` where there are none or too many, and what reading a cluster raises.
+    Raises `ConfigError` if there are none or too many, and errors of reading a cluster.
 
     >>> from hespas.study.study import study_of
     >>> study = study_of({"model": "llama3-8b", "cluster": "8xH100_80GB",
@@ -126,15 +129,15 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
     >>> [each.mesh for each in candidates_of(study)]
     [(('fsdp', 4), ('tp', 2)), (('fsdp', 2), ('tp', 4))]
     """
-    found: list[Candidate] = []
+    accepted: list[Candidate] = []
     combined = 0
     axes = {f"{MESH}.{axis.name}": 1 for meshes in study.meshes for axis in meshes}
     for candidate in _combined(study):
         combined += 1
         # An axis that a mesh lacks divides nothing.
         if study.where.holds({**axes, **candidate.fields()}) is not False:
-            found.append(candidate)
-        if len(found) > _MOST:
+            accepted.append(candidate)
+        if len(accepted) > _MOST:
             raise ConfigError(
                 f"the study has more than {_MOST} candidates",
                 location=study.location,
@@ -146,14 +149,14 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
             location=study.location,
             hint="give an axis of the mesh auto, or list other sizes",
         )
-    if not found:
+    if not accepted:
         raise ConfigError(
             f"the study has no candidates: where refuses all {combined}",
             location=study.location,
             hint=f"loosen it: {study.where.text}",
         )
     unique: dict[str, Candidate] = {}
-    for candidate in found:
+    for candidate in accepted:
         unique.setdefault(candidate.digest, candidate)
     return tuple(unique.values())
 
@@ -163,13 +166,13 @@ def _combined(study: Study) -> Iterator[Candidate]:
     for chosen in product(*(study.search[key] for key in keys)):
         values = dict(zip(keys, chosen, strict=True))
         for settings in product(*study.settings.values()):
-            named = dict(zip(study.settings, settings, strict=True))
+            named_settings = dict(zip(study.settings, settings, strict=True))
             for mesh in _meshes(study, values):
                 stages = None if mesh is None else dict(mesh).get(PIPE)
-                # What says how stages compute has no effect on one of them.
+                # Options of a pipeline's schedule have no effect on one stage.
                 of_one = {key: value for key, value in values.items() if key not in _OF_STAGES}
                 used = of_one if stages == 1 else values
-                yield Candidate(values=used, settings=named, mesh=mesh)
+                yield Candidate(values=used, settings=named_settings, mesh=mesh)
 
 
 def _meshes(
@@ -178,8 +181,8 @@ def _meshes(
     if not study.meshes:
         yield None
         return
-    named = values.get(CLUSTER)
-    devices = None if named is None else system_named(str(named)).device_count
+    cluster = values.get(CLUSTER)
+    devices = None if cluster is None else system_named(str(cluster)).device_count
     for meshes in study.meshes:
         yield from meshes_of(meshes, devices, location=study.location)
 
@@ -187,7 +190,10 @@ def _meshes(
 def meshes_of(
     meshes: Meshes, devices: int | None, *, location: str = ""
 ) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield the meshes of a pattern with as many devices; free axes take all factorisations."""
+    """Yield the meshes of a pattern with this many devices.
+
+    Axes with ``auto`` take all factorisations.
+    """
     free = [axis.name for axis in meshes if axis.sizes is None]
     if free and devices is None:
         raise ConfigError(
@@ -195,22 +201,22 @@ def meshes_of(
             location=location,
             hint="add cluster, as in cluster: 64xH100_80GB",
         )
-    given = [[(axis.name, size) for size in axis.sizes or ()] for axis in meshes if axis.sizes]
-    for chosen in product(*given):
+    listed = [[(axis.name, size) for size in axis.sizes or ()] for axis in meshes if axis.sizes]
+    for chosen in product(*listed):
         pinned = dict(chosen)
         if devices is None:
             yield tuple((axis.name, pinned[axis.name]) for axis in meshes)
             continue
-        rest, remainder = divmod(devices, prod(pinned.values()))
-        if remainder or (not free and rest != 1):
+        free_devices, remainder = divmod(devices, prod(pinned.values()))
+        if remainder or (not free and free_devices != 1):
             continue
-        for sizes in factorisations(rest, len(free)) if free else [()]:
+        for sizes in factorisations(free_devices, len(free)) if free else [()]:
             every = {**pinned, **dict(zip(free, sizes, strict=True))}
             yield tuple((axis.name, every[axis.name]) for axis in meshes)
 
 
 def factorisations(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to write a number as a product of ``count`` factors, in order.
+    """Yield the ordered factorisations of a number into ``count`` factors.
 
     >>> list(factorisations(4, 2))
     [(1, 4), (2, 2), (4, 1)]
@@ -218,20 +224,20 @@ def factorisations(number: int, count: int) -> Iterator[tuple[int, ...]]:
     if count == 1:
         yield (number,)
         return
-    for first in (each for each in range(1, number + 1) if number % each == 0):
+    for first in (divisor for divisor in range(1, number + 1) if number % divisor == 0):
         for others in factorisations(number // first, count - 1):
             yield (first, *others)
 
 
 GENERATION = 16
 _MOST_ASKED = 64
-"""How often a sampler is asked for each candidate that it is to choose anew."""
+"""The most trials of a sampler for each new candidate."""
 Point = tuple[Scalar, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """Chooses candidates, by their numbers; make one with `sampler_of`."""
+    """Chooses candidates by their numbers; made by `sampler_of`."""
 
     goal: Goal
     optuna: Any
@@ -242,7 +248,7 @@ class Sampler:
     _open: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def ask(self, count: int) -> list[int]:
-        """Return up to ``count`` candidates never chosen before: the sampler's, else the first."""
+        """Return up to ``count`` new candidates: the sampler's, else the first."""
         chosen: list[int] = []
         for _ in range(_MOST_ASKED * count):
             if len(chosen) == count:
@@ -267,17 +273,17 @@ class Sampler:
         return chosen
 
     def _point(self, trial: Any) -> Point:
-        found: list[Scalar] = []
+        point: list[Scalar] = []
         for name, values in zip(self.names, self.values, strict=True):
             if _is_ordered(values):
                 place: int = trial.suggest_int(name, 0, len(values) - 1)
-                found.append(values[place])
+                point.append(values[place])
             else:
-                found.append(cast("Scalar", trial.suggest_categorical(name, values)))
-        return tuple(found)
+                point.append(cast("Scalar", trial.suggest_categorical(name, values)))
+        return tuple(point)
 
     def tell(self, number: int, figures: Mapping[str, float | None] | None) -> None:
-        """Tell what came of a candidate: its figures, or None where it is out of question."""
+        """Report a candidate's figures to the sampler; None excludes it."""
         count = len(self.goal.metrics)
         values = (inf,) * count if figures is None else self.goal.keys(figures)
         self.found[number] = values
@@ -289,13 +295,13 @@ class Sampler:
         if values is None:
             self.optuna.tell(trial, state=import_module("optuna.trial").TrialState.FAIL)
         else:
-            self.optuna.tell(trial, [min(each, 1e300) for each in values])
+            self.optuna.tell(trial, [min(value, 1e300) for value in values])
 
 
 def sampler_of(candidates: Mapping[int, Candidate], goal: Goal, *, seed: int) -> Sampler:
-    """Return a sampler of candidates; `ExtraMissingError` without Optuna."""
+    """Return a sampler of candidates; raise `ExtraMissingError` without Optuna."""
     try:
-        # An extra: few studies are so large.
+        # Optuna is an extra: few studies are so large.
         optuna: Any = import_module("optuna")
     except ImportError as error:
         raise ExtraMissingError("a study that is sampled", extra="search") from error
@@ -310,13 +316,13 @@ def sampler_of(candidates: Mapping[int, Candidate], goal: Goal, *, seed: int) ->
         goal=goal,
         optuna=optuna.create_study(directions=["minimize"] * len(goal.metrics), sampler=sampler),
         names=names,
-        values=tuple(_in_order(tuple(each)) for each in values),
+        values=tuple(_in_order(tuple(listed)) for listed in values),
         numbers=numbers,
     )
 
 
 def _is_ordered(values: Sequence[Scalar]) -> bool:
-    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def _in_order(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
@@ -324,7 +330,7 @@ def _in_order(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _points(candidates: Mapping[int, Candidate]) -> tuple[tuple[str, ...], dict[Point, int]]:
-    """Return what varies, without an axis that follows from others, and each candidate's values."""
+    """Return the varying keys, without a dependent axis, and each candidate's values."""
     rows = {number: _flat(candidate) for number, candidate in candidates.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     varying = [name for name in names if len({row.get(name, 1) for row in rows.values()}) > 1]
@@ -343,11 +349,11 @@ def _named(rows: Mapping[int, Mapping[str, Scalar]], names: tuple[str, ...]) -> 
 
 
 def _flat(candidate: Candidate) -> dict[str, Scalar]:
-    found: dict[str, Scalar] = {}
+    values: dict[str, Scalar] = {}
     for name, value in candidate.to_dict().items():
         if name in {MESH, SETTINGS}:
             inside = cast("Mapping[str, Scalar]", value)
-            found |= {f"{name}.{key}": each for key, each in inside.items()}
+            values |= {f"{name}.{key}": inner for key, inner in inside.items()}
         else:
-            found[name] = cast("Scalar", value)
-    return found
+            values[name] = cast("Scalar", value)
+    return values

@@ -1,14 +1,14 @@
-"""Where a study's results live: one SQLite file, written by one process.
+"""Store a study's results in one SQLite file, written by one process.
 
 Every evaluation is a transaction of its own, with the digest of its inputs, the versions that made
-it and how long it took. What is there when a process is killed is complete; what is not there is
-made by the next run. A directory is one run's at a time: the lock is the system's, which ends with
-the process however that ends.
+it and the time it took. What a killed process has written is complete; the next run makes the rest.
+A directory belongs to one run at a time: the lock is the system's, which ends with the process
+however that ends.
 
-Outcomes are kept beyond their study too, so that another one does not predict them again: a file
-under the key of an evaluation, which is made of all that decides its outcome, and of the code of
-hespas. Kept is what models of the zoo take: of a function, and of files that options name, only
-names are known, and what is timed on this machine is another's every time.
+Outcomes are kept beyond their study too, so that another study does not predict them again: a file
+under the key of an evaluation, which is made of everything that decides its outcome, and of the
+code of hespas. Only outcomes of zoo models are kept: of a function, and of files that options name,
+only names are known, and times measured on this machine differ every time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DATABASE = "study.sqlite"
 _LOCK = "study.lock"
 _FORMAT = "1"
 _HEADER_BYTES = 100
-"""Of SQLite's files: https://www.sqlite.org/fileformat.html."""
+"""The size of a SQLite file's header: https://www.sqlite.org/fileformat.html."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS candidates (
@@ -63,7 +63,7 @@ _Cells = tuple[int, str, Status, str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many evaluations there are, and what they took."""
+    """The number of evaluations, and the time they took."""
 
     evaluations: int
     cpu_s: float
@@ -71,21 +71,21 @@ class Counts:
 
 
 class Store:
-    """The results of a study in a directory, open to write (`opened`) or to read (`reading`)."""
+    """The results of a study in a directory, `opened` to write or `reading`."""
 
     def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
         self._connection = connection
         self.directory = directory
 
-    # What the study is.
+    # The study itself.
 
     def study(self) -> dict[str, object] | None:
-        """Return the study that the directory is of, as `Study.to_dict` gave it."""
+        """Return the study of the directory, as `Study.to_dict` wrote it."""
         text = self._cell("SELECT value FROM about WHERE name = 'study'")
         return None if text is None else self._decoded(text, dict[str, object])
 
     def check_study(self, study: dict[str, object]) -> None:
-        """Raise `OutputError` where the directory is of another study."""
+        """Raise `OutputError` if the directory is of another study."""
         if self.study() not in (None, study):
             raise OutputError(
                 "holds the results of another study",
@@ -94,7 +94,7 @@ class Store:
             )
 
     def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
-        """Note the study; raise `OutputError` where the directory is of another one."""
+        """Record the study; raise `OutputError` if the directory is of another one."""
         self.check_study(study)
         about = {"format": _FORMAT, "study": json.dumps(study), "versions": json.dumps(versions)}
         with self._writing():
@@ -105,13 +105,13 @@ class Store:
     # Evaluations.
 
     def outcome(self, key: str) -> Outcome | None:
-        """Return what came of an evaluation; None where it was never made, or could not be made."""
+        """Return the outcome of an evaluation; None unless it was completed."""
         text = self._cell("SELECT outcome FROM evaluations WHERE key = ?", key)
         outcome = None if text is None else self._decoded(text, Outcome)
         return None if outcome is None or outcome.ending is Ending.EXHAUSTED else outcome
 
     def report(self, key: str) -> dict[str, object] | None:
-        """Return the whole report of an evaluation, as ``hespas run --json`` writes it."""
+        """Return the full report of an evaluation, as ``hespas run --json`` writes it."""
         text = self._cell("SELECT report FROM evaluations WHERE key = ?", key)
         return self._decoded(text, dict[str, object]) if text else None
 
@@ -149,7 +149,7 @@ class Store:
             self._write_rows(rows)
 
     def counts(self) -> Counts:
-        """Return how many evaluations there are and what they took."""
+        """Return the number of evaluations and the time they took."""
         evaluations, cpu_s, elapsed_s = self._connection.execute(
             "SELECT count(*), total(cpu_s), total(elapsed_s) FROM evaluations"
         ).fetchone()
@@ -181,15 +181,15 @@ class Store:
 
     def rows(self) -> list[Row]:
         """Return all rows, in the order of the candidates."""
-        found = self._connection.execute("SELECT * FROM candidates ORDER BY number")
-        return [self._row(*cells) for cells in found]
+        records = self._connection.execute("SELECT * FROM candidates ORDER BY number")
+        return [self._row(*cells) for cells in records]
 
     def _row(self, *cells: object) -> Row:
         try:
-            found = msgspec.convert(cells, type=_Cells)
+            columns = msgspec.convert(cells, type=_Cells)
         except msgspec.MsgspecError as error:
             raise _damaged(self.directory) from error
-        number, candidate, status, reason, fidelity, figures, evaluation = found
+        number, candidate, status, reason, fidelity, figures, evaluation = columns
         return Row(
             number=number,
             candidate=self._decoded(candidate, dict[str, object]),
@@ -219,7 +219,7 @@ def _damaged(directory: Path) -> OutputError:
 
 
 def _check_size(path: Path) -> None:
-    """Raise `OutputError` for a database that was cut short, of which SQLite reads the rest.
+    """Raise `OutputError` for a truncated database, which SQLite would read in part.
 
     The header counts its pages. A log may hold missing ones; an empty file is of a run just begun.
     """
@@ -253,7 +253,10 @@ def _unusable(directory: Path, error: sqlite3.Error) -> OutputError:
 
 @contextmanager
 def opened(directory: Path) -> Generator[Store]:
-    """Open a study's directory to write, made if missing; `OutputError` if it is in use."""
+    """Open a study's directory to write, made if missing.
+
+    Raises `OutputError` if it is in use.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / _LOCK).open("a+")
@@ -272,7 +275,7 @@ def opened(directory: Path) -> Generator[Store]:
 
 
 def _take(lock: IO[str], directory: Path) -> None:
-    """Take the lock, which ends with this process, and write down whose it is."""
+    """Take the lock, which ends with this process, and write its owner into it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -290,7 +293,10 @@ def _take(lock: IO[str], directory: Path) -> None:
 
 @contextmanager
 def reading(directory: Path) -> Generator[Store]:
-    """Open a study's directory to read, also while it runs; `OutputError` where there is none."""
+    """Open a study's directory to read, also while it runs.
+
+    Raises `OutputError` if there is none.
+    """
     path = directory / DATABASE
     if not path.is_file():
         raise OutputError(
@@ -303,7 +309,7 @@ def reading(directory: Path) -> Generator[Store]:
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether a run has a study's directory."""
+    """Return whether a run holds a study's directory."""
     try:
         with (directory / _LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -342,44 +348,44 @@ _CACHE_FILE = re.compile(
 
 
 def names_of(files: Iterable[Path]) -> list[str]:
-    """Return the names of files of the user's caches, in order; others have none.
+    """Return the sorted names of files in the user's caches, without others.
 
     >>> names_of([cache_home() / "compiled" / f"{'0' * 64}.compiled", Path("/other")])[0][:10]
     'compiled/0'
     """
     home = cache_home()
-    found = (str(each.relative_to(home)) for each in files if each.is_relative_to(home))
-    return sorted(name for name in found if _CACHE_FILE.fullmatch(name))
+    names = (str(file.relative_to(home)) for file in files if file.is_relative_to(home))
+    return sorted(name for name in names if _CACHE_FILE.fullmatch(name))
 
 
 def contents_of(names: Iterable[str], *, most_bytes: int = MOST_CARRIED_BYTES) -> dict[str, bytes]:
-    """Return what cached files hold, up to ``most_bytes``; those that are gone are left out."""
-    found: dict[str, bytes] = {}
+    """Return the contents of cached files up to ``most_bytes``, without missing ones."""
+    contents: dict[str, bytes] = {}
     left_bytes = most_bytes
     for name in names:
         with suppress(OSError):
             content = (cache_home() / name).read_bytes()
             if len(content) <= left_bytes:
-                found[name] = content
+                contents[name] = content
                 left_bytes -= len(content)
-    return found
+    return contents
 
 
 def keep_files(contents: Mapping[str, bytes]) -> None:
-    """Put files into the user's caches, unless they are damaged or there; names decide where."""
+    """Put files into the user's caches, unless damaged or present; names decide where."""
     for name, content in contents.items():
-        named = _CACHE_FILE.fullmatch(name)
-        if named is None:
+        match = _CACHE_FILE.fullmatch(name)
+        if match is None:
             continue
         mark, line_end, _ = content.partition(b"\n")
         cache = ContentCache(
-            directory=cache_home() / named["folder"],
-            suffix=named["suffix"],
+            directory=cache_home() / match["folder"],
+            suffix=match["suffix"],
             mark=mark + line_end,
             what="programs of studies",
         )
         with suppress(CacheError):
-            cache.adopt(named["key"], content)
+            cache.adopt(match["key"], content)
 
 
 _MOST_BYTES = 2**28
@@ -387,12 +393,12 @@ _MOST_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOutcomes:
-    """Keeps outcomes as files of a directory; where that can't be used, none is kept."""
+    """Keeps outcomes as files of a directory; if it is unusable, none is kept."""
 
     directory: Path
 
     def read(self, entry: Entry, task: Task) -> Outcome | None:
-        """Return what came of an evaluation in any study; None where that is not known."""
+        """Return the outcome of an evaluation in any study; None if unknown."""
         if not _is_decided(entry):
             return None
         try:
@@ -423,7 +429,7 @@ class KeptOutcomes:
 
 
 def _is_decided(entry: Entry) -> bool:
-    """Return whether the key of an evaluation has all that decides its outcome."""
+    """Return whether an evaluation's key has everything that decides its outcome."""
     if not entry.is_model or entry.runs_operations:
         return False
     return not _names_files(entry.candidate.values)

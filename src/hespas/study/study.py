@@ -1,4 +1,4 @@
-"""A study: what is searched, what is pinned, what is looked for. One value, read from YAML.
+"""A study: the searched and pinned keys and the goal, read from YAML.
 
 A list is searched, a scalar is pinned, for every option of a prediction.
 """
@@ -43,15 +43,15 @@ from hespas.study.keys import (
 
 AUTO = "auto"
 DEFAULT_COMPILED = 8
-"""How many candidates are compiled unless a study says otherwise."""
+"""The number of candidates that are compiled unless a study says otherwise."""
 _OWN = ("title", MESH, SETTINGS, "where", "goal", "budget", "fidelity", "sampling", "prices")
 
 
 class StudyFidelity(Enum):
-    """What candidates are predicted from.
+    """The fidelity at which candidates are predicted.
 
-    ``AUTO`` screens all by a model of the compiler and compiles the best, where a compiler is;
-    ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none.
+    ``AUTO`` screens all by a model of the compiler and compiles the best, if a compiler is
+    installed; ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none.
     """
 
     AUTO = "auto"
@@ -62,7 +62,7 @@ class StudyFidelity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis of meshes: its sizes, or None for all that fit the number of devices."""
+    """An axis of meshes: its sizes, or None for all that fit."""
 
     name: str
     sizes: tuple[int, ...] | None
@@ -74,10 +74,10 @@ Meshes = tuple[Axis, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much is done at most; None is as much as there is.
+    """The limits of a study's work; None is no limit.
 
     ``evaluations`` counts the candidates that are predicted without a compiler, ``compile`` those
-    that are compiled then. After ``minutes`` nothing more is begun.
+    that are compiled then. After ``minutes`` no evaluation is started.
     """
 
     evaluations: Count | None = None
@@ -87,7 +87,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Past how many candidates that may be what is looked for they are sampled, and the seed."""
+    """The number of candidates beyond which they are sampled, and the seed."""
 
     past: Count
     seed: CountOrZero = 0
@@ -95,13 +95,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is searched and what is looked for.
+    """The searched keys and the goal of a study.
 
-    ``search`` has the values of each key, one where it is pinned; ``settings`` those of further
+    ``search`` has the values of each key, one if it is pinned; ``settings`` those of further
     settings of the model (``set``). ``meshes`` are patterns of meshes, none for the model's own.
-    Without ``sampling`` all candidates are predicted.
-    Raises `ConfigError` for keys and values that there aren't, for a study without a model, and for
-    prices that a goal needs and that are not given.
+    Without ``sampling`` all candidates are predicted. Raises `ConfigError` for unknown keys and
+    values, for a study without a model, and for missing prices that a goal needs.
 
     >>> study = Study(
     ...     search={"model": ("llama3-8b",), "cluster": ("8xH100_80GB", "16xH100_80GB")}
@@ -169,48 +168,50 @@ class Study:
         """The fields that constraints can name."""
         axes = [f"{MESH}.{axis.name}" for meshes in self.meshes for axis in meshes]
         settings = [f"{SETTINGS}.{name}" for name in self.settings]
-        found = (*known_keys(), *axes, *settings, *CLUSTER_FIELDS, *RESULT_FIELDS, *GOALS)
-        return tuple(dict.fromkeys(found))
+        names = (*known_keys(), *axes, *settings, *CLUSTER_FIELDS, *RESULT_FIELDS, *GOALS)
+        return tuple(dict.fromkeys(names))
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The keys with more than one value; meshes too, where there may be several."""
+        """The keys with more than one value; meshes too, if there may be several."""
         keys = [key for key, values in self.search.items() if len(values) > 1]
         keys += [f"{SETTINGS}.{key}" for key, values in self.settings.items() if len(values) > 1]
         is_one = len(self.meshes) < 2 and all(
-            axis.sizes is not None and len(axis.sizes) == 1 for each in self.meshes for axis in each
+            axis.sizes is not None and len(axis.sizes) == 1
+            for pattern in self.meshes
+            for axis in pattern
         )
         return tuple(keys if is_one else [*keys, MESH])
 
     @property
     def compiled_count(self) -> int:
-        """How many candidates are compiled at most."""
+        """The most candidates that are compiled."""
         return self.budget.compile or DEFAULT_COMPILED
 
     def to_dict(self) -> dict[str, object]:
-        """Return the study as a file would write it: the same study, the same dictionary."""
-        found: dict[str, object] = {"title": self.title} if self.title else {}
-        found |= {key: _listed(self.search[key]) for key in known_keys() if key in self.search}
+        """Return the study as a file writes it; equal studies give equal dictionaries."""
+        members: dict[str, object] = {"title": self.title} if self.title else {}
+        members |= {key: _listed(self.search[key]) for key in known_keys() if key in self.search}
         if self.meshes:
-            found[MESH] = [
+            members[MESH] = [
                 [[axis.name, AUTO if axis.sizes is None else list(axis.sizes)] for axis in meshes]
                 for meshes in self.meshes
             ]
         if self.settings:
-            found[SETTINGS] = {name: _listed(each) for name, each in self.settings.items()}
+            members[SETTINGS] = {name: _listed(listed) for name, listed in self.settings.items()}
         if self.where.text:
-            found["where"] = self.where.text
+            members["where"] = self.where.text
         budget = {
             name: getattr(self.budget, name) for name in ("evaluations", "compile", "minutes")
         }
-        found |= {"goal": self.goal.to_dict(), "fidelity": self.fidelity.value}
+        members |= {"goal": self.goal.to_dict(), "fidelity": self.fidelity.value}
         if any(budget.values()):
-            found["budget"] = {name: value for name, value in budget.items() if value is not None}
+            members["budget"] = {name: value for name, value in budget.items() if value is not None}
         if self.sampling is not None:
-            found["sampling"] = {"past": self.sampling.past, "seed": self.sampling.seed}
+            members["sampling"] = {"past": self.sampling.past, "seed": self.sampling.seed}
         if self.prices:
-            found["prices"] = [price.to_dict() for price in self.prices]
-        return found
+            members["prices"] = [price.to_dict() for price in self.prices]
+        return members
 
 
 _NEEDED = {
@@ -220,7 +221,7 @@ _NEEDED = {
     "run_days": ("is no", "add run_days: 54, and goodput: true"),
     "train_tokens": ("is no", "add train_tokens: 15T, and goodput: true"),
 }
-"""What a goal needs: how its lack is said, and the remedy."""
+"""The needs of a goal: how an error states their lack, and the remedy."""
 CLUSTER_FIELDS = ("cluster.devices", "cluster.part")
 RESULT_FIELDS = ("memory.fits", "memory.peak_bytes", "memory.capacity_bytes", "memory.free_bytes")
 
@@ -238,7 +239,10 @@ def _listed(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's YAML file; `ConfigError` for what is none. Paths are from where it is."""
+    """Read a study's YAML file; paths are relative to its directory.
+
+    Raises `ConfigError` for a file that is no study.
+    """
     return study_of(read_yaml(path), location=str(path), home=path.parent)
 
 
@@ -298,8 +302,8 @@ def _where(given: object, location: str) -> str:
 
 def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
     listed = cast("list[object]", given) if isinstance(given, list) else [given]
-    for each in listed:
-        if not isinstance(each, str | int | float):
+    for value in listed:
+        if not isinstance(value, str | int | float):
             raise ConfigError(
                 f"{where} is no value, nor a list of values",
                 location=location,
@@ -309,17 +313,17 @@ def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
 
 
 def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
-    named = decode(given, dict[str, object], location=location, at=f"$.{SETTINGS}")
+    entries = decode(given, dict[str, object], location=location, at=f"$.{SETTINGS}")
     return {
-        name: _scalars(value, f"$.{SETTINGS}.{name}", location) for name, value in named.items()
+        name: _scalars(value, f"$.{SETTINGS}.{name}", location) for name, value in entries.items()
     }
 
 
 def _meshes(given: object, location: str) -> tuple[Meshes, ...]:
-    """Read a mapping of axes, put into their usual order, a text as of ``--mesh``, or a list."""
+    """Read meshes from a mapping of axes, ``--mesh`` text, or list."""
     if isinstance(given, list | tuple):
         listed = cast("list[object]", given)
-        return tuple(meshes for each in listed for meshes in _meshes_of(each, location))
+        return tuple(meshes for pattern in listed for meshes in _meshes_of(pattern, location))
     return tuple(_meshes_of(given, location))
 
 
@@ -329,8 +333,8 @@ def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
             axes = parse_mesh(given).axes
             yield tuple(Axis(name=name, sizes=(size,)) for name, size in axes)
         case Mapping():
-            named = cast("Mapping[object, object]", given)
-            axes = [_axis(str(name), sizes, location) for name, sizes in named.items()]
+            entries = cast("Mapping[object, object]", given)
+            axes = [_axis(str(name), sizes, location) for name, sizes in entries.items()]
             yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
         case list():  # as `Study.to_dict` writes it
             listed = cast("list[object]", given)
@@ -369,10 +373,10 @@ _POSITIVE: Mapping[str, object] = {"type": "number", "exclusiveMinimum": 0}
 
 
 def study_schema() -> dict[str, object]:
-    """Return the JSON Schema (2020-12) of studies, made from what reads them."""
+    """Return the JSON Schema (2020-12) of studies, made from the code that reads them."""
     keys = {
-        key: {**_value_or_list(key_schema(key)), "description": each.help}
-        for key, each in known_keys().items()
+        key: {**_value_or_list(key_schema(key)), "description": option.help}
+        for key, option in known_keys().items()
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -413,9 +417,9 @@ def _own() -> dict[str, object]:
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
             "description": "What candidates have to satisfy, as in memory.fits and mesh.tp <= 8.",
         },
-        "goal": {"anyOf": [_closed(each, required=True) for each in goals]},
+        "goal": {"anyOf": [_closed(value, required=True) for value in goals]},
         "budget": _closed({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
-        "fidelity": {"enum": [each.value for each in StudyFidelity]},
+        "fidelity": {"enum": [value.value for value in StudyFidelity]},
         "sampling": {
             **_closed({"past": _COUNT, "seed": {"type": "integer", "minimum": 0}}),
             "required": ["past"],
@@ -433,7 +437,7 @@ def _either(value: Mapping[str, object]) -> list[object]:
 
 
 def _closed(properties: Mapping[str, object], *, required: bool = False) -> dict[str, object]:
-    found: dict[str, object] = {"type": "object", "properties": properties}
+    schema: dict[str, object] = {"type": "object", "properties": properties}
     if required:
-        found["required"] = list(properties)
-    return {**found, "additionalProperties": False}
+        schema["required"] = list(properties)
+    return {**schema, "additionalProperties": False}
