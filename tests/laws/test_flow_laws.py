@@ -67,6 +67,7 @@ def networks(draw: st.DrawFn) -> Interconnect:
                 parameters=draw(parameters()),
                 leaf_size=size // 2 if is_tree else None,
                 oversubscription=draw(st.sampled_from((1.0, 2.0))) if is_tree else 1.0,
+                spines=draw(st.sampled_from((None, 2))) if is_tree else None,
             )
         )
     return Interconnect(

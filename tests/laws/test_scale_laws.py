@@ -7,15 +7,24 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
+from hespas.hardware.jobs import Jobs, Placement
+from hespas.hardware.links import LinkParameters
 from hespas.hardware.variation import SlowDevices, Slowest
 from hespas.prediction.figures.variation import Stages, longer_by, uniform_draws
 from hespas.prediction.goodput import LongRun, waiting_share
 from hespas.prediction.hazards import Cause, Hazards, Infant, Retries
 from hespas.prediction.long_run import played
+from hespas.program.collectives import CollectiveKind
+from hespas.simulate.flow.simulate import simulate_flow
+from hespas.simulate.models import joined_job
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, as_job
 
 ROUNDING = 1e-6
 """Of a step's seconds: factors are interpolated."""
 DAY_S = 86_400.0
+MOST_ROUNDED_PS = 100
+"""Shares of links are whole numbers."""
 
 
 @st.composite
@@ -123,3 +132,68 @@ def test_more_spares_never_lower_the_goodput_of_the_closed_form(
         for one in sorted(spares)
     ]
     assert more <= few
+
+
+NODE, NODES = 2, 4
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Interconnect:
+    """Draw nodes of two on switches, a torus or a tree with few spines."""
+    shape = draw(st.sampled_from((Shape.SWITCH, Shape.RING, Shape.FAT_TREE)))
+    is_tree = shape is Shape.FAT_TREE
+    link = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=draw(st.sampled_from((0.0, 1e-6))))
+    between = Dimension(
+        shape=shape,
+        size=NODES,
+        parameters=link,
+        leaf_size=2 if is_tree else None,
+        oversubscription=draw(st.sampled_from((1.0, 4.0))) if is_tree else 1.0,
+        spines=draw(st.sampled_from((None, 2))) if is_tree else None,
+        seed=draw(st.integers(0, 3)),
+    )
+    node = Dimension(shape=Shape.SWITCH, size=NODE, parameters=link)
+    return Interconnect(name="drawn", fabric=Dimensions(dimensions=(node, between)))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Job:
+    """Draw computations and collectives of four devices, one after the other."""
+    tables = (((0, 1, 2, 3),), ((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    tasks: list[Task] = []
+    for number in range(draw(st.integers(1, 5))):
+        before = (number - 1,) if number else ()
+        if draw(st.booleans()):
+            duration_ps = draw(st.integers(0, 4)) * 10**9
+            compute = ComputeTask(id=number, name="c", depends_on=before, duration_ps=duration_ps)
+            tasks.append(compute)
+            continue
+        tasks.append(
+            CollectiveTask(
+                id=number,
+                name="k",
+                depends_on=before,
+                kind=draw(st.sampled_from((CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER))),
+                size_bytes=draw(st.sampled_from((1000, 4_000_000))),
+                group_table=draw(st.sampled_from(range(len(tables)))),
+            )
+        )
+    return as_job(TaskGraph(name="job", device_count=4, tasks=tuple(tasks), group_tables=tables))
+
+
+IDLE = as_job(TaskGraph(name="idle", device_count=4, tasks=(), group_tables=()))
+
+
+@settings(deadline=None, max_examples=100)
+@given(job=steps(), other=steps(), network=fabrics(), placement=st.sampled_from(Placement))
+def test_another_job_on_a_fabric_never_speeds_one_up(
+    job: Job, other: Job, network: Interconnect, placement: Placement
+) -> None:
+    own, rest = Jobs(count=2, placement=placement).devices(network)
+
+    def finish_ps(beside: Job) -> int:
+        joined = joined_job([(job, own), (beside, rest)], network.device_count, location="here")
+        timeline = simulate_flow(joined, network)
+        return max(timeline.of_device(device).finish_ps for device in own)
+
+    assert finish_ps(other) >= finish_ps(IDLE) - MOST_ROUNDED_PS

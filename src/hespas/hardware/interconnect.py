@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import isfinite, prod
 from pathlib import Path
@@ -28,9 +28,10 @@ from hespas.base.figures import (
     Text,
 )
 from hespas.errors import HardwareError
-from hespas.hardware.leaf_spine import Routing, leaf_spine_graph
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
+
+_MOST_LINKS = 1 << 20
 
 
 class Shape(Enum):
@@ -43,14 +44,28 @@ class Shape(Enum):
     FAT_TREE = "fat_tree"
 
 
+class Routing(Enum):
+    """How messages between leaf switches spread over the spines.
+
+    ``ECMP``: a hash of both ends chooses one, so that messages collide. ``SPRAYING``: packets go
+    over all of them in turn; ``ADAPTIVE``: each where its queue is shortest. To rates of flows both
+    are as if the uplinks were one.
+    """
+
+    ECMP = "ecmp"
+    SPRAYING = "spraying"
+    ADAPTIVE = "adaptive"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
     """``size`` devices along one dimension, in which each has its own links.
 
     A line is a ring without the link that would close it. A fat tree has leaf switches of
     ``leaf_size`` devices; the uplinks of one together have ``leaf_size / oversubscription`` times
-    the bandwidth of one device's link. ``measured`` holds times of collectives along this
-    dimension. Raises `HardwareError` for impossible figures.
+    the bandwidth of one device's link. They are as one link, or lead to ``spines`` switches, of
+    which a hash with ``seed`` chooses one for the messages between two devices. ``measured`` holds
+    times of collectives along this dimension. Raises `HardwareError` for impossible figures.
     """
 
     shape: Shape
@@ -58,6 +73,8 @@ class Dimension:
     parameters: LinkParameters
     leaf_size: int | None = None
     oversubscription: float = 1.0
+    spines: int | None = None
+    seed: int = 0
     measured: Link | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +94,17 @@ class Dimension:
             raise HardwareError(message)
         if self.oversubscription <= 0 or (not is_tree and self.oversubscription != 1.0):
             raise HardwareError(f"oversubscription is {self.oversubscription}", hint="use fat_tree")
+        if self.spines is not None and not is_tree:
+            raise HardwareError(f"{self.spines} spines are given", hint="use fat_tree")
+        leaves = self.size // (self.leaf_size or self.size)
+        if leaves * (self.spines or 1) > _MOST_LINKS:
+            message = f"{leaves} leaves have {self.spines} uplinks each"
+            raise HardwareError(message, hint=f"describe at most {_MOST_LINKS} links")
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether messages of other devices may take another spine."""
+        return self.spines is not None and self.spines > 1
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -174,6 +202,14 @@ class Interconnect:
         return self.fabric.dimensions if isinstance(self.fabric, Dimensions) else ()
 
 
+def without_collisions(interconnect: Interconnect) -> Interconnect:
+    """Return the network with the uplinks of each leaf as one; the same where no hash chooses."""
+    if not any(dimension.is_hashed for dimension in interconnect.dimensions):
+        return interconnect
+    one = [replace(dimension, spines=None) for dimension in interconnect.dimensions]
+    return replace(interconnect, fabric=Dimensions(dimensions=tuple(one)))
+
+
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
     """Return devices around one switch, by the figures of one direction of a device's link."""
     dimension = dimension_of(Shape.SWITCH, devices, bandwidth_bytes_per_s, latency_s)
@@ -186,7 +222,8 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
 class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry of ``dimensions``; ``link`` is a preset's name, a path, or parameters.
 
-    ``latency_s`` and ``reduces_in_switch`` replace those of the link.
+    ``latency_s`` and ``reduces_in_switch`` replace those of the link. With ``spines`` the uplinks
+    of a leaf are so many links, ``routing`` and ``seed`` say which one a message takes.
     """
 
     topology: Shape
@@ -196,6 +233,9 @@ class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reduces_in_switch: bool | None = None
     leaf_size: Count | None = None
     oversubscription: Positive = 1.0
+    spines: DeviceCount | None = None
+    routing: Routing | None = None
+    seed: CountOrZero | None = None
 
 
 class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -317,29 +357,19 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
         raise
 
 
-def _leaf_spine(file: _LeafSpineFile, path: Path) -> Graph:
-    device_link = _link(file.device_link, path)[1]
-    if file.leaves * file.devices_per_leaf > MOST_DEVICES:
-        message = f"{file.leaves} leaves have {file.devices_per_leaf} devices each"
-        raise HardwareError(message, hint=f"describe at most {MOST_DEVICES} devices")
-    if file.leaves * (file.spines + file.devices_per_leaf) > _MOST_LINKS:
-        message = f"{file.leaves} leaves have {file.spines} uplinks each"
-        raise HardwareError(message, hint=f"describe at most {_MOST_LINKS} links")
-    of_leaf = device_link.bandwidth_bytes_per_s * file.devices_per_leaf / file.oversubscription
-    return leaf_spine_graph(
-        leaves=file.leaves,
-        devices_per_leaf=file.devices_per_leaf,
+def _leaf_spine(file: _LeafSpineFile, path: Path) -> Dimensions:
+    """Return one dimension: a fat tree with spines."""
+    tree = _DimensionFile(
+        topology=Shape.FAT_TREE,
+        size=file.leaves * file.devices_per_leaf,
+        link=file.device_link,
+        leaf_size=file.devices_per_leaf,
+        oversubscription=file.oversubscription,
         spines=file.spines,
-        device_link=device_link,
-        spine_link=msgspec.structs.replace(
-            device_link, bandwidth_bytes_per_s=of_leaf / file.spines
-        ),
         routing=file.routing,
         seed=file.seed,
     )
-
-
-_MOST_LINKS = 1 << 20
+    return Dimensions(dimensions=(_dimension(tree, path),))
 
 
 def _dimension(file: _DimensionFile, path: Path) -> Dimension:
@@ -352,12 +382,18 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
         # A preset has the figures of all links of a device; here they go to so many others.
         each = parameters.bandwidth_bytes_per_s / (file.size - 1)
         parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=each)
+    if file.spines is None and (file.routing is not None or file.seed is not None):
+        message = "routing and seed have no effect without spines"
+        raise HardwareError(message, location=str(path), hint="add spines: 8")
+    is_hashed = file.routing in {None, Routing.ECMP}
     return Dimension(
         shape=file.topology,
         size=file.size,
         parameters=parameters,
         leaf_size=file.leaf_size,
         oversubscription=file.oversubscription,
+        spines=file.spines if is_hashed else None,
+        seed=file.seed or 0,
         measured=link if link is not None and link.collectives else None,
     )
 

@@ -38,6 +38,7 @@ from hespas.base.figures import (
 from hespas.base.units import GIB, parse_rate
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape, dimension_of
+from hespas.hardware.jobs import ALONE, Jobs
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 ASTRA_SHAPES = {
@@ -133,7 +134,8 @@ class System:
     ``options`` keeps the remaining keys of ``system.json`` as read. ``part`` is the device preset
     that a system preset is made for; ``slices`` of how many slices of TPUs it consists, which its
     last dimension joins; ``assumptions`` what was taken for granted where no file describes a
-    system of this size. ``changed_links`` are bandwidths that the user gave.
+    system of this size. ``changed_links`` are bandwidths that the user gave. ``jobs`` share the
+    network: ``device_count`` is that of one of them.
 
     Raises `HardwareError` where ``described`` are others than the system's dimensions, and for a
     dimension of a shape that ASTRA-sim doesn't have.
@@ -156,6 +158,7 @@ class System:
     assumptions: tuple[str, ...] = field(default=(), compare=False)
     described: tuple[Dimension, ...] | None = field(default=None, compare=False, repr=False)
     changed_links: tuple[LinkBandwidth, ...] = ()
+    jobs: Jobs = ALONE
 
     def __post_init__(self) -> None:
         for dimension in self.dimensions:
@@ -176,10 +179,10 @@ class System:
 
     @property
     def device_count(self) -> int:
-        """The number of devices: the product over the dimensions."""
+        """The number of devices of a job: of all, the product over the dimensions."""
         if not self.dimensions and self.interconnect is not None:
-            return self.interconnect.device_count
-        return prod(dimension.size for dimension in self.dimensions)
+            return self.interconnect.device_count // self.jobs.count
+        return prod(dimension.size for dimension in self.dimensions) // self.jobs.count
 
     def with_dimensions(
         self, change: Callable[[tuple[Dimension, ...]], tuple[Dimension, ...]]

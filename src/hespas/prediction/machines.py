@@ -10,9 +10,10 @@ from hespas.base.files import cache_home
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.hardware.faster_links import with_link_bandwidths
+from hespas.hardware.jobs import Jobs
 from hespas.hardware.presets import device_names, load_device, load_hardware
 from hespas.hardware.sized import find_system
-from hespas.hardware.system import System
+from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
 from hespas.price.cache import DiskStore, MemoryStore, Store
 from hespas.price.driver import Estimator
@@ -37,7 +38,14 @@ def system_of(options: NetworkOptions) -> System | None:
     """Return the system with the links that the user gives it; None where none is given."""
     named = options.system if options.cluster is None else options.cluster
     system = find_system(named) if isinstance(named, str | Path) else named
-    return None if system is None else with_link_bandwidths(system, options.link_bandwidth)
+    if system is None:
+        return None
+    system = with_link_bandwidths(system, options.link_bandwidth)
+    if options.jobs > 1:
+        jobs = Jobs(count=options.jobs, placement=options.placement)
+        jobs.devices(interconnect_of(system))
+        system = replace(system, jobs=jobs)
+    return system
 
 
 def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
@@ -61,7 +69,12 @@ def _model(options: NetworkOptions, system: System | None) -> Model:
     if options.model is not None:
         return options.model
     links = None if options.imperfect is None else options.imperfect.links or None
-    given = {"network": options.network, "algorithm": options.algorithm, "links": links}
+    given = {
+        "network": options.network,
+        "algorithm": options.algorithm,
+        "links": links,
+        "jobs": options.jobs if options.jobs > 1 else None,
+    }
     return default_model(system, given)
 
 

@@ -28,6 +28,7 @@ from hespas.errors import ConfigError, option
 from hespas.frontend.overrides import parse_branch_weights, parse_trip_counts
 from hespas.hardware.cluster import Cluster, read_cluster
 from hespas.hardware.device import HARDWARE, Device, EstimatorKeys, parse_rates
+from hespas.hardware.jobs import Placement
 from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System, parse_link_bandwidths
 from hespas.hardware.variation import EQUAL, Variation, read_variation
@@ -490,6 +491,19 @@ class NetworkOptions:
         metavar="FILE",
         needs="cluster",
         applies_to=(ONE_PROGRAM,),
+    )
+    jobs: int = declare(
+        help="How many jobs of this size share the cluster, each of which has its part of the "
+        "devices, and runs the same step.",
+        least=1,
+        needs="cluster",
+        default=1,
+    )
+    placement: Placement = declare(
+        help="How devices are dealt to the jobs: neighbours each, node by node, or device by "
+        "device.",
+        needs="jobs",
+        default=Placement.PACKED,
     )
     variation: Variation = declare(
         help="How much equal devices differ in speed: none, a preset's name, or a file.",

@@ -82,6 +82,8 @@ def _link_text(one: Dimension) -> str:
     )
     if one.leaf_size is not None:
         text += f", leaves of {one.leaf_size}, oversubscribed {one.oversubscription:g} : 1"
+    if one.is_hashed:
+        text += f", {one.spines} spines chosen by a hash"
     return text
 
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, assert_never
 
-from hespas.base.units import PS_PER_NS, PS_PER_S
+from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Interconnect
-from hespas.hardware.system import System
+from hespas.hardware.jobs import ALONE
+from hespas.hardware.system import System, interconnect_of
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
 from hespas.simulate.options import ON_AXES, SPECIFIED, ContentionModel, Model
-from hespas.simulate.timeline import Timeline
+from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -250,6 +251,7 @@ _OWNERS = {
     "injection_scale": Model.ASTRA_SIM,
     "algorithm": Model.HESPAS,
     "links": Model.HESPAS,
+    "jobs": Model.HESPAS,
 }
 """Which model has a setting, by the name of its option; links are those of an imperfect cluster."""
 
@@ -317,6 +319,8 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     `hespas.errors.DeviceCountError` if the job and the system differ in size, and `SimulationError`
     for what the model doesn't cover.
     """
+    if system.jobs.count > 1:
+        return _shared(as_job(work), system, choice)
     job, cluster = as_job(work), choice.cluster
     timeline = _simulated(job, system, choice, cluster)
     if cluster is None:
@@ -327,11 +331,69 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     return replace(timeline, as_specified=_simulated(job, system, choice, None).slowest)
 
 
+def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
+    """Return the timeline of the first of several jobs that do the same on one network."""
+    jobs, whole = system.jobs, replace(system, jobs=ALONE)
+    if choice.model is not Model.HESPAS:
+        raise ConfigError(
+            f"{option('jobs')} is {jobs.count}: jobs share no links in ASTRA-sim's model",
+            hint=f"use {option('model')} {Model.HESPAS.value}",
+        )
+    check_size(job.device_count, system)
+    own, *others = jobs.devices(interconnect_of(system))
+    beside = [(job, devices) for devices in others]
+    with_others, alone = [
+        _of_devices(_joined(job, own, rest, whole, choice), job, own)
+        for rest in (beside, [(_idle(len(devices)), devices) for devices in others])
+    ]
+    note = (
+        f"network: {jobs.count} jobs share {whole.device_count} devices ({jobs.placement.value}), "
+        f"and run the same step from the same moment on; alone on the same devices it takes "
+        f"{format_time(alone.step_time_s)}"
+    )
+    return replace(with_others, assumptions=(note, *with_others.assumptions))
+
+
+def _joined(
+    job: Job,
+    own: tuple[int, ...],
+    others: list[tuple[Job, tuple[int, ...]]],
+    whole: System,
+    choice: ModelChoice,
+) -> Timeline:
+    joined = joined_job([(job, own), *others], whole.device_count, location=whole.name)
+    return simulate_job(joined, whole, choice)
+
+
+def _idle(devices: int) -> Job:
+    return as_job(TaskGraph(name="idle", device_count=devices, tasks=(), group_tables=()))
+
+
+def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timeline:
+    """Return what some devices do, numbered from 0, with the tasks of their job."""
+    number = {device: index for index, device in enumerate(devices)}
+
+    def of_job(one: ClassTimeline) -> ClassTimeline:
+        own = tuple(number[device] for device in one.devices if device in number)
+        return replace(one, devices=own, graph=job.graphs[job.graph_of_device[own[0]]])
+
+    classes = [one for one in timeline.classes if not number.keys().isdisjoint(one.devices)]
+    specified = timeline.as_specified
+    if specified is not None and number.keys().isdisjoint(specified.devices):
+        specified = None
+    return replace(
+        timeline,
+        classes=tuple([of_job(one) for one in classes]),
+        as_specified=None if specified is None else of_job(specified),
+    )
+
+
 def simulated_again(
     work: Job | TaskGraph, system: System, choice: ModelChoice
 ) -> Callable[[Job | TaskGraph], Timeline]:
     """Return what simulates jobs that differ from ``work`` in durations alone."""
-    if choice.model is not Model.HESPAS or choice.cluster is not None:
+    is_shared = system.jobs.count > 1
+    if choice.model is not Model.HESPAS or choice.cluster is not None or is_shared:
         return lambda job: simulate_job(job, system, choice)
     # As in `_simulated`.
     from hespas.simulate.flow.simulate import planned_flow  # noqa: PLC0415
@@ -378,7 +440,7 @@ def check_choice(system: System, choice: ModelChoice) -> None:
     check_supported(system, choice)
     cluster = choice.cluster
     if cluster is not None:
-        check_devices(cluster, system.device_count)
+        check_devices(cluster, interconnect_of(system).device_count)
     if choice.model is Model.HESPAS:
         # ASTRA-sim's model need not wait for what this one imports.
         from hespas.simulate.flow.simulate import check_network  # noqa: PLC0415

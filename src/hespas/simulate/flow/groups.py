@@ -99,9 +99,9 @@ def layout_numbers(
 ) -> Integers:
     """Return a number for each row of members; groups of equal numbers cross like links alike.
 
-    That is so where all members are equally far from the first one along every dimension, and on a
-    line as far from its end. ``is_irregular`` says that links of one dimension differ: then no two
-    groups are alike.
+    That is so where all members are equally far from the first one along every dimension, on a line
+    as far from its end, and where no hash chooses their spines. ``is_irregular`` says that links of
+    one dimension differ: then no two groups are alike.
     """
     if is_irregular or not dimensions:
         return np.arange(len(members), dtype=np.int64)
@@ -114,6 +114,9 @@ def layout_numbers(
             columns.append(own[:, :1] % (dimension.leaf_size or 1))
         if dimension.shape is Shape.LINE:
             columns.append(own[:, :1])
+        if dimension.is_hashed:
+            goes_through = (own != own[:, :1]).any(axis=1, keepdims=True)
+            columns.append(np.where(goes_through, np.arange(len(own))[:, None], -1))
         rest = rest // dimension.size
     table = np.concatenate(columns, axis=1)
     if (table == table[0]).all():

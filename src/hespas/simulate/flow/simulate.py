@@ -9,7 +9,7 @@ from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
 from hespas.collectives.schedule import WITH_ROOT
 from hespas.errors import SimulationError, option
 from hespas.hardware.cluster import Cluster
-from hespas.hardware.interconnect import Interconnect
+from hespas.hardware.interconnect import Interconnect, without_collisions
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, interconnect_of
 from hespas.simulate.engine import (
@@ -270,8 +270,11 @@ def planned_flow(
         _check_options(system)
     is_irregular = cluster is not None and bool(cluster.links)
     topology = make_topology(interconnect, cluster)
-    plain = Pricer(interconnect, make_topology(interconnect)) if is_irregular else None
-    planner = Planner(Pricer(interconnect, topology, plain), algorithm)
+    plain = without_collisions(interconnect)
+    reference = None
+    if is_irregular or plain is not interconnect:
+        reference = Pricer(plain, make_topology(plain))
+    planner = Planner(Pricer(interconnect, topology, reference), algorithm)
     roles = [find_roles(graph) for graph in job.graphs]
     classes = find_classes(
         job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded
@@ -316,6 +319,8 @@ def _assumptions(planner: Planner, interconnect: Interconnect) -> Iterator[str]:
             yield f"the first member of a group is the root of its {kind}"
         yield f"{kind} runs as {', '.join(sorted(algorithms))}"
     yield from planner.notes
+    if any(dimension.is_hashed for dimension in interconnect.dimensions):
+        yield "a hash of both ends chooses the spine of a message, so that messages collide"
     if isinstance(interconnect.fabric, Graph):
         yield "a message takes a route of fewest links, always the same for the same two ends"
 

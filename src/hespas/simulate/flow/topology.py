@@ -59,6 +59,11 @@ class Part:
     latency_s: float
     dimension: int | None = None
 
+    @property
+    def is_of_leaf(self) -> bool:
+        """Whether these are links between leaf switches and spines."""
+        return ".leaf_" in self.name
+
 
 def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) -> Topology:
     """Return the links of a network, of which a cluster may override some.
@@ -241,6 +246,9 @@ class _DimensionLinks:
 
     def name(self, part: int, index: int) -> str:
         axis, head = self._axis_of_part[part], self.parts[part].name
+        if axis.dimension.is_hashed and self.parts[part].is_of_leaf:
+            leaf, spine = divmod(index, axis.dimension.spines or 1)
+            return f"{head}.{leaf}.{spine}"
         if axis.dimension.shape is not Shape.FULLY_CONNECTED:
             return f"{head}.{index}"
         source, coordinate = divmod(index, axis.dimension.size)
@@ -256,6 +264,8 @@ class _DimensionLinks:
         if axis.dimension.shape is Shape.FULLY_CONNECTED and match[3] is not None:
             coordinate = int(match[3]) // axis.stride % axis.dimension.size
             index = index * axis.dimension.size + coordinate
+        if axis.dimension.is_hashed and self.parts[part].is_of_leaf:
+            index = index * (axis.dimension.spines or 1) + int(match[3] or 0)
         return part, index
 
     def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
@@ -286,16 +296,20 @@ def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
         latency_s=dimension.parameters.latency_s,
         dimension=index,
     )
+    spines = dimension.spines or 1
     leaf = replace(
         own,
-        count=devices // leaf_size,
-        bytes_per_ns=own.bytes_per_ns * (leaf_size / dimension.oversubscription),
+        count=devices // leaf_size * spines,
+        bytes_per_ns=own.bytes_per_ns * (leaf_size / dimension.oversubscription / spines),
     )
     for name in _PARTS[dimension.shape]:
         yield replace(leaf if name.startswith("leaf_") else own, name=f"dim{index}.{name}")
 
 
-def _cross(axis: _Axis, places: Integers, here: Integers, there: Integers) -> list[Crossing]:
+def _cross(
+    axis: _Axis, places: Integers, here: Integers, there: Integers, spine: Integers | None = None
+) -> list[Crossing]:
+    """Return what links messages cross along a dimension; None: the hash chooses each spine."""
     every, first = np.arange(len(places)), axis.first
     goals = places + (there - here) * axis.stride
     match axis.dimension.shape:
@@ -306,11 +320,15 @@ def _cross(axis: _Axis, places: Integers, here: Integers, there: Integers) -> li
         case Shape.FAT_TREE:
             leaf, other = _leaf(axis, places), _leaf(axis, goals)
             (climbing,) = np.nonzero(leaf != other)
+            spines = axis.dimension.spines or 1
+            if spine is None:
+                spine = _spread(places, goals, 0, axis.dimension.seed) % spines
+            up, down = spines * leaf + spine, spines * other + spine
             return [
                 (every, first[0] + places),
                 (every, first[1] + goals),
-                (climbing, first[2] + leaf[climbing]),
-                (climbing, first[3] + other[climbing]),
+                (climbing, first[2] + up[climbing]),
+                (climbing, first[3] + down[climbing]),
             ]
         case Shape.RING:
             return [
@@ -357,10 +375,12 @@ def _moves(axis: _Axis, device: int) -> list[Move[int]]:
             for there, first in zip((here + 1, here - 1), axis.first, strict=True)
             if size > 1 and (shape is Shape.RING or 0 <= there < size)
         ]
-    there = np.array([other for other in range(size) if other != here], dtype=np.int64)
-    links: list[list[int]] = [[] for _ in range(size - 1)]
+    spines = axis.dimension.spines or 1
+    there = np.repeat([other for other in range(size) if other != here], spines)
+    spine = np.tile(np.arange(spines), size - 1)
+    links: list[list[int]] = [[] for _ in there]
     for which, crossed in _cross(
-        axis, np.full_like(there, device), np.full_like(there, here), there
+        axis, np.full_like(there, device), np.full_like(there, here), there, spine
     ):
         for number, link in zip(which, crossed, strict=True):
             links[int(number)].append(int(link))
@@ -474,8 +494,11 @@ class _ShortestRoutes:
         return distances
 
 
-def _spread(source: int, target: int, hop: int, seed: int = 0) -> int:
-    """Return a number that spreads messages over equal routes, as a switch's hash does."""
+_Numbers = TypeVar("_Numbers", int, Integers)
+
+
+def _spread(source: _Numbers, target: _Numbers, hop: int, seed: int = 0) -> _Numbers:
+    """Return numbers that spread messages over equal routes, as a switch's hash does."""
     mixed = source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D + seed * 0x27D4EB2F
     mixed &= 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF

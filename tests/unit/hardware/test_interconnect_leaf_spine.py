@@ -11,7 +11,9 @@ import pytest
 
 from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import Interconnect, read_interconnect
+from hespas.simulate.flow.topology import make_topology
 
 GB = 10**9
 FABRIC: dict[str, Any] = {
@@ -82,6 +84,12 @@ def test_a_second_job_never_speeds_up_the_first(tmp_path: Path) -> None:
     assert median(shared) > 1.5 * median(alone)
 
 
+@pytest.mark.parametrize("routing", ["spraying", "adaptive"])
+def test_uplinks_are_as_one_where_packets_go_over_all(tmp_path: Path, routing: str) -> None:
+    (dimension,) = network(tmp_path, routing=routing).dimensions
+    assert dimension.spines is None
+
+
 def test_spraying_is_the_best_of_all_hashes(tmp_path: Path) -> None:
     best = ends(network(tmp_path, routing="spraying"), ACROSS)
     assert all(ends(network(tmp_path, seed=seed), ACROSS) >= best for seed in range(20))
@@ -89,8 +97,8 @@ def test_spraying_is_the_best_of_all_hashes(tmp_path: Path) -> None:
 
 BAD = [
     ({"spines": 0}, "spines"),
-    ({"routing": "adaptive"}, "routing"),
-    ({"leaves": 1 << 20, "devices_per_leaf": 1 << 10}, "describe at most"),
+    ({"routing": "shortest"}, "routing"),
+    ({"leaves": 1 << 20, "devices_per_leaf": 1 << 10}, "1,?048,?576|devices"),
 ]
 
 
@@ -100,3 +108,41 @@ def test_what_has_no_meaning_is_refused(
 ) -> None:
     with pytest.raises((ConfigError, HardwareError), match=message):
         network(tmp_path, **given)
+
+
+def of_nodes(directory: Path, **given: Any) -> Interconnect:
+    """Return 16 nodes of 4 on leaves of 4 nodes: each device has a rail of its own."""
+    link = {"bandwidth_bytes_per_s": 10e9, "latency_s": 0}
+    tree = {"topology": "fat_tree", "size": 16, "leaf_size": 4, "link": link, **given}
+    node = {"topology": "switch", "size": 4, "link": {**link, "bandwidth_bytes_per_s": 1e12}}
+    path = directory / "network.json"
+    path.write_text(json.dumps({"dimensions": [node, tree]}))
+    return read_interconnect(path, name="fabric")
+
+
+def test_rails_of_nodes_have_spines_of_their_own(tmp_path: Path) -> None:
+    across = [Transfer(source=device, target=16 + device, size_bytes=GB) for device in range(16)]
+    assert ends(of_nodes(tmp_path), across) == pytest.approx(0.1)
+    slow = [ends(of_nodes(tmp_path, spines=4, seed=seed), across) for seed in range(20)]
+    assert {round(10 * each) for each in slow} <= {1, 2, 3, 4}
+    assert median(slow) >= 0.2
+
+
+def test_messages_go_around_a_dead_spine(tmp_path: Path) -> None:
+    fabric = of_nodes(tmp_path, spines=4)
+    dead = [f"dim1.leaf_up.0.{spine}" for spine in range(3)]
+    cluster = Cluster(links=tuple([LinkOverride(link=name, bandwidth_scale=0) for name in dead]))
+    topology = make_topology(fabric, cluster)
+    rails = topology.routes([0, 0, 0, 0], [16, 20, 24, 28])
+    crossed = {topology.name(link) for link in rails.link.tolist()}
+    assert {name for name in crossed if "leaf_up" in name} == {"dim1.leaf_up.0.3"}
+
+
+def test_spines_belong_to_fat_trees(tmp_path: Path) -> None:
+    for given, message in (
+        ({"topology": "switch", "leaf_size": None, "spines": 2}, "spines"),
+        ({"routing": "ecmp"}, "without spines"),
+        ({"seed": 3}, "without spines"),
+    ):
+        with pytest.raises(HardwareError, match=message):
+            of_nodes(tmp_path, **given)
