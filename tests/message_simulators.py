@@ -115,8 +115,8 @@ if "-topo" in flags:
         {words[0]: int(words[1]) for line in part.splitlines() if (words := line.split())}
         for part in tiers]
     assert head == {"Nodes": nodes, "Tiers": 2, "Podsize": nodes}, head
-    assert leaf["Radix_Down"] == leaf["Oversubscribed"] == nodes and leaf["Radix_Up"] == 1
-    assert spine["Radix_Down"] == 1
+    assert leaf["Radix_Down"] == leaf["Oversubscribed"] * leaf["Radix_Up"]
+    assert spine["Radix_Down"] * leaf["Radix_Down"] == nodes
     assert leaf["Downlink_speed_Gbps"] * 1e9 / 8 == speed
     hop = leaf["Downlink_Latency_ns"] * 1e-9 + leaf["Switch_Latency_ns"] * 1e-9 / 2
 elif nodes not in (16, 128, 1024):

@@ -1,11 +1,14 @@
 """Collisions, incast and two jobs on a leaf-spine fabric: hespas' hash beside chance in SimGrid.
 
     python validation/simgrid_fabrics.py --python .simgrid/bin/python --write
+    python validation/simgrid_fabrics.py --traces DIR
 
 hespas chooses the spine of a message by a hash of both ends and a seed; SimGrid gets spines that
 are drawn at random. Each case is run with 20 seeds by both; the medians of its last and of its mean
-end are compared. The transfers are plain rows (source, target, bytes), as any simulator of networks
-takes them: `cases` returns them.
+end are compared. The second command writes each case as traces with a system:
+
+    hespas simulate DIR/CASE/traces/dev --system DIR/CASE/system --model hespas
+    hespas simulate DIR/CASE/traces/dev --system DIR/CASE/system --backend htsim
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from pathlib import Path
 from statistics import mean, median
 
 from flow_transfers import Transfer, simulate_transfers
-from hespas.hardware.interconnect import Interconnect
-from hespas.hardware.leaf_spine import leaf_spine_graph
+from hespas.base.files import json_bytes, write_file
+from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
+from hespas.tasks.chakra.format import write_traces
+from hespas.tasks.graph import Job, ReceiveTask, SendTask, Task, TaskGraph, spmd_job
 
 SEEDS = 20
 TOLERANCE = 0.05
@@ -32,6 +37,8 @@ LEAVES, PER_LEAF, SPINES = 8, 8, 4
 RATE, UPLINK = 25e9, 25e9
 """A leaf's uplinks have half the bandwidth of its devices."""
 _SIZE = 1 << 28
+_HOP_S = 5e-7
+"""Of a link, where cases are written for simulators of packets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +78,53 @@ def _transfers(ends: Iterable[tuple[int, int]]) -> tuple[Transfer, ...]:
 
 def network(seed: int) -> Interconnect:
     """Return the fabric whose hash has a seed."""
-    graph = leaf_spine_graph(
-        leaves=LEAVES,
-        devices_per_leaf=PER_LEAF,
+    tree = Dimension(
+        shape=Shape.FAT_TREE,
+        size=LEAVES * PER_LEAF,
+        parameters=LinkParameters(bandwidth_bytes_per_s=RATE, latency_s=0.0),
+        leaf_size=PER_LEAF,
+        oversubscription=PER_LEAF * RATE / (SPINES * UPLINK),
         spines=SPINES,
-        device_link=LinkParameters(bandwidth_bytes_per_s=RATE, latency_s=0.0),
-        spine_link=LinkParameters(bandwidth_bytes_per_s=UPLINK, latency_s=0.0),
         seed=seed,
     )
-    return Interconnect(name="fabric", fabric=graph)
+    return Interconnect(name="fabric", fabric=Dimensions(dimensions=(tree,)))
+
+
+def write_cases(directory: Path) -> None:
+    """Write each case as traces, with the system that they run on."""
+    fabric = {
+        "leaves": LEAVES,
+        "devices_per_leaf": PER_LEAF,
+        "spines": SPINES,
+        "oversubscription": PER_LEAF * RATE / (SPINES * UPLINK),
+        "device_link": {"bandwidth_bytes_per_s": RATE, "latency_s": _HOP_S},
+    }
+    for case in cases():
+        home = directory / case.name.partition(":")[0].replace(" ", "_")
+        write_traces(job_of(case), home / "traces")
+        (home / "system" / "hespas").mkdir(parents=True, exist_ok=True)
+        content = json_bytes({"source": __file__, "leaf_spine": fabric})
+        write_file(home / "system" / "hespas" / "network.json", content)
+
+
+def job_of(case: Fabric) -> Job:
+    """Return the transfers as messages: a send, and a receive that waits for it."""
+    tasks: list[Task] = []
+    for number, one in enumerate(case.transfers):
+        pairs = ((one.source, one.target),)
+        send = SendTask(
+            id=2 * number, name=f"send {number}", depends_on=(), pairs=pairs,
+            size_bytes=one.size_bytes, tag=number,
+        )  # fmt: skip
+        receive = ReceiveTask(
+            id=2 * number + 1, name=f"receive {number}", depends_on=(), pairs=pairs,
+            size_bytes=one.size_bytes, tag=number,
+        )  # fmt: skip
+        tasks += [send, receive]
+    graph = TaskGraph(
+        name=case.name, device_count=LEAVES * PER_LEAF, tasks=tuple(tasks), group_tables=()
+    )
+    return spmd_job(graph)
 
 
 def ours(case: Fabric) -> tuple[float, float]:
@@ -131,18 +176,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(".simgrid/bin/python"))
     parser.add_argument("--write", action="store_true", help="keep SimGrid's medians for tests")
+    parser.add_argument("--traces", type=Path, help="write the cases into this directory instead")
     arguments = parser.parse_args()
-    found = {case.name: theirs(case, arguments.python) for case in cases()}
+    if arguments.traces is not None:
+        write_cases(arguments.traces)
+        return
+    medians = {case.name: theirs(case, arguments.python) for case in cases()}
     print("| case | last end, hespas | SimGrid | off | mean end, hespas | SimGrid | off |")
     print("|---|---|---|---|---|---|---|")
     for case in cases():
         cells = [
             f"{1e3 * own:.2f} ms | {1e3 * other:.2f} ms | {own / other - 1:+.1%}"
-            for own, other in zip(ours(case), found[case.name], strict=True)
+            for own, other in zip(ours(case), medians[case.name], strict=True)
         ]
         print(f"| {case.name} | {' | '.join(cells)} |")
     if arguments.write:
-        STORED.write_text(json.dumps(found, indent=1) + "\n")
+        STORED.write_text(json.dumps(medians, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ aborts where a trigger fires for which nothing waits, so that none is written. A
 without delay, so that no flow can wait for computation. Where all ranks compute for as long between
 their messages, all flows would start later alike: that time is counted beside the matrix.
 
-The topology's file describes one switch, as a fat tree of two tiers with one leaf switch: htsim's
-own trees exist for few numbers of hosts, and their links have a latency of 1 us.
+The topology's file describes one switch, as a fat tree of two tiers with one leaf switch, or leaves
+and spines whose links are as wide as those of devices: htsim's own trees exist for few numbers of
+hosts, and their links have a latency of 1 us. Which spine a packet takes is htsim's own to say.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from hespas.backends.network_program import (
 )
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
-from hespas.hardware.interconnect import Shape
-from hespas.hardware.system import System
+from hespas.hardware.interconnect import Dimension, Shape
+from hespas.hardware.system import System, interconnect_of
 from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
@@ -102,7 +103,7 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
 def _least_ps(ranks: Sequence[Sequence[Action]], switch: Switch) -> float:
     """Return the least time of the messages alone; `SimulationError` where the clock ends before.
 
-    A message passes two links.
+    A message passes two links at least.
     """
     messages = [[one for one in actions if isinstance(one, Exchange)] for actions in ranks]
     rate = LinkRate(bytes_per_s=switch.bytes_per_s, latency_s=2e-9 * switch.latency_ns)
@@ -243,11 +244,16 @@ _EXACT = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch in the whole figures of htsim's files; ``notes`` are what was rounded."""
+    """A switch, or leaves of ``leaf_size`` hosts with a link to each of ``spines``.
+
+    Figures are the whole ones of htsim's files; ``notes`` are what was rounded.
+    """
 
     hosts: int
     gigabits_per_s: int
     latency_ns: int
+    leaf_size: int
+    spines: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -257,18 +263,21 @@ class Switch:
 
 
 def switch_of(system: System) -> Switch:
-    """Return the switch that a system is.
+    """Return the switch, or the leaves and spines, that a system is.
 
-    Raises `SimulationError` for a system that is not one dimension with a switch, and for a rate
-    that is not near whole Gb/s.
+    Raises `SimulationError` for a system that is not one dimension of these, for uplinks that are
+    not as wide as the links of devices, and for a rate that is not near whole Gb/s.
     """
-    used = [each for each in system.dimensions if each.size > 1]
-    if len(used) != 1 or used[0].shape is not Shape.SWITCH:
+    dimensions = system.dimensions or interconnect_of(system).dimensions
+    used = [each for each in dimensions if each.size > 1]
+    if len(used) != 1 or used[0].shape not in {Shape.SWITCH, Shape.FAT_TREE}:
         raise SimulationError(
-            f"htsim's file is written for one switch, and the system is {dimensions_text(system)}",
+            "htsim's file is written for one switch, or for one dimension of leaves and spines, "
+            f"and the system is {dimensions_text(system)}",
             location=system.name,
             hint="simulate it by hespas: --backend hespas",
         )
+    leaf_size, spines = _leaves(used[0], system.name)
     rate, latency_ns = used[0].bandwidth_bytes_per_s * 8e-9, used[0].latency_s * 1e9
     error = abs(round(rate) - rate) / rate
     if error > _ROUGH:
@@ -289,22 +298,43 @@ def switch_of(system: System) -> Switch:
         hosts=used[0].size,
         gigabits_per_s=round(rate),
         latency_ns=round(latency_ns),
+        leaf_size=leaf_size,
+        spines=spines,
         notes=tuple(notes),
     )
 
 
-def topology_text(switch: Switch) -> str:
-    """Return the file: hosts on one leaf switch, whose one uplink none of their messages takes.
+def _leaves(dimension: Dimension, location: str) -> tuple[int, int]:
+    """Return how many hosts a leaf has, and how many spines, one of each for a switch."""
+    if dimension.leaf_size is None:
+        return dimension.size, 1
+    uplinks = dimension.leaf_size / dimension.oversubscription
+    spines = dimension.spines or round(uplinks)
+    if spines != uplinks or dimension.leaf_size % spines:
+        raise SimulationError(
+            f"a leaf of {dimension.leaf_size} devices has {spines} uplinks, together as wide as "
+            f"{uplinks:g} of its devices: htsim's file is written for uplinks of the same width",
+            location=location,
+            hint=f"give a divisor of {dimension.leaf_size} spines, and an oversubscription that "
+            "is leaf_size / spines",
+        )
+    return dimension.leaf_size, spines
 
-    >>> print(topology_text(Switch(hosts=8, gigabits_per_s=400, latency_ns=500)).splitlines()[1])
+
+def topology_text(switch: Switch) -> str:
+    """Return the file: one leaf switch, whose one uplink no message takes, or leaves and spines.
+
+    >>> one = Switch(hosts=8, gigabits_per_s=400, latency_ns=500, leaf_size=8)
+    >>> print(topology_text(one).splitlines()[1])
     Tiers 2
     """
     links = f"Downlink_speed_Gbps {switch.gigabits_per_s}"
     latencies = ["Switch_Latency_ns 0", f"Downlink_Latency_ns {switch.latency_ns}"]
+    leaves = switch.hosts // switch.leaf_size
     lines = [
         *(f"Nodes {switch.hosts}", "Tiers 2", f"Podsize {switch.hosts}"),
-        *("Tier 0", links, "Radix_Up 1", f"Radix_Down {switch.hosts}"),
-        *(f"Oversubscribed {switch.hosts}", *latencies),
-        *("Tier 1", links, "Radix_Down 1", *latencies),
+        *("Tier 0", links, f"Radix_Up {switch.spines}", f"Radix_Down {switch.leaf_size}"),
+        *(f"Oversubscribed {switch.leaf_size // switch.spines}", *latencies),
+        *("Tier 1", links, f"Radix_Down {leaves}", *latencies),
     ]
     return "\n".join(lines) + "\n"

@@ -4,10 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from hespas.backends.htsim import run_htsim
+from hespas.backends.htsim import run_htsim, switch_of, topology_text
 from hespas.backends.network_program import ProgramOptions
 from hespas.errors import HespasError, ImpossibleTimeError
-from hespas.hardware.interconnect import Shape, dimension_of
+from hespas.hardware.interconnect import (
+    Dimension,
+    Dimensions,
+    Interconnect,
+    Shape,
+    dimension_of,
+)
+from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System, bare_system
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
@@ -123,5 +130,40 @@ def test_what_its_files_cannot_say_is_rounded_with_a_note_or_refused(tmp_path: P
 
 
 def test_rings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(HespasError, match="written for one switch, and the system is 4 Ring"):
+    with pytest.raises(HespasError, match=r"written for one switch, .* and the system is 4 Ring"):
         played_us(job(4, collective(0, ALL_REDUCE, MIB)), network(4, topology=Shape.RING), tmp_path)
+
+
+def leaves(*, spines: int | None, oversubscription: float = 2.0) -> System:
+    tree = Dimension(
+        shape=Shape.FAT_TREE,
+        size=16,
+        parameters=LinkParameters(bandwidth_bytes_per_s=50e9, latency_s=5e-7),
+        leaf_size=4,
+        oversubscription=oversubscription,
+        spines=spines,
+    )
+    network = Interconnect(name="tree", fabric=Dimensions(dimensions=(tree,)))
+    return bare_system("leaves", interconnect=network)
+
+
+@pytest.mark.parametrize("spines", [None, 2])
+def test_leaves_and_spines_are_written_as_tiers(spines: int | None) -> None:
+    lines = topology_text(switch_of(leaves(spines=spines))).splitlines()
+    assert lines[:3] == ["Nodes 16", "Tiers 2", "Podsize 16"]
+    assert lines[3:8] == [
+        *("Tier 0", "Downlink_speed_Gbps 400", "Radix_Up 2", "Radix_Down 4", "Oversubscribed 2"),
+    ]
+    assert "Radix_Down 4" in lines[lines.index("Tier 1") :]
+
+
+@pytest.mark.parametrize("spines", [3, 4])
+def test_uplinks_of_another_width_are_refused(spines: int) -> None:
+    with pytest.raises(HespasError, match=f"4 devices has {spines} uplinks"):
+        switch_of(leaves(spines=spines))
+
+
+def test_jobs_on_leaves_are_played(tmp_path: Path) -> None:
+    work = job(16, collective(0, ALL_REDUCE, MIB))
+    assert played_us(work, leaves(spines=2), tmp_path) > 0
+    assert "Radix_Up 2" in (tmp_path / "files" / "one_switch.topo").read_text()
