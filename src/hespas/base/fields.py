@@ -70,6 +70,7 @@ class Group(Enum):
     ESTIMATION = "Estimation"
     NETWORK = "Cluster and network"
     ENGINE = "Another simulator"
+    SERVER = "The engine that serves"
     LONG_RUN = "A long run"
     CACHES = "Caches and limits"
     OUTPUT = "Output"

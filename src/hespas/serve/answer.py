@@ -12,10 +12,11 @@ from msgspec import Meta
 
 from hespas.errors import ConfigError, option
 from hespas.serve.load import PICOSECONDS, Requests
+from hespas.serve.replica import Setup
 from hespas.serve.simulation import Served, ServingPlan
 from hespas.serve.surface import Surface
 
-_BISECTIONS, _MOST_FACTOR = 8, 16
+_BISECTIONS = 8
 IDLE_QUEUE = "nothing"
 """What the queue waited for where it never waited."""
 _SHARE_OF_GOOD = 0.99
@@ -223,22 +224,24 @@ def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) 
     """
     if requests.rate is None:
         return None
-
-    def served_at(rate: float | None) -> Figures:
-        load = requests.at_once() if rate is None else requests.at_rate(rate)
-        return figures_of(load, plan.serve(load))
-
-    most = len(requests) / served_at(None).duration_s
+    at_once = requests.at_once()
+    served = plan.serve(at_once)
+    most = len(requests) / figures_of(at_once, served).duration_s
     if not objectives.are_given:
         return most
 
     def is_met(rate: float) -> bool:
-        return bool(objectives.met(served_at(rate)).mean() >= _SHARE_OF_GOOD)
+        load = requests.at_rate(rate)
+        met = objectives.met(figures_of(load, plan.serve(load)))
+        return bool(met.mean() >= _SHARE_OF_GOOD)
 
-    # A short load never fills replicas, so that more may be served than what they do at once.
-    low, high = 0.0, most
-    while is_met(high) and high < _MOST_FACTOR * most:
-        low, high = high, 2 * high
+    # A short load never fills replicas: it may be over before a queue grows too long.
+    sustained = sustained_rate(requests, plan, cached=served.cached_tokens)
+    low, high = 0.0, min(most, sustained)
+    while is_met(high):
+        if high == sustained:
+            return sustained
+        low, high = high, min(2 * high, sustained)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if is_met(middle):
@@ -246,6 +249,39 @@ def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) 
         else:
             high = middle
     return low or None
+
+
+def sustained_rate(requests: Requests, plan: ServingPlan, *, cached: int = 0) -> float:
+    """Return a rate in 1/s that replicas cannot go beyond for long.
+
+    They compute tokens of prompts, but for ``cached`` ones, and of outputs, as fast as the best
+    iteration does, and attention beside them.
+    """
+    count = len(requests)
+    prompts, outputs = sum(requests.prompts) / count, sum(requests.outputs) / count
+    computed = prompts - cached / count
+    decoding, prefill = plan.setup, plan.prefill
+    prompts_s = _token_s(decoding) * computed + decoding.times.pair_s * computed * prompts / 2
+    outputs_s = _token_s(decoding) * (outputs - 1)
+    context_s = min((each for _, each in decoding.times.context_s), default=0.0)
+    outputs_s += context_s * outputs * (prompts + outputs / 2)
+    if decoding.speculation is not None:
+        outputs_s /= decoding.speculation.made
+    if prefill is None:
+        return plan.replicas * decoding.parts / (prompts_s + outputs_s)
+    own = prefill.setup
+    prompts_s = _token_s(own) * computed + own.times.pair_s * computed * prompts / 2
+    rates = [prefill.replicas * own.parts / prompts_s]
+    if outputs_s:
+        rates.append(plan.replicas * decoding.parts / outputs_s)
+    return min(rates)
+
+
+def _token_s(setup: Setup) -> float:
+    """Return the seconds of a token in the iteration that has the least for each."""
+    most = max(setup.engine.token_budget, setup.engine.most_sequences)
+    sizes = {size for size, _ in setup.times.tokens_s if size < most} | {most}
+    return min(setup.times.of_tokens(size) / size for size in sizes) / PICOSECONDS
 
 
 def at_rates(

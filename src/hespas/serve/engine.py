@@ -52,7 +52,9 @@ class Engine:
     CUDA graphs serve decoding batches of ``graph_sizes``, which others are padded up to. Keys and
     values stand in blocks of ``block_tokens``, and are kept for requests with the same prefix where
     the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host:
-    0 where the engine schedules the next iteration while one runs.
+    0 where the engine schedules the next iteration while one runs. Requests of a closed load that
+    are equally long ``drift`` apart, by a share of their outputs, unless an engine brings them
+    together again: one that computes prompts first, or whole.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Engine:
     graph_sizes: tuple[int, ...]
     caches_prefixes: bool = True
     host_s: float = 0.0
+    drift: float = 0.0
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the launch command has beside, by what is served; a missing one is not known."""
@@ -98,6 +101,8 @@ def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
+_DRIFT = 0.05
+"""Chosen by published points of closed loads under vLLM: docs/evidence/serving.md."""
 _NIXL = """--kv-transfer-config '{{"kv_connector": "NixlConnector", "kv_role": "kv_both"}}'"""
 """Both sides of a transfer of keys and values (vLLM, docs/features/nixl_connector_usage.md)."""
 
@@ -117,6 +122,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         memory_rule=MemoryRule.OF_ALL,
         memory_share=0.92,
         graph_sizes=_capture_sizes(sequences, budget),
+        drift=_DRIFT,
         launch="vllm serve {model} --tensor-parallel-size {tensor} "
         "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
         flags={

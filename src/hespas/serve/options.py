@@ -21,6 +21,7 @@ from hespas.serve.load import (
     Lengths,
     Requests,
     drawn_requests,
+    drifting,
     in_conversations,
     read_requests,
 )
@@ -117,11 +118,12 @@ class LoadOptions:
     osl: int = declare(
         help="Tokens of an output.", least=1, metavar="N", applies_to=(DRAWN,), default=256
     )
-    length_spread: float = declare(
+    length_spread: float | None = declare(
         help="How far lengths spread evenly around both, as a share of them.",
+        least=0,
         applies_to=(DRAWN,),
         metavar="SHARE",
-        default=0.0,
+        default_text="0; of outputs of a closed load, how far the engine's requests drift apart",
     )
     requests: int | None = declare(
         help="How many requests.",
@@ -194,8 +196,16 @@ class LoadOptions:
                 hint=f"add {option('arrivals')} gamma",
             )
 
-    def made(self) -> Requests:
-        """Return the requests; `ConfigError` where nothing says how they come."""
+    @property
+    def drifts(self) -> bool:
+        """Whether requests of equal lengths are under way together, and may drift apart."""
+        return self.concurrency is not None and self.length_spread is None
+
+    def made(self, drift: float = 0.0) -> Requests:
+        """Return the requests; `ConfigError` where nothing says how they come.
+
+        Outputs of a closed load that `drifts` are up to ``drift`` of them shorter or longer.
+        """
         if self.load is not None:
             return read_requests(self.load, most=self.requests)
         if self.log is not None:
@@ -206,10 +216,11 @@ class LoadOptions:
                 hint=f"give {option('rate')}, {option('concurrency')} or {option('load')}",
             )
         count = self.requests or max(1000, 10 * (self.concurrency or 0))
+        spread = self.length_spread or 0.0
         requests = drawn_requests(
             count,
-            prompts=Lengths(mean=self.isl, spread=self.length_spread),
-            outputs=Lengths(mean=self.osl, spread=self.length_spread),
+            prompts=Lengths(mean=self.isl, spread=spread),
+            outputs=Lengths(mean=self.osl, spread=spread),
             rate=self.rate,
             concurrency=self.concurrency,
             arrivals=self.arrivals,
@@ -217,6 +228,8 @@ class LoadOptions:
             turnaround_s=self.turnaround_s,
             seed=self.seed,
         )
+        if self.drifts and drift:
+            requests = drifting(requests, drift, seed=self.seed)
         if self.turns == 1 and not self.shared_prefix:
             return requests
         return in_conversations(
@@ -232,7 +245,7 @@ class LoadOptions:
 class EngineOptions:
     """The engine, and what differs from its defaults."""
 
-    GROUP: ClassVar[Group] = Group.ENGINE
+    GROUP: ClassVar[Group] = Group.SERVER
 
     engine: str = declare(
         help="The engine: vllm, sglang or trtllm.", group=Group.MAIN, default="vllm"
@@ -274,13 +287,13 @@ class EngineOptions:
     )
     acceptance_rate: float | None = declare(
         help="How likely a guessed token is accepted behind accepted ones.",
-        unit="",
+        least=0,
         metavar="SHARE",
         applies_to=(SPECULATED,),
     )
     draft_share: float | None = declare(
         help="What a guessed token takes, as a share of an iteration.",
-        unit="",
+        least=0,
         metavar="SHARE",
         applies_to=(SPECULATED,),
         default_text="that of one of the model's layers",
@@ -339,6 +352,7 @@ class ServeOptions:
     cluster: str = declare(
         help="The cluster of all replicas: COUNTxPART, as in 8xH100_80GB.",
         metavar="CLUSTER",
+        default_text="required",
         default="",
     )
     replicas: int | None = declare(

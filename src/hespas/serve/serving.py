@@ -108,7 +108,13 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     Raises `ConfigError` for a model that doesn't fit, requests longer than its context, and what
     the prediction of a step raises.
     """
-    fleet, requests = fleet_of(options), options.load.made()
+    fleet = fleet_of(options)
+    device = load_device(fleet.part)
+    capacity = device.memory_capacity_bytes
+    if capacity is None:
+        raise ConfigError(f"the memory of {fleet.part} is not known", hint="name another part")
+    engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
+    engine = options.engine.changed(engine)
     surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
     if configuration is not None and isinstance(configuration.model, LanguageModel):
@@ -117,13 +123,11 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     if configuration is not None and isinstance(configuration.model, LanguageModel):
         layers = configuration.model.layers
     longest = None if configuration is None else configuration.longest
+    if longest is not None:
+        room = (longest - options.load.isl) / options.load.osl - 1
+        engine = replace(engine, drift=min(engine.drift, max(0.0, room)))
+    requests = options.load.made(engine.drift)
     check_lengths(requests, longest)
-    device = load_device(fleet.part)
-    capacity = device.memory_capacity_bytes
-    if capacity is None:
-        raise ConfigError(f"the memory of {fleet.part} is not known", hint="name another part")
-    engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
-    engine = options.engine.changed(engine)
 
     def surface_on(mesh: MeshAxes) -> Surface:
         return surfaces.of(
@@ -379,6 +383,11 @@ def _assumptions(
         yield (
             f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
             f"of prompts {factors.prompts:.3g} times, as {given}"
+        )
+    if options.load.drifts and engine.drift:
+        yield (
+            f"requests drift apart: outputs are up to {engine.drift:.0%} shorter or longer than "
+            f"{options.load.osl} tokens ({option('length_spread')} 0 has all equally long, in step)"
         )
     if engine.host_s == 0:
         yield "no iteration waits for the host: the engine schedules one while another runs"

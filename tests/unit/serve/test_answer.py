@@ -14,6 +14,7 @@ from hespas.serve.answer import (
     latency,
     load_word,
     mean_batch,
+    sustained_rate,
 )
 from hespas.serve.engine import vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
@@ -78,6 +79,17 @@ def test_stricter_objectives_and_fewer_replicas_never_serve_more() -> None:
     for objectives in (NO_OBJECTIVES, Objectives(ttft_s=0.5)):
         by_replicas = [_most(objectives, replicas) or 0.0 for replicas in (1, 2, 4)]
         assert by_replicas == sorted(by_replicas)
+
+
+def test_no_short_load_is_served_faster_than_prompts_are_computed() -> None:
+    # 8192 tokens take 200 ms: prompts of 512 alone bound the rate by 80 a second.
+    few = _load(10.0, 20)
+    most = largest_rate(few, ServingPlan(setup=SETUP), Objectives(ttft_s=5.0))
+    sustained = sustained_rate(few, ServingPlan(setup=SETUP))
+    assert most == sustained < 8192 / 0.2 / 512
+    assert sustained_rate(few, ServingPlan(setup=SETUP, replicas=2)) == 2 * sustained
+    cached = sustained_rate(few, ServingPlan(setup=SETUP), cached=10 * 512)
+    assert sustained < cached < 2 * sustained
 
 
 def test_objectives_that_nothing_meets_have_no_rate() -> None:

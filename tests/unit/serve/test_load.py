@@ -9,7 +9,14 @@ from statistics import fmean, pstdev
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.serve.load import PICOSECONDS, Arrivals, Lengths, drawn_requests, read_requests
+from hespas.serve.load import (
+    PICOSECONDS,
+    Arrivals,
+    Lengths,
+    drawn_requests,
+    drifting,
+    read_requests,
+)
 
 ONE = Lengths(mean=1)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -107,3 +114,13 @@ def test_a_file_that_does_not_fit_is_refused(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.csv"):
         read_requests(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("count", [1, 8, 9])
+def test_requests_drift_apart_and_make_as_much_in_all(count: int) -> None:
+    drawn = drawn_requests(count, prompts=Lengths(mean=8), outputs=Lengths(mean=200), concurrency=2)
+    drifted = drifting(drawn, 0.05)
+    assert sum(drifted.outputs) == sum(drawn.outputs)
+    assert all(190 <= output <= 210 for output in drifted.outputs)
+    assert count < 8 or len(set(drifted.outputs)) > 3
+    assert drifting(drawn, 0.05) == drifted

@@ -2,9 +2,9 @@
 
 Experts are divided over the devices of ``tp`` by their width, whatever a point says of them.
 
-A point is a closed load: ``concurrency`` requests are under way, all with one length of prompts and
-one of outputs. Nothing is fitted to a point. How many requests were measured is not published: the
-prediction takes ten for each that is under way.
+A point is a closed load: ``concurrency`` requests are under way, as its `Client` keeps them.
+Nothing is fitted to a point. How many requests were measured is not published: the prediction takes
+ten for each that is under way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from io import StringIO
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import cast
@@ -23,31 +25,63 @@ from hespas.errors import HespasError, MeasurementError
 from hespas.evidence.validate.measurements import check_header, positive_number
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.model import parse_mesh
+from hespas.serve.answer import Latency
+from hespas.serve.engine import ENGINES
 from hespas.serve.options import EngineOptions, LoadOptions, ServeOptions
 from hespas.serve.serving import serving
+from hespas.serve.surface import Surfaces
 from hespas.sources.options import ModelOptions
 from hespas.study.executor import ExecutorOptions
 
 SERVING_TABLE = PRESETS_DIRECTORY / "published" / "serving_points.csv"
 _COLUMNS = (
-    *("source", "id", "model", "hardware", "engine", "engine_version", "precision", "tp"),
-    *("concurrency", "isl", "osl", "ttft_ms", "tpot_ms"),
+    *("source", "id", "client", "model", "hardware", "engine", "engine_version", "precision"),
+    *("tp", "concurrency", "isl", "osl", "statistic", "ttft_ms", "tpot_ms"),
 )
-_SETTINGS: Mapping[tuple[str, str], Mapping[str, str]] = {
-    ("vllm", "fp8"): {"weight_dtype": "f8"},
-    ("sglang", "fp8"): {"weight_dtype": "f8"},
-    ("trtllm", "fp8"): {"weight_dtype": "f8", "cache_dtype": "f8"},
-    **{(engine, "bf16"): {} for engine in ("vllm", "sglang", "trtllm")},
+_NVFP4 = {"weight_dtype": "nvfp4", "attention_dtype": "bf16", "activation_dtype": "nvfp4"}
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "published": {},
+    "bf16": {},
+    "fp8": {"weight_dtype": "f8"},
+    "fp4": {**_NVFP4, "cache_dtype": "f8"},
 }
-"""Settings by engine and precision: TensorRT-LLM's checkpoints in FP8 cache keys in it too."""
+"""Settings by precision: as a configuration has it, or another. ModelOpt's checkpoints in NVFP4
+have attention in 16 bits and its cache in 8: aiconfigurator-core 0.12.0, model_configs/nvidia--*.
+"""
+_CACHED_IN_8_BITS = ("trtllm", "fp8")
+"""TensorRT-LLM's checkpoints in FP8 cache keys in it too: an assumption."""
+
+
+class Client(Enum):
+    """What kept requests under way."""
+
+    AICONFIGURATOR = "aiconfigurator"
+    """Lengths are equal. vLLM takes the concurrency, a prompt and 1,500 tokens at a time:
+    aiconfigurator 0.12.0, generator/rule_plugin/benchmark/vllm.rule and bench_run.sh.j2."""
+    INFERENCEX = "inferencex"
+    """Lengths are even from 80 to 100 % of their names: of serving_deepseek_r1.csv, the time of the
+    median request gives 0.90 of the output's name."""
+
+
+_STATISTICS: Mapping[str, Callable[[Latency], float]] = {
+    "mean": lambda latency: latency.mean,
+    "median": lambda latency: latency.p50,
+}
+_CLIENTS = tuple(client.value for client in Client)
+_SHORTEST = 0.8
+"""The share of its name that an InferenceX length has at least."""
+_VLLM_MORE_TOKENS = 1500
+_FAR_APART = 0.1
+"""How much more tokens a second and device one of two layouts gives where their order counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPoint:
-    """A published point: mean seconds to the first token, and between tokens."""
+    """A published point: seconds to the first token, and between tokens, by a ``statistic``."""
 
     line: int
     source: str
+    client: Client
     model: str
     hardware: str
     engine: str
@@ -56,8 +90,14 @@ class ServingPoint:
     concurrency: int
     isl: int
     osl: int
+    statistic: str
     ttft_s: float
     tpot_s: float
+
+    @property
+    def throughput(self) -> float:
+        """The published output tokens a second and device: by Little's law."""
+        return _throughput(self, self.ttft_s, self.tpot_s)
 
     @property
     def name(self) -> str:
@@ -69,22 +109,37 @@ class ServingPoint:
 
     def options(self) -> ServeOptions:
         """Return the options that mean the same here."""
+        isl, osl, spread, budget = self.isl, self.osl, 0.0, None
+        match self.client:
+            case Client.INFERENCEX:
+                mean = (1 + _SHORTEST) / 2
+                isl, osl, spread = round(mean * isl), round(mean * osl), 1 / mean - 1
+            case Client.AICONFIGURATOR if self.engine == "vllm":
+                budget = self.concurrency + self.isl + _VLLM_MORE_TOKENS
+            case Client.AICONFIGURATOR:
+                pass
+        settings = dict(_SETTINGS[self.precision])
+        if (self.engine, self.precision) == _CACHED_IN_8_BITS:
+            settings["cache_dtype"] = "f8"
         return ServeOptions(
             model_name=self.model,
             cluster=f"{self.tensor}x{self.hardware}",
             load=LoadOptions(
                 concurrency=self.concurrency,
-                isl=self.isl,
-                osl=self.osl,
+                isl=isl,
+                osl=osl,
+                length_spread=spread,
                 requests=10 * self.concurrency,
             ),
-            engine=EngineOptions(engine=self.engine),
-            model=ModelOptions(
-                mesh=parse_mesh(f"tp={self.tensor}"),
-                settings=_SETTINGS[self.engine, self.precision],
-            ),
+            engine=EngineOptions(engine=self.engine, max_batched_tokens=budget),
+            model=ModelOptions(mesh=parse_mesh(f"tp={self.tensor}"), settings=settings),
             executor=ExecutorOptions(),
         )
+
+
+def _throughput(point: ServingPoint, ttft_s: float, tpot_s: float) -> float:
+    whole_s = ttft_s + (point.osl - 1) * tpot_s
+    return point.concurrency * point.osl / whole_s / point.tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +164,15 @@ class ServedPoint:
     @property
     def throughput_error(self) -> float | None:
         """How far output tokens a second are off: by Little's law, of requests under way."""
+        throughput = self.throughput
+        return None if throughput is None else throughput / self.point.throughput - 1
+
+    @property
+    def throughput(self) -> float | None:
+        """The predicted output tokens a second and device."""
         if self.ttft_s is None or self.tpot_s is None:
             return None
-        more = self.point.osl - 1
-        published_s = self.point.ttft_s + more * self.point.tpot_s
-        return published_s / (self.ttft_s + more * self.tpot_s) - 1
+        return _throughput(self.point, self.ttft_s, self.tpot_s)
 
 
 def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
@@ -129,15 +188,23 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
     def number(column: str) -> float:
         return positive_number(row[column], column, location=location)
 
-    if (row["engine"], row["precision"]) not in _SETTINGS:
-        raise MeasurementError(
-            f"has engine {row['engine']!r} in {row['precision']!r}",
-            location=location,
-            hint="engines are vllm, sglang and trtllm, precisions bf16 and fp8",
-        )
+    known = {
+        "precision": _SETTINGS,
+        "statistic": _STATISTICS,
+        "engine": ENGINES,
+        "client": _CLIENTS,
+    }
+    for column, values in known.items():
+        if row[column] not in values:
+            raise MeasurementError(
+                f"has {column} {row[column]!r}",
+                location=location,
+                hint=f"known: {', '.join(values)}",
+            )
     return ServingPoint(
         line=line,
         source=row["source"],
+        client=Client(row["client"]),
         model=row["model"],
         hardware=row["hardware"],
         engine=row["engine"],
@@ -146,6 +213,7 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
         concurrency=int(number("concurrency")),
         isl=int(number("isl")),
         osl=int(number("osl")),
+        statistic=row["statistic"],
         ttft_s=number("ttft_ms") / 1e3,
         tpot_s=number("tpot_ms") / 1e3,
     )
@@ -154,18 +222,20 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
 def served_points(
     points: Iterable[ServingPoint], advance: Callable[[int], None]
 ) -> Iterator[ServedPoint]:
-    """Predict points, one after the other."""
+    """Predict points, one after the other; those of one layout share their steps."""
+    surfaces = Surfaces()
     for point in points:
+        statistic = _STATISTICS[point.statistic]
         try:
-            report = serving(point.options())
+            report = serving(point.options(), surfaces)
         except HespasError as error:
             yield ServedPoint(point=point, reason=str(error))
         else:
             between = report.tpot_s
             yield ServedPoint(
                 point=point,
-                ttft_s=report.ttft_s.mean,
-                tpot_s=None if between is None else between.mean,
+                ttft_s=statistic(report.ttft_s),
+                tpot_s=None if between is None else statistic(between),
             )
         advance(1)
 
@@ -177,6 +247,8 @@ def serving_json(points: Sequence[ServedPoint]) -> dict[str, object]:
             "name": served.point.name,
             "source": served.point.source,
             "engine": served.point.engine,
+            "client": served.point.client.value,
+            "statistic": served.point.statistic,
             "published_tpot_s": served.point.tpot_s,
             "tpot_s": served.tpot_s,
             "tpot_error": served.tpot_error,
@@ -188,7 +260,33 @@ def serving_json(points: Sequence[ServedPoint]) -> dict[str, object]:
         }
         for served in points
     ]
-    return {"points": rows, "summary": serving_summary(points)}
+    ranked = {"layouts": ranking(points), "loads": ranking(points, same_load=False)}
+    return {"points": rows, "summary": serving_summary(points), "ranking": ranked}
+
+
+def ranking(points: Iterable[ServedPoint], *, same_load: bool = True) -> dict[str, int]:
+    """Return how many pairs of layouts are ranked as measured, by tokens a second and device.
+
+    A pair serves one model on one part with prompts and outputs of the same lengths, and with the
+    same concurrency where it has the ``same_load``; its published rates are far apart. Layouts are
+    engines, precisions and devices of a replica.
+    """
+    groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for served in points:
+        point, predicted = served.point, served.throughput
+        if predicted is None:
+            continue
+        load = (point.isl, point.osl, point.concurrency if same_load else 0)
+        key = (point.model, point.hardware, point.client, *load)
+        groups.setdefault(key, []).append((point.throughput, predicted))
+    pairs = right = 0
+    for members in groups.values():
+        for (published, predicted), (other, other_predicted) in combinations(members, 2):
+            if max(published, other) < (1 + _FAR_APART) * min(published, other):
+                continue
+            pairs += 1
+            right += (published < other) == (predicted < other_predicted)
+    return {"pairs": pairs, "right": right}
 
 
 def serving_points_text(points: Sequence[ServedPoint]) -> str:
@@ -217,6 +315,9 @@ def serving_points_text(points: Sequence[ServedPoint]) -> str:
     reasons = [f"{each.point.name}: {each.reason}" for each in points if each.reason]
     lines = [*_table(("Time between tokens", *widths), rows, 50), ""]
     lines += _table(("Median size of errors", *columns), medians, 24)
+    for name, same_load in (("of one load", True), ("of any load", False)):
+        ranked = ranking(points, same_load=same_load)
+        lines += ["", f"Layouts {name}: {ranked['right']} of {ranked['pairs']} pairs ranked right"]
     return "\n".join([*lines, *(["", "Not predicted", *reasons] if reasons else [])])
 
 
@@ -237,10 +338,11 @@ _ERRORS: Mapping[str, Callable[[ServedPoint], float | None]] = {
 
 
 def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
-    """Return the median sizes of errors, of all points, by engine and by model."""
+    """Return the median sizes of errors, of all points, by client, engine and model."""
     served = list(points)
     groups: dict[str, list[ServedPoint]] = {"all": served}
-    named = [(each.point.engine, each) for each in served]
+    named = [(f"client {each.point.client.value}", each) for each in served]
+    named += [(each.point.engine, each) for each in served]
     named += [(each.point.model.rpartition("/")[2], each) for each in served]
     for name, each in named:
         groups.setdefault(name, []).append(each)
