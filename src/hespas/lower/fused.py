@@ -41,7 +41,7 @@ from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
 from hespas.lower.routing import with_routing_together
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
-from hespas.program.program import Block, Function, Program
+from hespas.program.program import Block, Function, Op, Program
 from hespas.program.rewrite import Pattern, each_block, with_calls_opened, with_patterns
 from hespas.program.uses import in_order
 
@@ -51,6 +51,10 @@ LIBRARY_WRITER = "library"
 LIBRARY_ASSUMPTION = (
     "kernels are those of libraries, not a compiler's: between products, attention and "
     "collectives, one that reads and writes every array once"
+)
+MODULE_ASSUMPTION = (
+    "kernels are those of libraries, not a compiler's: between products, attention and "
+    "collectives, each module of the program has one that reads and writes every array once"
 )
 _ASSUMPTION = (
     "kernels are those that a model of XLA's fusion for GPUs makes of the program, not a compiler's"
@@ -116,11 +120,14 @@ def fused(
     capacity_bytes: int | None = None,
     compute_capability: float | None = None,
     devices_per_host: int | None = None,
+    by_module: bool = False,
 ) -> Program:
     """Return a program whose operations are kernels, as ``writer`` would make them.
 
-    Libraries write those for ``device``. libtpu fetches from the host a turn of a loop ahead, makes
-    operands inside of products, and holds nothing large through a loop that it need not hold.
+    Libraries write those for ``device``, with ``by_module`` none for more than one module: PyTorch
+    runs the functions that a framework calls one by one, forward and backward. libtpu fetches from
+    the host a turn of a loop ahead, makes operands inside of products, and holds nothing large
+    through a loop that it need not hold.
     Collectives run by themselves where a device's memory, of ``capacity_bytes``, is short for what
     runs beside them. A GPU's ``compute_capability`` says how its convolutions lie, and
     ``devices_per_host`` which of its collectives stay in a host.
@@ -141,7 +148,7 @@ def fused(
     if writer is Writer.GPU:
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
-    fuser = partial(_Fuser, options=options, writer=writer)
+    fuser = partial(_Fuser, options=options, writer=writer, by_module=by_module)
     made = _scheduled(program, main, fuser(overlaps=True))
     if writer is not Writer.GPU:
         return made
@@ -177,6 +184,8 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     function = Function(name=main.name, body=body)
     is_of_libraries = fuser.writer is Writer.LIBRARY
     assumption = LIBRARY_ASSUMPTION if is_of_libraries else _ASSUMPTION
+    if is_of_libraries and fuser.by_module:
+        assumption = MODULE_ASSUMPTION
     return replace(
         program,
         assumptions=(assumption, *program.assumptions),
@@ -192,19 +201,14 @@ class _Fuser:
     options: CompileOptions
     writer: Writer
     overlaps: bool
+    by_module: bool
     names: Names = field(default_factory=Names)
 
     def block(self, block: Block) -> Block:
         """Return a block of kernels, those inside of it having been fused."""
         end = block.operations[-1]
-        grouping = grouped(block)
         is_of_libraries = self.writer is Writer.LIBRARY
-        nodes = stretches_of(grouping, end.operands) if is_of_libraries else nodes_of(grouping)
-        backend = LIBRARY_WRITER if is_of_libraries else ""
-        ops = built(grouping, nodes, self.names, writer=backend)
-        ops = in_order(ops, [node.rank for node in nodes])
-        if is_of_libraries:
-            ops = with_routing_together(ops, end.operands, self.names, writer=backend)
+        ops = self._of_library(block) if is_of_libraries else self._of_compiler(block)
         if not is_of_libraries:  # theirs are buckets that gradients are written into
             ops = collectives.with_combined(ops, self.options, self.names)
         if self.writer is Writer.TPU:
@@ -227,3 +231,16 @@ class _Fuser:
         if is_of_libraries:
             *ops, end = with_own_arrays([*ops, end])
         return Block(arguments=block.arguments, operations=(*ops, end))
+
+    def _of_compiler(self, block: Block) -> list[Op]:
+        grouping = grouped(block)
+        nodes = nodes_of(grouping)
+        return in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
+
+    def _of_library(self, block: Block) -> list[Op]:
+        needed = block.operations[-1].operands
+        grouping = grouped(block, by_module=self.by_module)
+        nodes = stretches_of(grouping, needed, by_module=self.by_module)
+        ops = built(grouping, nodes, self.names, writer=LIBRARY_WRITER)
+        ops = in_order(ops, [node.rank for node in nodes])
+        return with_routing_together(ops, needed, self.names, writer=LIBRARY_WRITER)

@@ -27,6 +27,7 @@ from hespas.lower.roles import (
 from hespas.lower.written import multiplied_before, read_often
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, size_of, values_read
+from hespas.program.scopes import Phase, read_scope
 
 LAUNCH_BYTES = 4_000_000
 """What a GPU moves in the time that launching a kernel takes: 2 to 3 us at 1.5 to 2 TB/s.
@@ -80,10 +81,15 @@ class Grouping:
     apart: AbstractSet[int] = frozenset()
 
 
-def grouped(block: Block) -> Grouping:
-    """Return the kernels of a block in which values have layouts."""
+def grouped(block: Block, *, by_module: bool = False) -> Grouping:
+    """Return the kernels of a block in which values have layouts.
+
+    With ``by_module``, a kernel writes what another module of the program reads.
+    """
     walk = _Walk(operations=block.operations[:-1])
     walk.prepare(block.operations[-1].operands)
+    if by_module:
+        walk.end_modules()
     for at in reversed(range(len(walk.operations))):
         walk.op(at)
     return Grouping(
@@ -93,6 +99,16 @@ def grouped(block: Block) -> Grouping:
         written=walk.written,
         apart=walk.apart,
     )
+
+
+def module_of(op: Op) -> tuple[Phase | None, tuple[str, ...]]:
+    """Return the pass that an operation belongs to, and the path of its module.
+
+    What a backward pass computes again is a part of it: kernels of gradients do so on the spot.
+    """
+    named = read_scope(op.scope)
+    is_again = named.phase is Phase.RECOMPUTATION
+    return Phase.BACKWARD if is_again else named.phase, named.path
 
 
 def _repeats_much(op: Op) -> bool:
@@ -168,6 +184,15 @@ class _Walk:
             producer=self.producer,
             is_needed=self.is_needed,
         ).find()
+
+    def end_modules(self) -> None:
+        """Have operations write what operations of other modules read."""
+        modules = [module_of(op) for op in self.operations]
+        for at, users in enumerate(self.users):
+            if self.roles[at] not in (Role.LOOP, Role.END) or _repeats_much(self.operations[at]):
+                continue
+            if any(modules[user] != modules[at] for user in users):
+                self.is_needed[at] = True
 
     def _of(self, *roles: Role) -> set[int]:
         return {at for at, role in enumerate(self.roles) if role in roles}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hespas.lower.group import Group, Grouping
+from hespas.lower.group import Group, Grouping, module_of
 from hespas.lower.roles import Role, bytes_of, is_row
 from hespas.program.attrs import SliceAttrs
 from hespas.program.operations.traits import Category
@@ -71,12 +71,14 @@ def nodes_of(grouping: Grouping) -> list[Node]:
     return graph.nodes
 
 
-def stretches_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
+def stretches_of(
+    grouping: Grouping, results: Iterable[Value], *, by_module: bool = False
+) -> list[Node]:
     """Return the nodes of a block with kernels of libraries, as `hespas.lower.fused` says.
 
-    ``results`` are those of the block.
+    ``results`` are those of the block. With ``by_module``, a kernel is of one module.
     """
-    graph = _Graph(grouping=grouping)
+    graph = _Graph(grouping=grouping, by_module=by_module)
     graph.build()
     graph.merge_stretches()
     graph.drop_inner(results)
@@ -96,9 +98,10 @@ def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Graph:
-    """The nodes of a block while they are merged."""
+    """The nodes of a block while they are merged, of one module each if ``by_module``."""
 
     grouping: Grouping
+    by_module: bool = False
     nodes: list[Node] = field(default_factory=list[Node])
     writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
 
@@ -205,7 +208,7 @@ class _Graph:
         """Merge kernels with those that read what they write, or the same large values."""
         for _ in range(_MOST_ROUNDS):
             before = len(self.nodes)
-            self.merge_chains(lambda node, user: self._is_stretch(node) and self._is_stretch(user))
+            self.merge_chains(self._are_one_stretch)
             self.set_depths()
             self._merge_siblings()
             self.set_depths()
@@ -231,9 +234,20 @@ class _Graph:
         for nodes in readers.values():
             first, *others = dict.fromkeys([_found(gone, node) for node in nodes])
             for other in others:
-                if _are_independent(first, other):
+                if _are_independent(first, other) and self._are_together(first, other):
                     self._merge(first, other, gone)
         self._drop(gone)
+
+    def _are_one_stretch(self, node: Node, user: Node) -> bool:
+        are_stretches = self._is_stretch(node) and self._is_stretch(user)
+        return are_stretches and self._are_together(node, user)
+
+    def _are_together(self, one: Node, other: Node) -> bool:
+        """Return whether a library may have a kernel for both."""
+        if not self.by_module:
+            return True
+        operations = self.grouping.operations
+        return module_of(operations[one.operation]) == module_of(operations[other.operation])
 
     def _is_stretch(self, node: Node) -> bool:
         """Return whether a kernel is one that a library's may do with others in one pass."""

@@ -106,6 +106,7 @@ class Style:
     sinks: bool = False
     output_gate: bool = False
     eager: bool = False
+    eager_experts: bool = False
     layer_input: int = 0
     input_vocabulary: int = 0
 

@@ -200,6 +200,12 @@ def _check_training(model: LanguageModel, run: Training) -> None:
         "experts",
         "drop it",
     )
+    _refuse(
+        run.expert_kernels != "fused" and not model.has_slow_experts,
+        f"expert_kernels = {run.expert_kernels} has no effect: experts have no biases, and "
+        "activations are not cut off",
+        "drop it",
+    )
     _refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
     _refuse(
         run.zero > 0 and run.mesh.size("data") == 1,

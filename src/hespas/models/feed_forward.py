@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from hespas.models.architecture import Style
-from hespas.models.norms import apart
+from hespas.models.norms import apart, apart_in_experts
 from hespas.models.products import product
 from hespas.models.sharding import Divided
 
@@ -58,6 +58,11 @@ def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
     if style.activation != "clipped_silu":
         return apart(style, activated(style, gate) * up)
     gate, up = jnp.minimum(gate, _CLIP), jnp.clip(up, -_CLIP, _CLIP)
+    if style.eager_experts:
+        # Cut off one by one and put together again for the kernel of the activation. Source:
+        # megatron-core 0.16.1, ``weighted_bias_quick_geglu_impl`` of fusions/fused_bias_geglu.py.
+        both = [apart_in_experts(style, part) for part in (gate, up)]
+        gate, up = jnp.split(apart_in_experts(style, jnp.concatenate(both, -1)), 2, -1)
     return gate * jax.nn.sigmoid(gate * _SLOPE) * (up + 1)
 
 

@@ -366,9 +366,19 @@ class LanguageModel:
     @property
     def as_run(self) -> LanguageModel:
         """The model whose style says how its operations become kernels."""
-        if not isinstance(self.run, Training) or not self.run.eager:
+        run = self.run
+        if not isinstance(run, Training) or not (run.eager or run.expert_kernels == "eager"):
             return self
-        return replace(self, style=replace(self.style, eager=True))
+        experts = run.expert_kernels == "eager"
+        return replace(self, style=replace(self.style, eager=run.eager, eager_experts=experts))
+
+    @property
+    def has_slow_experts(self) -> bool:
+        """Whether experts have biases, or cut their activations off: Megatron-LM fuses neither."""
+        routing, style = self.routing, self.style
+        return routing is not None and (
+            routing.style.biases or (style.gated and style.activation == "clipped_silu")
+        )
 
     def first_like(self, begin: int, layers: int) -> int:
         """Return where as many layers of the same kinds, in their order, stand first."""

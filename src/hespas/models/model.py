@@ -151,6 +151,7 @@ CHOICES = {
     "exchange_dtype": ("same", "f8"),
     "gate": ("softmax", "sigmoid"),
     "loss": ("fused", "eager"),
+    "expert_kernels": ("fused", "eager"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""

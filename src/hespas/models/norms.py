@@ -23,6 +23,11 @@ def apart(style: Style, x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x) if style.eager else x
 
 
+def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
+    """Return what a kernel of its own writes between products of experts."""
+    return jax.lax.optimization_barrier(x) if style.eager_experts else x
+
+
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
     """Return rows with a mean square of 1, layer norms with a mean of 0 too; in f32, as ``x``."""
     if style.eager and style.norm == "rms":

@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec
 from hespas.models.architecture import Routing, Style
 from hespas.models.feed_forward import activated, gated
 from hespas.models.language import LanguageModel
+from hespas.models.norms import apart_in_experts
 from hespas.models.part import EXPERT
 from hespas.models.products import (
     ACTIVATION_SCALE,
@@ -282,10 +283,32 @@ def _products(style: Style, divided: Divided, weights: Weights, arrived: jax.Arr
         equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
         made = product(equation, x, weights[name])
         bias = _expert_bias(divided, weights, name)
-        return made if bias is None else made + bias[:, None].astype(made.dtype)
+        if bias is None:
+            return made
+        bias = bias[:, None].astype(made.dtype)
+        if name == "experts_down" and style.eager_experts:
+            return biased_one_by_one(style, made, bias)
+        return made + bias
 
     with jax.named_scope("experts"):
         return _through_expert(style, arrived, through)
+
+
+def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return (experts, rows, embedding) with biases, added in kernels of their own.
+
+    The bias of each row is written, which weighs it; each expert adds its own, and all are put
+    together. Source: megatron-core 0.16.1, ``TEGroupedMLP._apply_bias`` of
+    transformer/moe/experts.py.
+    """
+    wide = apart_in_experts(style, jnp.broadcast_to(bias, made.shape))
+    if len(made) == 1:
+        return apart_in_experts(style, made + wide)
+    first, others = (
+        apart_in_experts(style, made[experts] + wide[experts])
+        for experts in (slice(1), slice(1, None))
+    )
+    return apart_in_experts(style, jnp.concatenate([first, others]))
 
 
 def _dropless(

@@ -18,8 +18,9 @@ class Training:
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
     ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
     experts with ``expert_product_dtype`` f8. An ``eager`` step runs each operation of PyTorch as a
-    kernel of its own; ``loss`` eager the loss alone, in f32. Each of ``mtp_layers`` predicts a
-    further token (multi-token prediction).
+    kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels`` eager what is
+    between products of experts, as far as Megatron-LM has no kernel for all of it. Each of
+    ``mtp_layers`` predicts a further token (multi-token prediction).
     """
 
     mesh: MeshAxes
@@ -38,6 +39,7 @@ class Training:
     expert_product_dtype: str = "same"
     eager: bool = False
     loss: str = "fused"
+    expert_kernels: str = "fused"
     mtp_layers: int = 0
 
 

@@ -21,17 +21,22 @@ ARGUMENTS_PREFIX = "megatron:"
 class Software:
     """A framework at a date: ``settings`` of models, and the source of each.
 
-    ``on_hopper`` are settings on Hopper alone.
+    ``on_hopper`` are settings on Hopper alone, ``of_slow_experts`` those of models whose experts
+    have biases or cut their activations off. ``runs_by_module`` says that no compiler joins the
+    kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
     """
 
     title: str
     settings: Mapping[str, str]
     sources: Mapping[str, str]
     on_hopper: Mapping[str, str] = field(default_factory=dict[str, str])
+    of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
+    runs_by_module: bool = False
 
-    def settings_for(self, *, is_hopper: bool) -> dict[str, str]:
-        """Return the settings on a part."""
-        return {**self.settings, **(self.on_hopper if is_hopper else {})}
+    def settings_for(self, *, is_hopper: bool, has_slow_experts: bool = False) -> dict[str, str]:
+        """Return the settings of a model on a part."""
+        settings = {**self.settings, **(self.on_hopper if is_hopper else {})}
+        return {**settings, **self.of_slow_experts} if has_slow_experts else settings
 
 
 _AUTOGRAD = (
@@ -50,7 +55,14 @@ SOFTWARE: Mapping[str, Software] = {
     "megatron": Software(
         title="Megatron-LM and Megatron-Bridge with Transformer Engine",
         settings={"remat": "elementwise"},
-        sources={"remat": _AUTOGRAD},
+        of_slow_experts={"expert_kernels": "eager"},
+        sources={
+            "remat": _AUTOGRAD,
+            "expert_kernels": "megatron-core 0.16.1, transformer/moe/experts.py and "
+            "fusions/fused_bias_geglu.py: TEGroupedMLP adds biases, and activations are cut off, "
+            "by operations of PyTorch",
+        },
+        runs_by_module=True,
     ),
     "torchtitan-2024": Software(
         title="torchtitan of 2024, compiled by layer",
@@ -73,6 +85,7 @@ SOFTWARE: Mapping[str, Software] = {
             "eager": "pytorch/pytorch: a kernel for each operation without torch.compile",
             "attention": _OLD_ATTENTION,
         },
+        runs_by_module=True,
     ),
     "torchtitan-2025": Software(
         title="torchtitan of 2025, compiled by layer",
@@ -108,6 +121,7 @@ SOFTWARE: Mapping[str, Software] = {
             "eager": "mosaicml/llm-foundry of 2023: nothing is compiled",
             "attention": "mosaicml/llm-foundry of 2023, MPTConfig: attn_impl triton by default",
         },
+        runs_by_module=True,
     ),
 }
 """Frameworks by name."""

@@ -30,6 +30,7 @@ from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.frontend.whole import kept_whole, whole_cache
 from hespas.hardware.system import System
+from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.machines import (
@@ -267,9 +268,14 @@ def _fused(
         capacity_bytes=capacity_bytes,
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=_devices_per_host(system),
+        by_module=_runs_by_module(options.program.model.software),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
+
+
+def _runs_by_module(software: str | None) -> bool:
+    return software is not None and software_named(software).runs_by_module
 
 
 def _devices_per_host(system: System | None) -> int | None:

@@ -95,7 +95,9 @@ def _of_software(model: Model, name: str, target: str | None) -> tuple[dict[str,
             hint="drop it: training steps of language models have it",
         )
     capability = None if target is None else compute_capability(target)
-    settings = software.settings_for(is_hopper=capability == _HOPPER)
+    settings = software.settings_for(
+        is_hopper=capability == _HOPPER, has_slow_experts=model.settings.has_slow_experts
+    )
     listed_settings = ", ".join(f"{key}={value}" for key, value in settings.items())
     return settings, f"kernels are those of {software.title}: {listed_settings}"
 

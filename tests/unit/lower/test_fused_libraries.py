@@ -7,7 +7,7 @@ import pytest
 
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
-from hespas.lower.fused import LIBRARY_ASSUMPTION, Writer, fused
+from hespas.lower.fused import LIBRARY_ASSUMPTION, MODULE_ASSUMPTION, Writer, fused
 from hespas.price.kernel import LIBRARY, kernel_of
 from hespas.program.attrs import FusionAttrs
 from hespas.program.program import Op, Program, Value, values_read
@@ -120,3 +120,22 @@ def test_a_training_step_moves_fewer_bytes_in_an_order_that_is_possible(
     ]
     assert moved[0].bytes_moved < moved[1].bytes_moved
     assert moved[0].total_flops == pytest.approx(moved[1].total_flops, rel=0.01)
+
+
+def in_two_modules() -> Program:
+    body = f"""%sum = stablehlo.add %x, %y : {ROWS} loc("jit(f)/layers/add")
+    %twice = stablehlo.add %sum, %sum : {ROWS} loc("jit(f)/layers/add")
+    %normed = stablehlo.multiply %twice, %g : {ROWS} loc("jit(f)/layers/norm/mul")
+    %small = stablehlo.convert %normed : ({ROWS}) -> {SMALL} loc("jit(f)/layers/norm/convert")
+    return %small, %twice : {SMALL}, {ROWS}"""
+    return read(body, arguments=f"%x: {ROWS}, %y: {ROWS}, %g: {ROWS}", results=f"{SMALL}, {ROWS}")
+
+
+@pytest.mark.parametrize(("by_module", "arrays"), [(False, 4), (True, 5)])
+def test_a_module_reads_again_what_the_one_before_it_wrote(by_module: bool, arrays: int) -> None:
+    program = BLACKWELL(in_two_modules(), by_module=by_module)
+    assert len(kernels(program)) == 1 + by_module
+    rows = 512 * 4096
+    moved = sum(total(expand(kernel)).bytes_moved for kernel in kernels(program))
+    assert moved == 2 * rows * arrays + rows
+    assert (MODULE_ASSUMPTION in program.assumptions) is by_module

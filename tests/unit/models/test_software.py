@@ -1,11 +1,20 @@
 """Kernels of frameworks: which settings a name stands for, and what an eager step launches."""
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
+from hespas.models.feed_forward import gated
+from hespas.models.routing import biased_one_by_one
 from hespas.models.software import SOFTWARE, software_named
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
@@ -13,13 +22,18 @@ from hespas.sources.zoo import model_source
 
 SMALL = {"mesh": "fsdp=2", "layers": "1", "sequence": "256", "vocabulary": "512"}
 MODEL = "meta-llama/Llama-3.1-8B"
+BIASED = "openai/gpt-oss-20b"
 
 
 @pytest.mark.parametrize("name", SOFTWARE)
 def test_every_setting_of_a_framework_has_its_source(name: str) -> None:
     software = software_named(name)
-    assert set(software.sources) == set(software.settings) | set(software.on_hopper)
-    model_named(MODEL).with_options(software.settings_for(is_hopper=True)).check()
+    settings = {**software.settings, **software.on_hopper, **software.of_slow_experts}
+    assert set(software.sources) == set(settings)
+    for model in (MODEL, BIASED):
+        own = model_named(model)
+        slow = own.settings.has_slow_experts
+        own.with_options(software.settings_for(is_hopper=True, has_slow_experts=slow)).check()
 
 
 def test_an_unknown_framework_is_refused_with_those_there_are() -> None:
@@ -61,3 +75,21 @@ def test_an_eager_step_keeps_operations_apart() -> None:
         )
     }
     assert texts["fused"] < texts["loss"] < texts["eager"]
+
+
+def test_experts_with_biases_run_by_operations_and_others_cannot() -> None:
+    options = ModelOptions(software="megatron")
+    source = model_source(model_named(BIASED), options, devices=8, target="B200_180GB", loops=True)
+    assert source.settings.run.expert_kernels == "eager"
+    with pytest.raises(ConfigError, match="expert_kernels = eager has no effect"):
+        model_named(MODEL).with_options({"expert_kernels": "eager"}).check()
+
+
+@pytest.mark.parametrize("experts", [1, 3])
+def test_experts_by_operations_compute_the_same(experts: int) -> None:
+    fused = model_named(BIASED).settings.style
+    eager = replace(fused, eager_experts=True)
+    rows = jnp.asarray(np.linspace(-9, 9, 8 * experts).reshape(experts, 2, 4))
+    np.testing.assert_array_equal(gated(fused, rows, 2 * rows), gated(eager, rows, 2 * rows))
+    bias = jnp.asarray(np.arange(4.0 * experts).reshape(experts, 1, 4))
+    np.testing.assert_array_equal(biased_one_by_one(eager, rows, bias), rows + bias)
