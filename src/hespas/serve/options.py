@@ -120,6 +120,7 @@ class LoadOptions:
     )
     length_spread: float | None = declare(
         help="How far lengths spread evenly around both, as a share of them.",
+        unit="",
         least=0,
         applies_to=(DRAWN,),
         metavar="SHARE",
@@ -287,12 +288,14 @@ class EngineOptions:
     )
     acceptance_rate: float | None = declare(
         help="How likely a guessed token is accepted behind accepted ones.",
+        unit="",
         least=0,
         metavar="SHARE",
         applies_to=(SPECULATED,),
     )
     draft_share: float | None = declare(
         help="What a guessed token takes, as a share of an iteration.",
+        unit="",
         least=0,
         metavar="SHARE",
         applies_to=(SPECULATED,),
