@@ -1,9 +1,9 @@
-"""The engine: classes of devices run their tasks, and a network says when communication ends.
+"""Run the tasks of device classes; a network times communication.
 
-One device of each class runs, whether a class is one device or a million: dividing devices into
-classes is a reduction of the job before the run. A network is ASTRA-sim's by closed forms
-(`hespas.simulate.astra.classes`) or message by message (`hespas.simulate.astra.events`), or links
-that transfers share (`hespas.simulate.flow.simulate`).
+One device of each class runs, whether a class has one device or a million: dividing devices into
+classes is a reduction of the job before the run. The network is ASTRA-sim's by closed forms
+(`hespas.simulate.astra.classes`) or message by message (`hespas.simulate.astra.events`), or has
+links that transfers share (`hespas.simulate.flow.simulate`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ from hespas.tasks.graph import (
 
 NEVER = -1
 EVERYONE = -1
-"""The number of the group of all devices, where a network gives it none of its own."""
+"""The number of the group of all devices, if a network gives it no other."""
 StreamKey: TypeAlias = tuple[str, int]
-"""What a stream is for, and the group whose tasks keep the program's order; else `NO_GROUP`."""
+"""A stream's purpose, and the group whose tasks keep the program's order; else `NO_GROUP`."""
 NO_GROUP = -1
 StreamOf: TypeAlias = Callable[[Task, int], StreamKey | None]
-"""Gives the stream of a task in a group; None for a task that waits for no other."""
+"""Returns the stream of a task in a group; None for a task without one."""
 Work: TypeAlias = tuple[Task, int, tuple[int, ...]]
 """A task of a class of devices, the number of its group, and its dependencies."""
 
 
 class Stream:
-    """Runs one task at a time: the lowest id of those that are ready, or the program's next."""
+    """Runs one task at a time: the ready one with the lowest id.
+
+    A stream of a group runs the program's next task instead.
+    """
 
     __slots__ = ("in_order", "is_busy", "key", "ready")
 
@@ -59,7 +62,7 @@ class Stream:
         self.in_order: deque[TaskRun] | None = deque() if key[1] != NO_GROUP else None
 
     def take(self) -> TaskRun | None:
-        """Return the task that can start now, if any, and take the stream for it."""
+        """Return the task that can start now, and occupy the stream."""
         if self.is_busy:
             return None
         run = None
@@ -73,10 +76,10 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class TaskRun:
-    """A task of a class of devices: what it waits for, and when it starts and ends, in ps.
+    """A task of a device class: its dependencies and times in ps.
 
-    ``missing`` counts the tasks it waits for. ``settled_ps`` is when its end was known, where that
-    is not when it started.
+    ``missing`` counts the tasks it still waits for. ``settled_ps`` is when its end became known, if
+    that was not at its start.
     """
 
     device: Device
@@ -92,7 +95,7 @@ class TaskRun:
 
 
 def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterator[Work]:
-    """Yield the tasks of a class of devices, with ``everyone`` as the group of all devices."""
+    """Yield a device class's tasks; ``everyone`` is the global group."""
     graph, roles = devices.graph, devices.roles
     role_of = {
         task.id: role for task, role in zip(graph.tasks, roles.role_of_task, strict=True)
@@ -106,9 +109,9 @@ def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterat
 class Device:
     """A class of devices while it runs.
 
-    With ``reach``, tasks are read as they can start, no further than that behind those that have
-    started, and forgotten when they have ended: then only their sums remain. ``waits_ps`` says how
-    long communication waits for others before anything is sent.
+    With ``reach``, tasks are read when they can start, at most ``reach`` behind the started ones,
+    and forgotten when they end: only their sums remain. ``waits_ps`` is the time that communication
+    waits for others before anything is sent.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class Device:
         self._read_behind(-1)
 
     def _read_behind(self, position: int) -> None:
-        """Read the tasks that may start now that the one at a position has."""
+        """Read the tasks that may start once the task at ``position`` has."""
         while self._reach is None or self._read <= position + self._reach:
             work = next(self._work, None)
             if work is None:
@@ -147,7 +150,7 @@ class Device:
         run = self.runs[task.id] = TaskRun(self, task, group, self._read)
         self._read += 1
         for dependency in depends_on:
-            # What is absent of a trace that is read as it runs has ended.
+            # In a streamed trace, a missing task has ended.
             before = self.runs.get(dependency)
             if before is not None:
                 before.children.append(run)
@@ -170,23 +173,23 @@ class Device:
             heappush(stream.ready, (run.task.id, run.position, run))
 
     def take_ready(self) -> list[TaskRun]:
-        """Return what can start now, by ascending id, and take the streams for it."""
+        """Return the tasks that can start now by id, occupying their streams."""
         if not self._woken and not self._free:
             return []
-        taken, self._free = self._free, []
+        ready, self._free = self._free, []
         for stream in self._woken:
             while (run := stream.take()) is not None:
-                taken.append(run)
+                ready.append(run)
         self._woken.clear()
-        if len(taken) > 1:
-            taken.sort(key=lambda run: (run.task.id, run.position))
+        if len(ready) > 1:
+            ready.sort(key=lambda run: (run.task.id, run.position))
         if self._reach is not None:
-            for run in taken:
+            for run in ready:
                 self._read_behind(run.position)
-        return taken
+        return ready
 
     def end(self, run: TaskRun, now_ps: int) -> None:
-        """Note that a task ends: free its stream, and make ready what waited only for it."""
+        """End a task: free its stream and ready its children."""
         run.end_ps = now_ps
         stream = run.stream
         if stream is not None and not isinstance(run.task, EmptyTask):
@@ -202,14 +205,14 @@ class Device:
     def _forget(self, run: TaskRun) -> None:
         del self.runs[run.task.id]
         self._finish_ps = run.end_ps
-        # Of both, one runs at a time, so that sums are the times during which any is under way.
+        # Of each kind one task runs at a time, so sums are the times during which any runs.
         if isinstance(run.task, ComputeTask):
             self._compute_ps += run.end_ps - run.issue_ps
         else:
             self._communication_ps += run.end_ps - run.issue_ps
 
     def begin(self, run: TaskRun, now_ps: int) -> None:
-        """Note that a communication task begins to send, after it has waited for others."""
+        """Record the wait of a communication task that begins to send."""
         if now_ps > run.issue_ps:
             self.waits_ps[run.task.id] = now_ps - run.issue_ps
 
@@ -219,7 +222,7 @@ class Device:
         return all(run.end_ps != NEVER for run in self.runs.values())
 
     def timeline(self, graph: TaskGraph) -> ClassTimeline:
-        """Return what the devices did, once they have ended."""
+        """Return the timeline of the devices after their end."""
         runs = self.runs.values()
         return class_timeline(
             self.devices,
@@ -230,7 +233,7 @@ class Device:
         )
 
     def sums(self, name: str) -> ClassTimeline:
-        """Return the sums of what devices did whose tasks were read as they ran."""
+        """Return the sums of devices whose tasks were streamed."""
         overlap_ps = self._compute_ps + self._communication_ps - self._finish_ps
         return ClassTimeline(
             devices=self.devices,
@@ -248,18 +251,21 @@ class Device:
 
 Match: TypeAlias = CollectiveMatch[TaskRun]
 End: TypeAlias = Callable[[TaskRun], None]
-"""Called when a task has ended."""
+"""Is called when a task has ended."""
 
 
 class Network(Protocol):
-    """Says when communication ends, and calls ``end`` then."""
+    """Decides when communication ends, and calls ``end`` then."""
 
     def members(self, group: int) -> Collection[int]:
         """Return the numbers of the device classes in a group."""
         ...
 
     def join(self, run: TaskRun, match: Match, end: End, *, is_complete: bool) -> None:
-        """Take note that devices start a collective; all members have if ``is_complete``."""
+        """Register that devices start a collective.
+
+        With ``is_complete`` all members have started it.
+        """
         ...
 
     def send(self, run: TaskRun, task: SendTask, end: End) -> None:
@@ -275,28 +281,28 @@ class Network(Protocol):
         ...
 
     def unmatched(self) -> Iterable[TaskRun]:
-        """Return the sends and receives that have no other side."""
+        """Return the sends and receives without a partner."""
         ...
 
 
 class Ties(Protocol):
-    """Watches whether the order of what happens at one instant is known."""
+    """Watches whether the order of events at one instant is known."""
 
     def end(self, run: TaskRun) -> None:
-        """Note that a task is about to end."""
+        """Register that a task is about to end."""
         ...
 
     def start(self, taken: Sequence[TaskRun]) -> None:
-        """Note what starts after the task that ended last."""
+        """Register the tasks that start after the last end."""
         ...
 
 
 class Engine:
-    """One simulation: `run` fills in when each task of each device class starts and ends.
+    """One simulation: `run` sets the start and end of each task.
 
-    As in ASTRA-sim, a device starts what it can whenever something of it ends, and what it
-    schedules for one instant happens together. With ``settle``, all that ends at an instant does so
-    before anything starts, and ``settle`` is called after that.
+    As in ASTRA-sim, a device starts all ready tasks whenever one of its tasks ends, and its own
+    events of one instant happen together. With ``settle``, all tasks that end at an instant do so
+    before any task starts, and ``settle`` is called after that.
     """
 
     def __init__(
@@ -319,7 +325,7 @@ class Engine:
             device.clock = ActorQueue(kernel) if settle is None else kernel
 
     def run(self) -> None:
-        """Advance time until nothing happens any more.
+        """Advance time until no event is left.
 
         Raises `SimulationError` if members of a group start different collectives.
         """
@@ -339,12 +345,12 @@ class Engine:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tasks have ended, and all messages and collectives found their partners."""
+        """Whether all tasks, messages and collectives have completed."""
         has_waiting = self._collectives.pending() or any(True for _ in self._network.unmatched())
         return not has_waiting and all(device.has_ended for device in self.devices)
 
     def check_complete(self) -> None:
-        """Raise `SimulationError` if some task never ends, with who waits for whom."""
+        """Raise `SimulationError` for unfinished tasks, naming who waits for whom."""
         pending, unmatched = self._collectives.pending(), self._network.unmatched()
         _check_complete(self.devices, pending, unmatched, self._network.members)
 
@@ -358,7 +364,7 @@ class Engine:
             self._settle()
 
     def end(self, run: TaskRun) -> None:
-        """Note that a task ends, and start what can then start."""
+        """End a task and start the tasks that it releases."""
         if self._ties is not None:
             self._ties.end(run)
         device = run.device
@@ -369,10 +375,10 @@ class Engine:
             self._changed.add(device.number)
 
     def _start_ready(self, device: Device) -> None:
-        taken = device.take_ready()
+        ready = device.take_ready()
         if self._ties is not None:
-            self._ties.start(taken)
-        for run in taken:
+            self._ties.start(ready)
+        for run in ready:
             run.issue_ps = self._kernel.now_ps
             self._start(run)
 
@@ -393,7 +399,7 @@ class Engine:
             case MemoryTask() as task:
                 self._network.access(run, task, self.end)
             case EmptyTask() if self._settle is None:
-                # Nothing is started: what waits for it waits for the next end of a task.
+                # Its children start only at the next end of another task.
                 run.device.end(run, self._kernel.now_ps)
             case EmptyTask():
                 self.end(run)
@@ -408,9 +414,9 @@ class Engine:
         )  # fmt: skip
         if match.signature != signature:
             first = f"{_who(match.first)} started {_what(match.first.task)}"
-            other = f"{_who(run)} at {_time(now_ps)} {_what(task)}"
+            own_start = f"{_who(run)} at {_time(now_ps)} {_what(task)}"
             raise SimulationError(
-                f"{first} at {_time(match.start_ps)}, and as its partners {other}"
+                f"{first} at {_time(match.start_ps)}, and as its partners {own_start}"
             )
         is_complete = len(match.endpoints) == len(self._network.members(run.group))
         if is_complete:
@@ -429,8 +435,8 @@ def _check_complete(
 ) -> None:
     """Raise `SimulationError` if some task never ends.
 
-    It says which devices wait since when for which collective or message, what those they wait for
-    do instead, and the first task in which the orders of two of them differ.
+    The error says which devices wait since when for which collective or message, what their
+    partners do instead, and the first task in which the orders of two devices differ.
     """
     waits = [_unmatched(run) for run in messages]
     waits += [_incomplete(match, devices, members(match.group)) for match in collectives]
@@ -452,16 +458,16 @@ def _check_complete(
 
 
 def _unmatched(run: TaskRun) -> str:
-    what, other = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
+    what, opposite = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
     return (
         f"{_who(run)} started {what} {run.task.id} ({run.task.name}) at {_time(run.issue_ps)}, "
-        f"but no {other} of the same ends, tag and size came"
+        f"but no {opposite} of the same ends, tag and size came"
     )
 
 
 def _incomplete(match: Match, devices: Sequence[Device], members: Iterable[int]) -> str:
     absent = [devices[number] for number in sorted(members) if number not in match.endpoints]
-    missing = devices_text(one for device in absent for one in device.devices)
+    missing = devices_text(absent_device for device in absent for absent_device in device.devices)
     instead = [text for device in absent if (text := _instead(device))]
     reason = f" (instead {instead[0]})" if instead else ""
     started = f"{_who(match.first)} started {_what(match.first.task)}"
@@ -478,13 +484,13 @@ def _instead(device: Device) -> str | None:
 
 
 def _first_difference(one: Device, other: Device) -> str | None:
-    """Return where two devices that wait for each other first do different things."""
-    both = [
+    """Return where two waiting devices first do different things."""
+    collectives = [
         [run for run in device.runs.values() if isinstance(run.task, CollectiveTask)]
         for device in (one, other)
     ]
-    shared = {run.group for run in both[0]} & {run.group for run in both[1]}
-    mine, yours = ([run for run in runs if run.group in shared] for runs in both)
+    shared = {run.group for run in collectives[0]} & {run.group for run in collectives[1]}
+    mine, yours = ([run for run in runs if run.group in shared] for runs in collectives)
     for left, right in zip_longest(mine, yours):
         if _agreement(left) != _agreement(right):
             return f"{_entry_text(one, left)} and {_entry_text(other, right)}"

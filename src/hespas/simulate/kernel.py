@@ -1,9 +1,9 @@
-"""The event kernel of every simulation here: a clock, a queue with a total order, and actions.
+"""Provide the event kernel of all simulations: clock, queue and actions.
 
 Simulated time is an integer of picoseconds. An action is a function of one argument that is called
 at its time; it may schedule others, for the same instant or later ones. Actions of one instant run
-in the order in which they were scheduled, so that equal input gives equal results. This is the core
-of SimPy's event loop, with callbacks in place of generators.
+in the order of scheduling, so equal input gives equal results. This is the core of SimPy's event
+loop, with callbacks instead of generators.
 
 >>> kernel = Kernel()
 >>> log = []
@@ -24,12 +24,12 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from hespas.errors import SimulationError
 
-# An action takes one argument, so that scheduling one allocates a pair and no closure.
+# An action takes one argument, so scheduling one allocates a pair and no closure.
 Action: TypeAlias = Callable[[Any], object]
 
 
 class Clock(Protocol):
-    """Schedules what somebody does: a `Kernel` or an `ActorQueue`."""
+    """Schedules actions of an actor: a `Kernel` or an `ActorQueue`."""
 
     def after(self, delay_ps: int, action: Action, argument: object = None) -> None:
         """Schedule ``action(argument)`` ``delay_ps`` from now."""
@@ -37,9 +37,9 @@ class Clock(Protocol):
 
 
 class Kernel:
-    """The clock, and the actions scheduled by (time, order of scheduling).
+    """The clock, and the actions ordered by time, then by scheduling.
 
-    ``event`` counts the actions so far, and thus names the one that runs.
+    ``event`` counts the actions so far, and thus identifies the running one.
     """
 
     __slots__ = ("_actions", "_times", "event", "now_ps")
@@ -65,7 +65,7 @@ class Kernel:
         self.at(self.now_ps + delay_ps, action, argument)
 
     def stop(self) -> None:
-        """Drop all actions, also those that are left at this instant: `run` comes to its end."""
+        """Drop all actions, including those of this instant, to end `run`."""
         self._times.clear()
         for actions in self._actions.values():
             actions.clear()
@@ -74,14 +74,14 @@ class Kernel:
         """Advance time until no action is left.
 
         ``settle`` is called before the first instant, and whenever all actions of an instant have
-        run. It may schedule more for that instant, after which it is called again.
+        run. It may schedule more actions for that instant, after which it is called again.
         """
         times, all_actions = self._times, self._actions
         if settle is not None:
             settle()
         while times:
             self.now_ps = now_ps = heappop(times)
-            for action, argument in all_actions[now_ps]:  # grows while it is worked through
+            for action, argument in all_actions[now_ps]:  # grows during the loop
                 self.event += 1
                 action(argument)
             del all_actions[now_ps]
@@ -92,8 +92,8 @@ class Kernel:
 class ActorQueue:
     """The actions that one actor schedules for itself.
 
-    Those of one instant run one after the other, when the first of them would: ASTRA-sim's event
-    queue joins the events of a device like this, and its order decides ties.
+    Actions of one instant run consecutively, at the place of the first: ASTRA-sim's event queue
+    joins the events of a device this way, and its order decides ties.
 
     >>> kernel, log = Kernel(), []
     >>> actor = ActorQueue(kernel)
@@ -122,19 +122,19 @@ class ActorQueue:
             actions.append((action, argument))
 
     def _run(self, actions: list[tuple[Action, Any]]) -> None:
-        for action, argument in actions:  # grows while it is worked through
+        for action, argument in actions:  # grows during the loop
             action(argument)
         del self._actions[self._kernel.now_ps]
 
 
-_BYTES_PER_MESSAGE = 250  # of arrays, while classes are found
+_BYTES_PER_MESSAGE = 250  # of arrays, during the search for classes
 BYTES_PER_TASK = 600
-"""Of a task, with its entry in a stream and its times."""
+"""The memory of a task, with its entry in a stream and its times."""
 _GIB = 1 << 30
 
 
 def available_bytes() -> int | None:
-    """Return how much memory is free or can be freed; None where the system does not say."""
+    """Return the free or reclaimable memory, None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file
             for line in lines:
@@ -151,7 +151,7 @@ def available_bytes() -> int | None:
 def check_memory(
     count: int, what: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE
 ) -> None:
-    """Raise `SimulationError` if so many messages, or other things, exceed the memory."""
+    """Raise `SimulationError` if ``count`` items exceed the memory."""
     needed = count * bytes_each
     available = available_bytes()
     if available is not None and needed > available:
@@ -166,8 +166,8 @@ def check_memory(
 # Matching follows MPI's rule of order. Messages with the same source, target, tag and size share a
 # mailbox, whose k-th receive takes its k-th message. The k-th collective that each member of a
 # group starts on that group is one collective, and all members must start the same one. An
-# *endpoint* is whatever an engine needs to carry on with one side: matching stores endpoints and
-# hands them back.
+# *endpoint* is the value that an engine needs to continue one side: matching stores endpoints and
+# returns them.
 
 TAG_LIMIT = 500_000_000
 """ASTRA-sim takes the tags of sends and receives modulo this."""
@@ -177,23 +177,23 @@ Endpoint = TypeVar("Endpoint")
 
 @dataclass(slots=True, eq=False)
 class Mailbox(Generic[Endpoint]):
-    """The messages of one source, target, tag and size, which arrive in the order of sending.
+    """The messages of one source, target, tag and size, in order.
 
-    Messages wait for receives here, or receives for messages, never both. ``route`` is free for the
-    network that carries the messages.
+    Either messages wait for receives, or receives for messages. The network that carries the
+    messages may use ``route``.
     """
 
     tag: Hashable
     source: int
     target: int
     size_bytes: int
-    # None in place of an empty list: there may be millions of mailboxes.
+    # None instead of an empty list: there may be millions of mailboxes.
     arrived: list[Endpoint] | None = None
     receivers: list[Endpoint] | None = None
     route: Any = None
 
     def deliver(self, sender: Endpoint) -> Endpoint | None:
-        """Return the receiver of a message that arrives; without one, store the message."""
+        """Return the receiver of an arriving message, or store the message."""
         if self.receivers:
             return self.receivers.pop(0)
         if self.arrived is None:
@@ -203,7 +203,7 @@ class Mailbox(Generic[Endpoint]):
         return None
 
     def receive(self, receiver: Endpoint) -> Endpoint | None:
-        """Return the sender of the next message that has arrived; if none has, wait for it."""
+        """Return the sender of the next arrived message, or wait for it."""
         if self.arrived:
             return self.arrived.pop(0)
         if self.receivers is None:
@@ -213,7 +213,7 @@ class Mailbox(Generic[Endpoint]):
         return None
 
     def waiting(self) -> Iterator[Endpoint]:
-        """Yield the endpoints that have no other side."""
+        """Yield the endpoints without a partner."""
         yield from self.arrived or ()
         yield from self.receivers or ()
 
@@ -251,11 +251,11 @@ class Mailboxes(Generic[Endpoint]):
         return self._by_tag.setdefault(tag, {})
 
     def forget(self, tag: Hashable) -> None:
-        """Drop the mailboxes of a tag, all of whose messages have been received."""
+        """Drop the mailboxes of a fully received tag."""
         self._by_tag.pop(tag, None)
 
     def waiting(self) -> Iterator[Endpoint]:
-        """Yield the endpoints that have no other side, in the order of their mailboxes."""
+        """Yield the endpoints without a partner, in the order of mailboxes."""
         for mailboxes in self._by_tag.values():
             for mailbox in mailboxes.values():
                 yield from mailbox.waiting()
@@ -263,9 +263,9 @@ class Mailboxes(Generic[Endpoint]):
 
 @dataclass(slots=True)
 class CollectiveMatch(Generic[Endpoint]):
-    """The ``number``-th collective of a group, from the moment that its first member starts it.
+    """The ``number``-th collective of a group, once a member starts it.
 
-    ``signature`` is what all members must agree on, such as the kind and the size.
+    All members must have equal ``signature``, such as the kind and the size.
     """
 
     group: int
@@ -276,12 +276,12 @@ class CollectiveMatch(Generic[Endpoint]):
 
     @property
     def first(self) -> Endpoint:
-        """The endpoint of the member that started it first."""
+        """The endpoint of the first member to start it."""
         return next(iter(self.endpoints.values()))
 
 
 class Collectives(Generic[Endpoint]):
-    """The collectives that not all members of their groups have started.
+    """The collectives that some members have not started yet.
 
     >>> collectives = Collectives[str]()
     >>> first = collectives.join(0, 7, "device 7", signature="all_reduce", now_ps=0)
@@ -300,10 +300,10 @@ class Collectives(Generic[Endpoint]):
     def join(
         self, group: int, member: int, endpoint: Endpoint, *, signature: Hashable, now_ps: int
     ) -> CollectiveMatch[Endpoint]:
-        """Return the collective of a group that a member starts now, with its endpoint.
+        """Return the collective that a member starts now, with its endpoint.
 
-        The caller compares ``signature`` with that of the result, and calls `complete` once all
-        members have joined.
+        The caller compares ``signature`` with the result's, and calls `complete` once all members
+        have joined.
         """
         number = self._counts.get((group, member), 0)
         self._counts[group, member] = number + 1
@@ -319,5 +319,5 @@ class Collectives(Generic[Endpoint]):
         del self._pending[match.group, match.number]
 
     def pending(self) -> list[CollectiveMatch[Endpoint]]:
-        """Return the collectives that some members have not joined, in order of their start."""
+        """Return the incomplete collectives, in order of their start."""
         return list(self._pending.values())

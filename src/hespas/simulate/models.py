@@ -1,8 +1,8 @@
-"""The network models, the settings of each, and the one function that simulates a job by any.
+"""Simulate jobs by either network model, with its settings.
 
-Jobs are as devices run them: with computed durations, devices that differ, several programs. Source
-of the roofline and of ``replay-only``: ASTRA-sim. A task that is replayed lasts as long as it did
-where it was recorded, and waits for no other device.
+It prepares jobs for their devices: computed durations, devices that differ, several programs.
+Source of the roofline and of ``replay-only``: ASTRA-sim. A replayed task takes its recorded
+duration and waits for no other device.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 
 REPLAY = "replay-only"
-"""The option of a system whose tasks last as long as they were recorded to."""
+"""The option of a system whose tasks take their recorded durations."""
 
 
 def is_replay(system: System) -> bool:
-    """Return whether a system only replays what was recorded."""
+    """Return whether a system replays recorded durations."""
     return bool(system.options.get(REPLAY))
 
 
 def with_durations(job: Job, system: System | None) -> Job:
     """Return the job with a duration for every computation.
 
-    It is the roofline's where the system has ``roofline-enabled``. Raises `SimulationError`
-    elsewhere for a computation that has work and no duration.
+    With the system's ``roofline-enabled`` it is the roofline's. Otherwise a computation with work
+    and no duration raises `SimulationError`.
     """
     if system is not None and system.options.get("roofline-enabled") and not is_replay(system):
         return with_roofline(job, system)
@@ -71,13 +71,13 @@ def with_durations(job: Job, system: System | None) -> Job:
 
 
 def with_roofline(job: Job, system: System) -> Job:
-    """Return the job with the durations that the system's peak and local memory allow.
+    """Return the job with durations by peak and local memory bandwidth.
 
     A computation of N operations that moves M bytes takes ``floor(N / min(peak, bw N / M))``,
-    in ns; those on a CPU keep their durations. One of no bytes is skipped: it ends when it
-    starts, and what depends on it starts when another task of the device ends. Raises
+    in ns; computations on a CPU keep their durations. A computation of no bytes is skipped: it ends
+    when it starts, and its dependents start when another task of the device ends. Raises
     `SimulationError` for a computation that lacks ``num_ops`` or ``tensor_size``, or has 0
-    operations, and a system without ``peak-perf`` (TFLOP/s) or ``local-mem-bw``.
+    operations, and for a system without ``peak-perf`` (TFLOP/s) or ``local-mem-bw``.
     """
     peak, bandwidth = system.options.get("peak-perf"), system.local_memory_bandwidth_bytes_per_s
     if not isinstance(peak, int | float) or bandwidth is None:
@@ -96,7 +96,7 @@ def _timed(task: Task, peak: float, bandwidth: float) -> Task:
     if not isinstance(task, ComputeTask) or task.is_on_host:
         return task
     if task.operations is not None and task.tensor_bytes == 0:
-        # ASTRA-sim skips it, as a node that does nothing.
+        # ASTRA-sim skips it like a node without work.
         return EmptyTask(id=task.id, name=task.name, depends_on=task.depends_on, is_compute=True)
     if not task.operations or not task.tensor_bytes:
         message = "roofline-enabled needs num_ops, above 0, and tensor_size"
@@ -110,8 +110,8 @@ def _timed(task: Task, peak: float, bandwidth: float) -> Task:
 def on_cluster(job: Job, cluster: Cluster) -> Job:
     """Return the job as the devices of a cluster run it.
 
-    Devices that differ follow graphs of their own; a delay is a task of the CPU that everything
-    waits for. Raises `SimulationError` for devices that the job doesn't have.
+    Devices that differ follow separate graphs; a delay is a CPU task that all tasks wait for.
+    Raises `SimulationError` for devices that the job doesn't have.
     """
     check_devices(cluster, job.device_count)
     if not cluster.changes_devices:
@@ -135,22 +135,22 @@ def on_cluster(job: Job, cluster: Cluster) -> Job:
 
 
 def check_size(device_count: int, network: System | Interconnect) -> None:
-    """Raise `DeviceCountError` if a network has another number of devices than a job."""
+    """Raise `DeviceCountError` if network and job differ in size."""
     if device_count != network.device_count:
         has = f"{network.name} has {network.device_count}"
         raise DeviceCountError(f"the job is for {device_count} devices, {has}")
 
 
 def option_of_astra_sim(system: System) -> str | None:
-    """Return an option of system.json that has a model in ASTRA-sim alone, if one is set."""
+    """Return a set option that only ASTRA-sim's model has, or None."""
     names = (REPLAY, "model-shared-bus", PER_NODE, *map(custom_option, COMMON_KINDS))
     return next((name for name in names if system.options.get(name)), None)
 
 
 def check_devices(cluster: Cluster, device_count: int) -> None:
-    """Raise `SimulationError` for devices of a cluster that are not among so many."""
-    named = {*cluster.compute_scales, *cluster.delays_s}
-    absent = sorted(device for device in named if not 0 <= device < device_count)
+    """Raise `SimulationError` for a cluster's devices outside the job."""
+    devices = {*cluster.compute_scales, *cluster.delays_s}
+    absent = sorted(device for device in devices if not 0 <= device < device_count)
     if absent:
         message = f"device {absent[0]} is not among the {device_count} devices"
         raise SimulationError(message, location=cluster.source)
@@ -186,11 +186,11 @@ def _delayed(graph: TaskGraph, delay_ps: int) -> TaskGraph:
 def joined_job(
     programs: Sequence[tuple[Job, tuple[int, ...]]], device_count: int, *, location: str
 ) -> Job:
-    """Return one job of several, each on its own devices.
+    """Join several jobs, each on its own devices.
 
-    A job for as many devices as are listed for it numbers them from 0 in their order; a job for all
-    devices numbers them as they are, so that programs can send to each other. Raises
-    `SimulationError` for devices with two programs or none, and jobs of other sizes.
+    A job for exactly its listed devices numbers them from 0 in their order; a job for all devices
+    keeps their numbers, so programs can send to each other. Raises `SimulationError` for devices
+    with two programs or none, and for jobs of other sizes.
     """
     graphs: list[TaskGraph] = []
     graph_of: dict[int, int] = {}
@@ -253,16 +253,16 @@ _OWNERS = {
     "links": Model.HESPAS,
     "jobs": Model.HESPAS,
 }
-"""Which model has a setting, by the name of its option; links are those of an imperfect cluster."""
+"""The model that has each setting, by option name; links are an imperfect cluster's."""
 
 
 def default_model(system: System | None, given: Mapping[str, object]) -> Model:
-    """Return the model for a system where the user names none.
+    """Return the model for a system if the user names none.
 
-    ``given`` are settings by the names of their options, None for those that aren't: the first one
-    that only one model has decides. Otherwise it is hespas' own model where links of the system
-    were measured, as in presets of GPUs, where collectives use several axes at once, as in slices
-    of TPUs, and where nothing describes a system to ASTRA-sim; ASTRA-sim's everywhere else.
+    ``given`` are settings by option name, None if not given: the first given one decides, because
+    only one model has it. Otherwise it is hespas' own model if links of the system were measured,
+    as in presets of GPUs, if collectives use several axes at once, as in slices of TPUs, or if
+    nothing describes the system to ASTRA-sim; else it is ASTRA-sim's.
     """
     for name, value in given.items():
         if value is not None:
@@ -273,17 +273,17 @@ def default_model(system: System | None, given: Mapping[str, object]) -> Model:
     if network is None:
         return Model.ASTRA_SIM if system.dimensions else Model.HESPAS
     measured = any(dimension.measured for dimension in network.dimensions)
-    named = {name for names in network.algorithms.values() for name in names}
-    is_own = measured or named & set(ON_AXES) or not system.dimensions
+    algorithm_names = {name for names in network.algorithms.values() for name in names}
+    is_own = measured or algorithm_names & set(ON_AXES) or not system.dimensions
     return Model.HESPAS if is_own else Model.ASTRA_SIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """A network model with its settings; None stands for the default.
+    """A network model with its settings; None is the default.
 
     ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are settings of
-    ASTRA-sim's model, ``algorithm`` is one of hespas' own. ``cluster`` says what is not perfect.
+    ASTRA-sim's model, ``algorithm`` is a setting of hespas' own. ``cluster`` lists imperfections.
     Raises `ConfigError` for a setting of the other model.
     """
 
@@ -312,12 +312,12 @@ class ModelChoice:
 
 
 def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> Timeline:
-    """Return when each device does what, by the model that is chosen.
+    """Return the timeline of a job by the chosen model.
 
-    Where a cluster has devices that are slow, late or jitter, the job is simulated a second time
-    with every device as specified, so that the timeline says how much time they cost. Raises
+    If a cluster has slow, late or jittering devices, the job is simulated a second time with every
+    device as specified, so the timeline says how much time they cost. Raises
     `hespas.errors.DeviceCountError` if the job and the system differ in size, and `SimulationError`
-    for what the model doesn't cover.
+    for jobs and systems that the model doesn't cover.
     """
     if system.jobs.count > 1:
         return _shared(as_job(work), system, choice)
@@ -391,24 +391,24 @@ def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timel
 def simulated_again(
     work: Job | TaskGraph, system: System, choice: ModelChoice
 ) -> Callable[[Job | TaskGraph], Timeline]:
-    """Return what simulates jobs that differ from ``work`` in durations alone."""
+    """Return a function that simulates ``work`` with other durations."""
     is_shared = system.jobs.count > 1
     if choice.model is not Model.HESPAS or choice.cluster is not None or is_shared:
         return lambda job: simulate_job(job, system, choice)
-    # As in `_simulated`.
+    # Imported here, as in `_simulated`.
     from hespas.simulate.flow.simulate import planned_flow  # noqa: PLC0415
 
     return planned_flow(work, system, algorithm=choice.algorithm or SPECIFIED)
 
 
 def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:
-    """Return the timeline on devices as ``devices`` has them, or all as specified."""
+    """Return the timeline on imperfect ``devices``, or as specified if None."""
     try:
         job = job if devices is None else on_cluster(job, devices)
         check_supported(system, choice)
         match choice.model:
             case Model.HESPAS:
-                # Neither model need wait for what the other one imports.
+                # Neither model pays for the other's imports.
                 from hespas.simulate.flow.simulate import simulate_flow  # noqa: PLC0415
 
                 algorithm = choice.algorithm or SPECIFIED
@@ -436,20 +436,20 @@ def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster |
 
 
 def check_choice(system: System, choice: ModelChoice) -> None:
-    """Raise `SimulationError` for what can be refused of a model's settings without a job."""
+    """Raise `SimulationError` for settings that are invalid for any job."""
     check_supported(system, choice)
     cluster = choice.cluster
     if cluster is not None:
         check_devices(cluster, interconnect_of(system).device_count)
     if choice.model is Model.HESPAS:
-        # ASTRA-sim's model need not wait for what this one imports.
+        # ASTRA-sim's model does not pay for this import.
         from hespas.simulate.flow.simulate import check_network  # noqa: PLC0415
 
         check_network(system, cluster)
 
 
 def check_supported(system: System, choice: ModelChoice) -> None:
-    """Raise `SimulationError` for a system or a cluster that the model has no means for."""
+    """Raise `SimulationError` for a system or cluster the model lacks."""
     changes_devices = choice.cluster is not None and choice.cluster.changes_devices
     if changes_devices and system.options.get("roofline-enabled") and not is_replay(system):
         raise SimulationError(

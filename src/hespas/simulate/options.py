@@ -1,4 +1,4 @@
-"""Network models and algorithms of collectives, by the names that options have."""
+"""Name the network models and the collective algorithms of options."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ AUTO = "auto"
 SPECIFIED = "specified"
 """Each collective runs by the algorithm that the network specifies, else by the fastest one."""
 HIERARCHICAL = "hierarchical"
-"""One dimension of the network after the other, each by its fastest algorithm."""
+"""The network's dimensions in turn, each by its fastest algorithm."""
 
 MULTI_AXIS = "multi-axis-rings"
-"""The data divided among the axes of a torus, each part along one axis after the other."""
+"""The data is divided among the axes of a torus; each part runs along the axes in turn."""
 HAMILTONIAN = "hamiltonian-ring"
 """One ring from neighbour to neighbour through a torus or a mesh, in both directions."""
 
-# Names alone, since importing all algorithms takes as long as all other options.
+# Only the names, because importing all algorithms takes as long as all other options.
 ALGORITHMS = (
     "bidirectional-ring", "binomial-tree", "direct", "dissemination", "double-binary-tree",
     "halving-doubling", "in-switch", "ring",
 )  # fmt: skip
 ON_AXES = (MULTI_AXIS, HAMILTONIAN)
-"""Those along the axes of a torus or a mesh."""
+"""The algorithms along the axes of a torus or a mesh."""
 NETWORK_WIDE = (HIERARCHICAL, *ON_AXES)
-"""Those that are algorithms of a network rather than of a list of members."""
+"""The algorithms of a network rather than of a list of members."""
 CHOICES = (SPECIFIED, AUTO, *ALGORITHMS, *NETWORK_WIDE)
 _BY_SPELLING = {name.replace("-", ""): name for name in CHOICES} | {"told": SPECIFIED}
 
 
 def choice_named(text: str) -> str | None:
-    """Return the choice that a text names, however it is spelled; None if there is none.
+    """Return the choice with a name in any spelling, or None.
 
     >>> choice_named("halvingDoubling"), choice_named("halving_doubling")
     ('halving-doubling', 'halving-doubling')
@@ -42,7 +42,7 @@ def choice_named(text: str) -> str | None:
 
 
 def parse_choice(text: str) -> str:
-    """Return the choice that a text names; `ConfigError` if there is none."""
+    """Return the choice with a name; `ConfigError` if there is none."""
     choice = choice_named(text)
     if choice is None:
         raise ConfigError(f"the algorithm is {text!r}", hint=suggestion(text, CHOICES))
@@ -50,14 +50,14 @@ def parse_choice(text: str) -> str:
 
 
 class Model(Enum):
-    """The model that says how long communication takes."""
+    """The network model, which times communication."""
 
     ASTRA_SIM = "astra-sim"
     HESPAS = "hespas"
 
 
 def model_named(name: str) -> Model:
-    """Return the model of a name; `ConfigError` for any other.
+    """Return the model with a name; `ConfigError` for any other.
 
     >>> model_named("hespas")
     <Model.HESPAS: 'hespas'>
@@ -73,5 +73,5 @@ class ContentionModel(Enum):
 
 
 def contention_model_named(name: str) -> ContentionModel:
-    """Return the network of a name; `ConfigError` for any other."""
+    """Return the contention model with a name; `ConfigError` for any other."""
     return choice(name, ContentionModel, what="network")

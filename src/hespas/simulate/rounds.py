@@ -1,7 +1,7 @@
-"""A whole step from the simulation of one in which each loop has a few rounds.
+"""Extrapolate a whole step from a few simulated iterations of loops.
 
-Where a round is what the one before it was, to the picosecond, so are those that follow: what a
-step takes follows by multiplication.
+Once two iterations match to the picosecond, all later ones do: the sums of a step follow by
+multiplication.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """Two neighbouring rounds of a loop, and how often the second one runs in a step.
+    """Two neighbouring iterations of a loop, and the second one's count.
 
-    ``before`` and ``again`` are their tasks by id, in equal order; the first has a round before it,
-    the second one after it.
+    ``before`` and ``again`` are their tasks by id, in equal order; another iteration precedes the
+    first, and one follows the second.
     """
 
     before: tuple[int, ...]
@@ -42,17 +42,17 @@ class _Window:
 def extended(
     timeline: Timeline, repeats: Sequence[Repeat], counts: Mapping[int, int]
 ) -> Timeline | None:
-    """Return a timeline's sums with the second round of each of ``repeats`` as often as it runs.
+    """Return a timeline's sums with repeated iterations multiplied.
 
-    ``counts`` says how often each task runs, those of nested loops as often as all of them have it.
-    Where every task of a round starts and ends the same time after its like in the round before,
-    and nothing older is left, the state of all devices is that of one round ago, and so are all
-    rounds that follow: work may be under way where one round ends and the next one begins.
-    ``nodes`` stay as they are. None where rounds are not alike, or devices not as specified.
+    ``counts`` says how often each task runs; for nested loops it is the product. If every task of
+    an iteration starts and ends equally long after its counterpart in the preceding iteration, and
+    no older task still runs, the state of all devices is that of one iteration ago, and so it is
+    for all later iterations, even if work crosses from one into the next. ``nodes`` are unchanged.
+    The result is None if iterations differ, or devices are not as specified.
     """
     if timeline.as_specified is not None:
         return None
-    orders = [_Order.of(one) for one in timeline.classes]
+    orders = [_Order.of(timeline_of_class) for timeline_of_class in timeline.classes]
     windows: list[_Window] = []
     for repeat in repeats:
         window = _window(timeline.classes, orders, repeat)
@@ -62,13 +62,18 @@ def extended(
     pieces = _pieces(windows)
     if pieces is None:
         return None
-    classes = tuple([_extended(one, pieces, counts) for one in timeline.classes])
+    classes = tuple(
+        [_extended(timeline_of_class, pieces, counts) for timeline_of_class in timeline.classes]
+    )
     return replace(timeline, classes=classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """The tasks of a class by id, when all up to each have ended, and when the rest begins."""
+    """The tasks of a class by id, with cumulative ends and beginnings.
+
+    ``ended_ps`` is when all tasks up to each have ended, ``begins_ps`` when the rest begins.
+    """
 
     ids: Sequence[int]
     ended_ps: Sequence[int]
@@ -77,40 +82,43 @@ class _Order:
     @classmethod
     def of(cls, one: ClassTimeline) -> _Order:
         ids = sorted(one.nodes)
-        ended = list(accumulate((one.nodes[each][1] for each in ids), max))
-        begins = list(accumulate((one.nodes[each][0] for each in reversed(ids)), min))
+        ended = list(accumulate((one.nodes[task][1] for task in ids), max))
+        begins = list(accumulate((one.nodes[task][0] for task in reversed(ids)), min))
         return cls(ids=ids, ended_ps=ended, begins_ps=begins[::-1])
 
     def ended_before(self, task: int) -> int:
-        """Return when all tasks before one have ended."""
-        at = bisect_left(self.ids, task)
-        return self.ended_ps[at - 1] if at else 0
+        """Return when all tasks before ``task`` have ended."""
+        position = bisect_left(self.ids, task)
+        return self.ended_ps[position - 1] if position else 0
 
     def begins_after(self, task: int) -> int | None:
-        """Return when the first task after one begins, None where there is none."""
-        at = bisect_right(self.ids, task)
-        return self.begins_ps[at] if at < len(self.ids) else None
+        """Return when the first task after ``task`` begins, or None."""
+        position = bisect_right(self.ids, task)
+        return self.begins_ps[position] if position < len(self.ids) else None
 
 
 def _window(
     classes: Sequence[ClassTimeline], orders: Sequence[_Order], repeat: Repeat
 ) -> _Window | None:
-    """Return when the second round of a repeat is, None where it differs from the first."""
+    """Return the second iteration's window; None if it differs."""
     if len(repeat.before) != len(repeat.again) or not repeat.again:
         return None
     later_ps: set[int] = set()
-    for one in classes:
+    for timeline_of_class in classes:
         for before, again in zip(repeat.before, repeat.again, strict=True):
-            if (before in one.nodes) is not (again in one.nodes):
+            if (before in timeline_of_class.nodes) is not (again in timeline_of_class.nodes):
                 return None
-            if again in one.nodes:
-                early, late = one.nodes[before], one.nodes[again]
+            if again in timeline_of_class.nodes:
+                early, late = timeline_of_class.nodes[before], timeline_of_class.nodes[again]
                 later_ps |= {late[0] - early[0], late[1] - early[1]}
     if len(later_ps) != 1:
         return None
     (period_ps,) = later_ps
     start_ps = min(
-        one.nodes[task][0] for one in classes for task in repeat.again if task in one.nodes
+        timeline_of_class.nodes[task][0]
+        for timeline_of_class in classes
+        for task in repeat.again
+        if task in timeline_of_class.nodes
     )
     end_ps = start_ps + period_ps
     for order in orders:
@@ -124,21 +132,26 @@ def _window(
 
 
 def _pieces(windows: Sequence[_Window]) -> list[_Window] | None:
-    """Return the step in pieces, each as often as all windows around it say; None if they cross."""
-    last_ps = max((each.end_ps for each in windows), default=0) + 1
-    cuts = sorted({0, last_ps, *(at for each in windows for at in (each.start_ps, each.end_ps))})
-    ordered = sorted(windows, key=lambda each: (each.start_ps, -each.end_ps))
+    """Cut the step into pieces with their counts; None if windows cross.
+
+    A piece's count is the product over the windows around it.
+    """
+    last_ps = max((item.end_ps for item in windows), default=0) + 1
+    cuts = sorted(
+        {0, last_ps, *(time for item in windows for time in (item.start_ps, item.end_ps))}
+    )
+    ordered = sorted(windows, key=lambda item: (item.start_ps, -item.end_ps))
     pieces: list[_Window] = []
-    around: list[_Window] = []
+    open_windows: list[_Window] = []
     waiting = deque(ordered)
     for start_ps, end_ps in pairwise(cuts):
-        around = [each for each in around if each.end_ps > start_ps]
+        open_windows = [item for item in open_windows if item.end_ps > start_ps]
         while waiting and waiting[0].start_ps <= start_ps:
             window = waiting.popleft()
-            if around and window.end_ps > around[-1].end_ps:
+            if open_windows and window.end_ps > open_windows[-1].end_ps:
                 return None
-            around.append(window)
-        count = prod(each.count for each in around)
+            open_windows.append(window)
+        count = prod(item.count for item in open_windows)
         pieces.append(_Window(start_ps=start_ps, end_ps=end_ps, count=count))
     return pieces
 
@@ -170,28 +183,28 @@ def _extended(
 
 
 def _repeated_ps(intervals: Sequence[Interval], pieces: Sequence[_Window]) -> int:
-    """Return the length of disjoint intervals in order, each piece as often as it runs."""
+    """Return the length of disjoint intervals, with pieces counted repeatedly."""
     total_ps = sum(end - start for start, end in intervals)
-    at = 0
+    first = 0
     for piece in pieces:
         if piece.count == 1:
             continue
-        while at < len(intervals) and intervals[at][1] <= piece.start_ps:
-            at += 1
-        inside = at
-        while inside < len(intervals) and intervals[inside][0] < piece.end_ps:
-            start, end = intervals[inside]
+        while first < len(intervals) and intervals[first][1] <= piece.start_ps:
+            first += 1
+        position = first
+        while position < len(intervals) and intervals[position][0] < piece.end_ps:
+            start, end = intervals[position]
             part_ps = min(end, piece.end_ps) - max(start, piece.start_ps)
             total_ps += (piece.count - 1) * part_ps
-            inside += 1
+            position += 1
     return total_ps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chained:
-    """A graph whose rows of computations are one task each, and the graph before that.
+    """A graph whose rows of computations are joined, and its original.
 
-    ``members`` gives the computations of a row by the id of its task, which is that of the last.
+    ``members`` gives the computations of a row by the id of its task, which is the last one's.
     """
 
     graph: TaskGraph
@@ -200,10 +213,10 @@ class Chained:
 
 
 def chained(graph: TaskGraph) -> Chained:
-    """Return a graph in which rows of computations are joined.
+    """Join rows of computations in a graph.
 
-    In a row, each computation waits only for the one before it, and nothing else waits for that.
-    The computations must be in a total order, as those of scheduled programs are.
+    In a row, each computation waits only for the preceding one, and no other task waits for that
+    one. The computations must be in a total order, as in scheduled programs.
     """
     dependents = Counter(before for task in graph.tasks for before in task.depends_on)
     rows: dict[int, list[ComputeTask]] = {}
@@ -225,13 +238,17 @@ def chained(graph: TaskGraph) -> Chained:
 def _row_before(
     task: ComputeTask, rows: Mapping[int, list[ComputeTask]], dependents: Mapping[int, int]
 ) -> list[ComputeTask]:
-    """Return the row that a computation continues; a new one if it begins one."""
+    """Return the row that a computation continues, or a new one."""
     if len(task.depends_on) != 1:
         return []
     (before,) = task.depends_on
     row = rows.get(before)
-    alone = dependents[before] == 1
-    return row if row is not None and alone and row[-1].is_on_host == task.is_on_host else []
+    is_only_dependent = dependents[before] == 1
+    return (
+        row
+        if row is not None and is_only_dependent and row[-1].is_on_host == task.is_on_host
+        else []
+    )
 
 
 def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
@@ -245,17 +262,17 @@ def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
 
 
 def opened(timeline: Timeline, chains: Chained) -> Timeline:
-    """Return the timeline of the original graph from that of the joined one."""
-    classes = tuple([_opened(one, chains) for one in timeline.classes])
+    """Expand a joined graph's timeline to the original graph's."""
+    classes = tuple([_opened(timeline_of_class, chains) for timeline_of_class in timeline.classes])
     return replace(timeline, classes=classes)
 
 
 def _opened(one: ClassTimeline, chains: Chained) -> ClassTimeline:
     nodes: dict[int, Interval] = {}
     for number, (start, end) in one.nodes.items():
-        at = start
+        task_start = start
         for task in chains.members.get(number, ())[:-1]:
-            nodes[task.id] = (at, at + task.duration_ps)
-            at += task.duration_ps
-        nodes[number] = (at, end)
+            nodes[task.id] = (task_start, task_start + task.duration_ps)
+            task_start += task.duration_ps
+        nodes[number] = (task_start, end)
     return replace(one, graph=chains.original, nodes=nodes)

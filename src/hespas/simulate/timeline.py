@@ -1,4 +1,4 @@
-"""The result of a simulation: when each task starts and ends, and sums of that."""
+"""Hold the result of a simulation: task times and their sums."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def covered_ps(intervals: Iterable[Interval]) -> int:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of intervals as disjoint ones, in order.
+    """Return the union of intervals as disjoint intervals in order.
 
     >>> union([(3, 8), (0, 5), (10, 11), (8, 9)])
     [(0, 9), (10, 11)]
@@ -50,7 +50,9 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 def exposed_parts(
     hiding: Sequence[Interval], intervals: Iterable[Interval]
 ) -> list[list[Interval]]:
-    """Return the parts of each interval that none of ``hiding`` (disjoint, in order) covers.
+    """Return the parts of each interval outside ``hiding``.
+
+    ``hiding`` are disjoint intervals in order.
 
     >>> exposed_parts([(2, 4), (6, 7)], [(0, 8)])
     [[(0, 2), (4, 6), (7, 8)]]
@@ -61,16 +63,16 @@ def exposed_parts(
 
 def _uncovered(hiding: Sequence[Interval], first: int, span: Interval) -> list[Interval]:
     parts: list[Interval] = []
-    at, end = span
+    position, end = span
     for number in range(first, len(hiding)):
         start, stop = hiding[number]
         if start >= end:
             break
-        if start > at:
-            parts.append((at, start))
-        at = max(at, stop)
-    if at < end:
-        parts.append((at, end))
+        if start > position:
+            parts.append((position, start))
+        position = max(position, stop)
+    if position < end:
+        parts.append((position, end))
     return parts
 
 
@@ -80,20 +82,20 @@ TO_HOST, FROM_HOST = "to the host", "from the host"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTimeline:
-    """What devices that behave alike do. Times are in ps from the start of the step.
+    """The timeline of devices that behave alike, in ps from the start.
 
     ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
-    ``communication_ps`` the time during which any communication is under way (a receive from
-    when it is posted), ``overlap_ps`` the time during which both are.
+    ``communication_ps`` the time during which any communication runs (a receive from its posting
+    on), ``overlap_ps`` the time during which both run.
     ``host_transfer_ps`` is the time during which data moves to or from the host, and
-    ``exposed_host_transfer_ps`` the part of it with neither computation nor communication.
-    ``launch_wait_ps`` is the time in which nothing runs until the host launches it.
-    ``exposed_communication_ps`` is ASTRA-sim's term: the finish less ``compute_ps``, less those,
-    and less ``replayed_ps``, the sum of replayed communication; idle time included. ``exposed_ps``
-    gives, by communication task, the part of it that no computation hides. ``streams`` names, by
-    task id, the streams of communication tasks where there are several. ``waits_ps`` gives, by
-    communication task, how long it waits for other devices before anything is sent, where it does;
-    None where the network model does not tell waiting from sending.
+    ``exposed_host_transfer_ps`` the part of it without computation and communication.
+    ``launch_wait_ps`` is the idle time before launches by the host. ``exposed_communication_ps`` is
+    ASTRA-sim's term: the finish less ``compute_ps``, less these two, and less ``replayed_ps``, the
+    sum of replayed communication; it includes idle time. ``exposed_ps`` gives, by communication
+    task, the part that no computation hides. ``streams`` names, by task id, the streams of
+    communication tasks if there are several. ``waits_ps`` gives, by communication task, the time it
+    waits for other devices before anything is sent, if any; it is None if the network model does
+    not separate waiting from sending.
     """
 
     devices: tuple[int, ...]
@@ -113,13 +115,13 @@ class ClassTimeline:
 
     @property
     def exposed_communication_ps(self) -> int:
-        """The finish less all that the other terms count."""
+        """The finish less all other terms."""
         others = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
         return self.finish_ps - others - self.launch_wait_ps
 
     @property
     def waited_ps(self) -> int:
-        """How long its communication waits for other devices, as far as that is known."""
+        """The time its communication waits for other devices, if known."""
         return sum((self.waits_ps or {}).values())
 
 
@@ -127,9 +129,9 @@ class ClassTimeline:
 class StepParts:
     """The parts of a step, which add up to it, in ps.
 
-    All but ``straggler_ps`` are of the slowest device of the step with every device as specified.
-    ``straggler_ps`` is how much longer the step is with slow, late and jittering devices; it is
-    below 0 where they are faster than specified.
+    All except ``straggler_ps`` are those of the slowest device when every device is as specified.
+    ``straggler_ps`` is the extra time with slow, late and jittering devices; it is below 0 if they
+    are faster than specified.
     """
 
     compute_ps: int
@@ -143,10 +145,10 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What all devices do, in classes; each device is in one of them.
+    """The timelines of all device classes.
 
-    ``imperfections`` says what is not perfect. ``as_specified`` is the slowest class of the step
-    with every device as specified, None where every device is.
+    Each device is in one class. ``imperfections`` are the cluster's. ``as_specified`` is the
+    slowest class when every device is as specified, None if no device differs.
     """
 
     classes: tuple[ClassTimeline, ...]
@@ -158,13 +160,16 @@ class Timeline:
     @property
     def finish_ps(self) -> int:
         """When the last device ends: the duration of the step."""
-        return max((one.finish_ps for one in self.classes), default=0)
+        return max((item.finish_ps for item in self.classes), default=0)
 
     @property
     def slowest(self) -> ClassTimeline:
-        """Of the classes that end last, the first of those that wait least for others."""
-        last = [one for one in self.classes if one.finish_ps == self.finish_ps]
-        return min(last, key=lambda one: one.waited_ps)
+        """The class that ends last and waits least for others.
+
+        It is the first of several.
+        """
+        last = [item for item in self.classes if item.finish_ps == self.finish_ps]
+        return min(last, key=lambda item: item.waited_ps)
 
     @property
     def parts(self) -> StepParts:
@@ -186,22 +191,24 @@ class Timeline:
         return self.finish_ps / PS_PER_S
 
     def of_device(self, device: int) -> ClassTimeline:
-        """Return what one device does. Raises `KeyError` for an absent one."""
-        for one in self.classes:
-            if device in one.devices:
-                return one
+        """Return the timeline of one device; `KeyError` for an absent one."""
+        for item in self.classes:
+            if device in item.devices:
+                return item
         raise KeyError(device)
 
     def as_json(self, *, with_nodes: bool = False) -> dict[str, object]:
-        """Return the object that ``hespas simulate`` prints; times in ns, whole ones as ints.
+        """Return the JSON object of ``hespas simulate``.
+
+        Times are in ns, whole ones as ints.
 
         Keys: ``step_time_ns``; its parts ``compute_ns``, ``exposed_communication_ns`` and
-        ``straggler_ns``, where devices are not as specified; ``devices``, by device; ``model`` and
-        ``assumptions``, where there are any; and, if asked for, ``nodes``, by device and task id,
-        as [issue, end].
+        ``straggler_ns``, if devices are not as specified; ``devices``, by device; ``model`` and
+        ``assumptions``, if there are any; and, on request, ``nodes``, by device and task id, as
+        [issue, end].
         """
-        per_device = {device: one for one in self.classes for device in one.devices}
-        figures = {id(one): _figures(one) for one in self.classes}
+        per_device = {device: item for item in self.classes for device in item.devices}
+        figures = {id(item): _figures(item) for item in self.classes}
         result: dict[str, object] = {"step_time_ns": _ns(self.finish_ps)}
         if self.as_specified is not None:
             parts = self.parts
@@ -216,7 +223,7 @@ class Timeline:
         if assumptions:
             result |= {"model": self.model, "assumptions": assumptions}
         if with_nodes:
-            nodes = {id(one): _nodes(one) for one in self.classes}
+            nodes = {id(item): _nodes(item) for item in self.classes}
             result["nodes"] = {str(d): nodes[id(per_device[d])] for d in sorted(per_device)}
         return result
 
@@ -228,7 +235,7 @@ def class_timeline(
     issue_ps: Sequence[int],
     end_ps: Sequence[int],
 ) -> ClassTimeline:
-    """Return the timeline of a class of devices from the starts and ends of its tasks."""
+    """Return a device class's timeline from its tasks' starts and ends."""
     spans = list(zip(issue_ps, end_ps, strict=True))
     computing = sorted(
         span
@@ -269,7 +276,7 @@ def class_timeline(
 
 
 def host_streams(tasks: Iterable[Task]) -> dict[int, str]:
-    """Return the names of the streams of transfers to and from the host, by task id."""
+    """Return the stream names of host transfers, by task id."""
     return {
         task.id: TO_HOST if task.is_store else FROM_HOST
         for task in tasks
@@ -281,7 +288,7 @@ def _exposed_ps(moving: Sequence[Interval], hiding: Iterable[Interval]) -> int:
     if not moving:
         return 0
     parts = exposed_parts(union(hiding), moving)
-    return sum(end - start for each in parts for start, end in each)
+    return sum(end - start for uncovered in parts for start, end in uncovered)
 
 
 def _ns(time_ps: int) -> int | float:
@@ -310,7 +317,7 @@ def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
-    """When a device ends and what its time went to, in ns; None where the simulator doesn't say."""
+    """A device's end and times in ns; None if not reported."""
 
     finish_ns: int
     exposed_communication_ns: int
@@ -321,9 +328,10 @@ class DeviceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalResult:
-    """The figures of every device, by number; ``whole_ns`` where only that of all is said.
+    """The figures of every device from another simulator.
 
-    ``notes`` say what was lost in translation; ``log`` is the simulator's own.
+    ``whole_ns`` is the step time if only that is reported. ``notes`` list what the translation
+    lost; ``log`` is the simulator's own.
     """
 
     engine: str
@@ -339,7 +347,7 @@ class ExternalResult:
         return max(ends) if self.whole_ns is None else self.whole_ns
 
     def as_json(self) -> dict[str, object]:
-        """Return what ``hespas simulate`` prints: the same keys as for hespas' own models.
+        """Return the JSON object of ``hespas simulate``, with equal keys.
 
         Figures that the simulator doesn't give are absent.
         """
@@ -352,8 +360,8 @@ class ExternalResult:
         )
         devices: dict[str, object] = {}
         for device, figures in sorted(self.devices.items()):
-            given = {name: getattr(figures, name) for name in names}
-            devices[str(device)] = {name: ns for name, ns in given.items() if ns is not None}
+            all_figures = {name: getattr(figures, name) for name in names}
+            devices[str(device)] = {name: ns for name, ns in all_figures.items() if ns is not None}
         return {
             "step_time_ns": self.finish_ns,
             "devices": devices,

@@ -1,8 +1,8 @@
-"""The algorithms of ASTRA-sim, message by message, for one member of one logical ring.
+"""Run ASTRA-sim's algorithms message by message, for one ring member.
 
-Who sends what to whom is that of `hespas.collectives.algorithms`; when, is ASTRA-sim's. Each
-message is handed in, waits at the endpoint, and makes a token, which allows to send; each one that
-comes is handed in again.
+The messages are those of `hespas.collectives.algorithms`; their times are ASTRA-sim's. Each message
+is handed in, waits at the endpoint, and creates a token, which allows one send; each arriving
+message is handed in again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 class PhaseMember:
     """One member of one phase of one chunk of a collective.
 
-    ``position`` is its own one among ``members`` of the logical ring; ``direction`` is -1 for a
-    ring that turns backwards. ``mailboxes`` are those of ``tag`` that exist so far. ``tree``
+    ``position`` is the member's own one among ``members`` of the logical ring; ``direction`` is -1
+    for a ring that turns backwards. ``mailboxes`` are the existing ones of ``tag``. ``tree``
     alternates between 0 and 1 for the two trees. ``done`` is called at the end.
     """
 
@@ -48,52 +48,52 @@ class PhaseMember:
     done: Callable[[], None]
 
     def mailboxes_at(self, distance: int, size_bytes: int) -> tuple[Mailbox[Any], Mailbox[Any]]:
-        """Return where to send at a distance in the ring, and where the like of it comes from."""
+        """Return the outgoing and the incoming mailbox at a ring distance."""
         distance *= self.direction
         return (self.mailbox_to(distance, size_bytes), self.mailbox_from(-distance, size_bytes))
 
     def mailbox_to(self, distance: int, size_bytes: int) -> Mailbox[Any]:
         """Return the mailbox for messages to the member at a distance."""
         members = self.members
-        other = members[(self.position + distance) % len(members)]
-        key = (members[self.position], other, size_bytes)
+        peer = members[(self.position + distance) % len(members)]
+        key = (members[self.position], peer, size_bytes)
         return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
     def mailbox_from(self, distance: int, size_bytes: int) -> Mailbox[Any]:
         """Return the mailbox of messages from the member at a distance."""
         members = self.members
-        other = members[(self.position + distance) % len(members)]
-        key = (other, members[self.position], size_bytes)
+        peer = members[(self.position + distance) % len(members)]
+        key = (peer, members[self.position], size_bytes)
         return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
     def wait(self, action: Action, *, reduce_ps: int | None = None) -> None:
-        """Have ``action`` called after the endpoint's delay, and then a reduction if any."""
+        """Schedule ``action`` after the endpoint's delay and any reduction."""
         if reduce_ps is None:
             self.actor.after(self.endpoint_ps, action)
         else:
             self.actor.after(self.endpoint_ps, self._reduce, (reduce_ps, action))
 
     def _reduce(self, reduction: tuple[int, Action]) -> None:
-        # Even a reduction that takes no time goes behind what else is scheduled for this instant.
+        # Even a reduction that takes no time goes after the other actions of this instant.
         self.actor.after(*reduction)
 
 
 class Relay:
-    """Sends one message at a time, the next when the last has come."""
+    """Sends one message at a time, the next one when the last has arrived."""
 
     __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
 
     def __init__(self, member: PhaseMember, rounds: tuple[RelayRounds, ...]) -> None:
         self._member = member
         self._pairs = chain.from_iterable(
-            [repeat(self._mailboxes(one), one.repeats) for one in rounds]
+            [repeat(self._mailboxes(item), item.repeats) for item in rounds]
         )
         reductions = [
-            repeat(one.reduced_bytes and member.reduce_ps(one.reduced_bytes), one.repeats)
-            for one in rounds
+            repeat(item.reduced_bytes and member.reduce_ps(item.reduced_bytes), item.repeats)
+            for item in rounds
         ]
         self._reductions_ps = chain((None,), *reductions)
-        self._left = sum(one.repeats for one in rounds)
+        self._left = sum(item.repeats for item in rounds)
         self._tokens = self._in_hand = 0
 
     def _mailboxes(self, rounds: RelayRounds) -> tuple[Mailbox[Any], Mailbox[Any]]:
@@ -133,10 +133,11 @@ class Relay:
 
 
 class Direct:
-    """Of the messages handed in, message k is for the ``k mod peers``-th next member.
+    """Sends handed-in message k to the ``k mod peers``-th next member.
 
-    Each makes a token when it is through the endpoint, and a token allows to send. An
-    all-reduce does everything twice; its second half begins when all of the first has come.
+    Each message creates a token when it has passed the endpoint, and a token allows one send. An
+    all-reduce does everything twice; its second half begins when all messages of the first have
+    arrived.
     """
 
     __slots__ = (
@@ -154,7 +155,7 @@ class Direct:
         self._reduce_ps = member.reduce_ps(self._size_bytes)
         self._left = self._peers * (2 if self._is_all_reduce else 1)
         self._queue: deque[int] = deque()
-        # The second half of an all-reduce goes through the mailboxes of the first again.
+        # The second half of an all-reduce reuses the mailboxes of the first.
         self._mailboxes: dict[int, tuple[Mailbox[Any], Mailbox[Any]]] = {}
         self._handed_in = self._received = self._tokens = 0
         self._plain_left = self._reduced_left = 0
@@ -173,8 +174,8 @@ class Direct:
 
     def _is_reduced(self) -> bool:
         if self._plain_left == self._reduced_left == 0:
-            each = self._peers if self._member.is_subgroup else 1
-            self._plain_left, self._reduced_left = self._window, each * self._window
+            windows = self._peers if self._member.is_subgroup else 1
+            self._plain_left, self._reduced_left = self._window, windows * self._window
             self._is_odd_round = not self._is_odd_round
         if self._plain_left:
             self._plain_left -= 1
@@ -230,10 +231,12 @@ class Node:
 
 
 def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
-    """Return a member's neighbours in the tree whose root is the last, or mirrored, the first.
+    """Return a member's tree neighbours; the root is the last member.
 
-    It is the tree of `hespas.collectives.schedule.tree_parent` among a power of two, whose member
-    0 stands at the end of the list.
+    In the mirrored tree the root is the first.
+
+    It is the tree of `hespas.collectives.schedule.tree_parent` among a power of two, with member 0
+    at the end of the list.
 
     >>> tree_node(4, 1, is_mirrored=False)
     Node(parent=3, children=(0, 2))
@@ -251,7 +254,7 @@ def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
 
 
 class TreeMember:
-    """A double binary tree, which always reduces the whole chunk among all members."""
+    """A member of a double binary tree, which reduces the whole chunk."""
 
     __slots__ = ("_member", "_missing", "_node")
 
@@ -264,7 +267,7 @@ class TreeMember:
         self._missing = len(self._node.children)
 
     def start(self) -> None:
-        """Send up from a leaf; elsewhere wait for the children."""
+        """Send up from a leaf; otherwise wait for the children."""
         if not self._node.children:
             self._member.wait(self._send_up)
         for child in self._node.children:
@@ -309,7 +312,7 @@ class TreeMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceContext:
-    """What collectives need of a device; ``trees`` counts, per ring, how often trees ran."""
+    """A device's state for collectives; ``trees`` counts tree runs per ring."""
 
     device: int
     actor: Clock
@@ -320,9 +323,11 @@ class DeviceContext:
 
 
 class Streams:
-    """The chunks of one collective on one device; ``done`` is called when all are through.
+    """The chunks of one collective on one device.
 
-    Every phase has queues, and a chunk goes on as soon as its own member is through. Source:
+    ``done`` is called when all chunks have finished.
+
+    Every phase has queues, and a chunk continues as soon as its own member has finished. Source:
     ASTRA-sim's stream scheduler.
     """
 
@@ -372,7 +377,7 @@ class Streams:
         if is_through:
             self._left -= 1
             if not self._left:
-                # What the device then starts waits behind this chunk, which still runs.
+                # The device's next tasks queue behind this chunk, which still runs.
                 self._done()
         else:
             queues.enter(self._queue(chunk, following), partial(self._run, chunk))

@@ -1,13 +1,13 @@
-"""Run classes of devices with collectives that last as long as closed forms say.
+"""Run device classes with collectives of closed-form durations.
 
 Source of the order of events: ASTRA-sim's workload layer and event queue. Events are ordered by
-time, then by when they were scheduled. What a device itself schedules for one time happens
-together, when the first of it would. Whenever something ends, the device starts what it can.
+time, then by when they were scheduled. A device's own events of one instant happen together, at the
+place of the first. Whenever a task ends, the device starts all ready tasks.
 
-On a device that stands for others, two events of one instant may come in another order than on
-those; and a collective's last message comes in an order among other events that only its
-messages decide. That changes nothing unless another task then gets a stream, which `_Ties` finds
-out by going through both orders.
+On the representative of a class, two events of one instant may come in another order than on the
+other devices; and a collective's last message has a place among other events that only its messages
+decide. That changes nothing unless another task then gets a stream: `_Ties` detects this by
+comparing both orders.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def stream_of(task: Task, _group: int) -> StreamKey | None:
 
 
 class NoClosedFormError(Exception):
-    """What happens has no closed form, or an order that is not known."""
+    """An event has no closed form, or an unknown order."""
 
 
 def run_classes(
@@ -75,13 +75,14 @@ def run_classes(
     *,
     is_staggered: bool,
 ) -> bool:
-    """Run classes of devices to their ends; return False where that is unknown.
+    """Run device classes to their ends; return False if those are unknown.
 
-    It is where members of a collective don't start it together and no closed form says when they
-    end, and where the order of events at one instant matters and isn't clear. Unless
-    ``is_staggered``, members must start together: there, a device that others don't wait for may
-    seem to start what it never would, so that an error is unknown, too. Elsewhere raises
-    `SimulationError` if members start different collectives or a device waits for ever.
+    They are unknown if members of a collective don't start it together and no closed form gives
+    their ends, and if the order of events at one instant matters and isn't known. Unless
+    ``is_staggered``, members must start together: a device that others don't wait for may then
+    appear to start tasks that it never would, so errors count as unknown, too. With
+    ``is_staggered`` raises `SimulationError` if members start different collectives or a device
+    waits forever.
     """
     kernel = Kernel()
     network = _ClosedFormNetwork(forms, kernel, devices, groups, is_staggered=is_staggered)
@@ -101,7 +102,7 @@ def run_classes(
 
 
 class _ClosedFormNetwork:
-    """ASTRA-sim's network without congestion, each collective and message as one event."""
+    """ASTRA-sim's network without congestion: one event per communication."""
 
     def __init__(
         self,
@@ -117,9 +118,9 @@ class _ClosedFormNetwork:
         self._groups = groups
         self._is_staggered = is_staggered
         self._everyone = range(len(devices))
-        self._class_of = {one: device.number for device in devices for one in device.devices}
+        self._class_of = {member: device.number for device in devices for member in device.devices}
         self._timings = {EVERYONE: None} | {
-            number: forms.timing(one.group) for number, one in enumerate(groups)
+            number: forms.timing(item.group) for number, item in enumerate(groups)
         }
         self._mailboxes: Mailboxes[TaskRun] = Mailboxes()
 
@@ -138,11 +139,11 @@ class _ClosedFormNetwork:
             is_bad = not self._forms.joins_all(task, timing)
         else:
             is_bad = match.start_ps != now_ps
-        # A collective that takes no time at the very start is an error, which events explain.
+        # A collective without duration at time 0 is an error, which the event simulation explains.
         if is_bad or (now_ps == 0 and self._forms.wait_ns(timing) == 0):
             raise NoClosedFormError
         if self._is_staggered and not is_complete:
-            return  # none of its members ends before all have come
+            return  # no member ends before all have joined
         shape = timing if isinstance(timing, GroupShape) else None
         span = self._forms.span(task, shape)
         if span is None:
@@ -172,7 +173,7 @@ class _ClosedFormNetwork:
 
     def _end_collective(self, run: TaskRun, end_ps: int, span: Span, end: End) -> None:
         def receive_last(_: object) -> None:
-            # The device schedules the end when the last message has come, which decides ties.
+            # The device schedules the end when the last message has arrived, which decides ties.
             run.settled_ps = self._kernel.now_ps
             run.device.clock.after(end_ps - self._kernel.now_ps, end, run)
 
@@ -189,7 +190,7 @@ class _ClosedFormNetwork:
     def send(self, run: TaskRun, task: SendTask, end: End) -> None:
         delay_ps = self._forms.message_ns(task, self._timings[run.group]) * PS_PER_NS
         if delay_ps == 0 and self._kernel.now_ps == 0:
-            raise NoClosedFormError  # an error, which events explain
+            raise NoClosedFormError  # an error, which the event simulation explains
         mailbox = self._mailbox(run, task)
 
         def arrive(_: object) -> None:
@@ -208,16 +209,16 @@ class _ClosedFormNetwork:
 
     def access(self, run: TaskRun, task: MemoryTask, end: End) -> None:
         del run, end
-        raise TypeError(task)  # for the network of events
+        raise TypeError(task)  # only the event simulation has memory
 
 
 _Event: TypeAlias = tuple[int, bool]
-"""An action of the kernel; a device of a class that sends to itself may end two tasks in one."""
+"""A kernel action; a device class that sends to itself may end two tasks in one."""
 
 
 @dataclass(slots=True)
 class _Ended:
-    """A task that ended at this instant, and by stream, what it released and let start."""
+    """A task that ended at this instant, with released and started tasks."""
 
     run: TaskRun
     event: _Event
@@ -231,17 +232,17 @@ class _Ended:
 
 
 class _Ties:
-    """What has ended in each class at the current instant, and in which event."""
+    """The tasks of each class that ended at this instant, by event."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._ended: dict[int, tuple[int, list[_Ended]]] = {}
 
     def end(self, run: TaskRun) -> None:
-        """Note that a task is about to end; `NoClosedFormError` if the order of ends is not clear.
+        """Register an ending task; `NoClosedFormError` if its order is unclear.
 
-        It is not if another task would get a stream, had this one ended before what ended at this
-        instant in another event; or if so much ends at once that it can't be said.
+        The order is unclear if another task would get a stream, had this task ended before those
+        that ended at this instant in another event; or if too many tasks end at once to decide.
         """
         number, now_ps = run.device.number, self._kernel.now_ps
         then_ps, ended = self._ended.get(number, (now_ps, []))
@@ -259,16 +260,16 @@ class _Ties:
         self._ended[number] = (now_ps, [*ended, new])
 
     def start(self, taken: Sequence[TaskRun]) -> None:
-        """Note what starts after the task that ended last."""
+        """Register the tasks that start after the last end."""
         for run in taken:
             _, ended = self._ended.get(run.device.number, (0, []))
-            # At the start of the step nothing has ended yet.
+            # At the start of the step no task has ended yet.
             if ended and run.stream is not None:
                 ended[-1].started[run.stream] = run.task.id
 
 
 def _released_by(run: TaskRun) -> dict[Stream, set[int]]:
-    """Return the ids, by stream, of the tasks that wait only for a task."""
+    """Return the tasks that wait only for this one, by stream."""
     released: dict[Stream, set[int]] = {}
     for child in run.children:
         if child.missing == 1 and child.stream is not None:
@@ -282,7 +283,7 @@ def _is_order_open(old: _Ended, new: _Ended, now_ps: int) -> bool:
         return old.event != new.event
     if new.run in old.run.children:
         return False
-    is_set_now = any(one.is_collective and one.settled_ps == now_ps for one in (old, new))
+    is_set_now = any(ended.is_collective and ended.settled_ps == now_ps for ended in (old, new))
     return is_set_now or old.settled_ps == new.settled_ps or old.event != new.event
 
 
@@ -292,7 +293,7 @@ def _order_matters(old: _Ended, new: _Ended) -> bool:
 
 
 def _other_task_starts(stream: Stream, old: _Ended, new: _Ended) -> bool:
-    """Compare who gets a stream as it happens, and had ``new``, about to end, ended first."""
+    """Return whether the other order of ends gives a stream to another task."""
     old_frees, new_frees = (ended.run.stream is stream for ended in (old, new))
     started = old.started.get(stream)
     waiting = {task_id for task_id, _, _ in stream.ready}
@@ -306,9 +307,9 @@ def _other_task_starts(stream: Stream, old: _Ended, new: _Ended) -> bool:
     first = started
     if first is None and (new_frees or not stream.is_busy):
         first = min(waiting | by_new, default=None)
-    other = None
+    first_in_other_order = None
     if was_free or new_frees:
-        other = min(before | (by_new - by_both), default=None)
-    if other is None:
-        other = min(before | by_new | by_old, default=None)
-    return first != other and (was_free or old_frees or new_frees)
+        first_in_other_order = min(before | (by_new - by_both), default=None)
+    if first_in_other_order is None:
+        first_in_other_order = min(before | by_new | by_old, default=None)
+    return first != first_in_other_order and (was_free or old_frees or new_frees)

@@ -1,8 +1,9 @@
-"""Run jobs whose tasks never wait for a slot: each starts when what it depends on has ended.
+"""Run jobs whose tasks never compete for a stream.
 
-Where the tasks of each slot depend on each other in a row, as they do in traces of a compiler's
-schedule, nothing competes, and the order of events at one instant doesn't matter. All devices can
-then be worked through task by task, as arrays, however much they differ in speed.
+Each task starts when its dependencies have ended. If the tasks of each stream depend on each other
+in a row, as in traces of a compiler's schedule, nothing competes, and the order of events at one
+instant doesn't matter. All devices can then be processed task by task, as arrays, however much they
+differ in speed.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _MOST_TIMES = 50_000_000
 
 
 def run_dataflow(job: Job, forms: ClosedForms) -> tuple[ClassTimeline, ...] | None:
-    """Return what devices do, those together that do the same at the same times.
+    """Return the timelines of devices, equal ones together.
 
-    None where a collective has no closed form, and for jobs that do not run here: with sends,
+    The result is None if a collective has no closed form, and for unsupported jobs: with sends,
     memory or CPU tasks, graphs that differ in more than durations, tasks that compete for a stream,
     or more times than fit in memory.
     """
@@ -73,7 +74,7 @@ def _is_alike(one: Task, other: Task) -> bool:
 
 
 def _is_in_rows(graph: TaskGraph) -> bool:
-    """Return whether each task comes after all others of its slot, by dependencies."""
+    """Return whether each task depends on all earlier ones of its stream."""
     index_of = {task.id: index for index, task in enumerate(graph.tasks)}
     before: list[int] = []
     last: dict[type, int] = {}
@@ -84,8 +85,8 @@ def _is_in_rows(graph: TaskGraph) -> bool:
             return False
         ancestors = 0
         for dependency in task.depends_on:
-            at = index_of[dependency]
-            ancestors |= before[at] | 1 << at
+            position = index_of[dependency]
+            ancestors |= before[position] | 1 << position
         before.append(ancestors)
         previous = last.get(type(task))
         if previous is not None and not ancestors >> previous & 1:
@@ -115,7 +116,7 @@ class _Run:
         self._ends: list[Times] = []
 
     def run(self) -> bool:
-        """Fill in the times of all tasks; return False where there is no closed form."""
+        """Compute the times of all tasks; return False without closed form."""
         index_of = {task.id: index for index, task in enumerate(self._graph.tasks)}
         nothing = np.zeros(self._job.device_count, dtype=np.int64)
         for index, task in enumerate(self._graph.tasks):
@@ -134,7 +135,7 @@ class _Run:
         return True
 
     def _collective(self, task: CollectiveTask, start: Times) -> Times | None:
-        # Who takes no part goes on at once.
+        # Devices that take no part continue at once.
         end = start.copy()
         for group, members in self._parts(task.group_table):
             ends = self._group_ends_ps(task, group, start[members])
@@ -146,11 +147,13 @@ class _Run:
     def _group_ends_ps(
         self, task: CollectiveTask, group: Members | None, starts_ps: Times
     ) -> Times | None:
-        """Return when members of groups of one shape end; ``starts_ps`` has a row for each."""
+        """Return the ends of members in groups of one shape."""
         shape = None if group is None else self._shape_of(group)
         span = self._forms.span(task, shape)
         if span is None or (self._forms.wait_ns(shape) == 0 and not starts_ps.all()):
-            return None  # of what takes no time at the start, events say what is wrong
+            return (
+                None  # an error of zero durations at the start, which the event simulation explains
+            )
         if (starts_ps == starts_ps[:, :1]).all():
             return starts_ps + span.total_ns * PS_PER_NS
         return self._forms.ends_ps(task, shape, starts_ps)
@@ -176,15 +179,15 @@ class _Run:
         return self._groups[table]
 
     def classes(self) -> Iterator[ClassTimeline]:
-        """Yield devices of one graph with equal times, in the order of their first."""
+        """Yield devices of one graph with equal times, first ones first."""
         starts, ends = (
             np.ascontiguousarray(np.stack(times).T) if times else np.zeros((0, 0), dtype=np.int64)
             for times in (self._starts, self._ends)
         )
         alike: dict[object, list[int]] = {}
-        for device, of in enumerate(self._job.graph_of_device):
+        for device, graph_index in enumerate(self._job.graph_of_device):
             times = (starts[device].tobytes(), ends[device].tobytes())
-            alike.setdefault((of, self._presence(device), *times), []).append(device)
+            alike.setdefault((graph_index, self._presence(device), *times), []).append(device)
         for devices in alike.values():
             first = devices[0]
             graph = self._job.graphs[self._job.graph_of_device[first]]
@@ -218,12 +221,12 @@ def staggered_ends_ps(
     *,
     direction: int,
 ) -> Times | None:
-    """Return when each member ends, given when each starts; None where there is no closed form.
+    """Return each member's end from its start, or None.
 
-    That is, for direct all-reduces and double binary trees. Source: ASTRA-sim's algorithms over a
-    network without congestion, message by message. A member posts the receive of a step when it
-    sends its own message of that step; so with s the times of sending and D the delay, a message is
-    received at max(s of its sender + D, s of the receiver). Times have a row for each of several
+    Direct all-reduces and double binary trees have no closed form. Source: ASTRA-sim's algorithms
+    over a network without congestion, message by message. A member posts the receive of a step when
+    it sends its own message of that step; so with s the times of sending and D the delay, a message
+    is received at max(s of its sender + D, s of the receiver). Times have a row for each of several
     rings of one shape. ``direction`` is -1 for rings that turn backwards. No member ends before all
     of its ring have started.
     """
@@ -242,26 +245,26 @@ def staggered_ends_ps(
 def _staggered_relay(
     rounds: Iterable[RelayRounds], ring: LogicalRing, starts_ps: Times, direction: int
 ) -> Times:
-    """Return the times after the last message, some of which are reduced."""
+    """Return the times after each member's last message and reduction."""
     wait_ps = ring.endpoint_ns * PS_PER_NS
     positions = np.arange(ring.size)
     sent = starts_ps + wait_ps
-    for one in rounds:
-        delay_ps = ring.delay_ns(one.distance, one.size_bytes) * PS_PER_NS
+    for item in rounds:
+        delay_ps = ring.delay_ns(item.distance, item.size_bytes) * PS_PER_NS
         after_ps = wait_ps
-        if one.reduced_bytes is not None:
-            after_ps += ring.reduce_ns(one.reduced_bytes) * PS_PER_NS
-        before = positions ^ one.distance if one.is_exchange else positions - direction
-        for _ in range(one.repeats):
-            others = np.take(sent, before, axis=1, mode="wrap")
-            sent = np.maximum(others + delay_ps, sent) + after_ps
+        if item.reduced_bytes is not None:
+            after_ps += ring.reduce_ns(item.reduced_bytes) * PS_PER_NS
+        sources = positions ^ item.distance if item.is_exchange else positions - direction
+        for _ in range(item.repeats):
+            sent_by_sources = np.take(sent, sources, axis=1, mode="wrap")
+            sent = np.maximum(sent_by_sources + delay_ps, sent) + after_ps
     return sent
 
 
 def _staggered_direct(
     kind: CollectiveKind, ring: LogicalRing, size_bytes: int, starts_ps: Times
 ) -> Times:
-    """Return the times when messages from all others are through; they are sent at once."""
+    """Return the times when all concurrent messages have been processed."""
     n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
     wait_ps = ring.endpoint_ns * PS_PER_NS
     reduce_ps = ring.reduce_ns(message) * PS_PER_NS if kind is _RS else 0

@@ -1,9 +1,11 @@
-"""How long communication takes on a system, by closed forms.
+"""Compute communication durations on a system by closed forms.
 
-Source of every formula: ASTRA-sim's collective algorithms over a network without congestion,
-where n members each wait E at an endpoint, D(m) for a message of m bytes, R(m) for a reduction.
+Source of every formula: ASTRA-sim's collective algorithms over a network without congestion, where
+n members each wait E at an endpoint, D(m) for a message of m bytes, R(m) for a reduction.
+
 The phases of a collective's chunks queue up as in ASTRA-sim's stream scheduler: every phase has a
-queue, which runs so many chunks at once, in order of arrival, and all members do so alike.
+queue, which runs a limited number of chunks at once, in order of arrival, and all members do so
+alike.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
 class GroupShape:
     """A group's size, and its routes by algorithm and by distance in its list.
 
-    A route is None where members at that distance do not all have equal routes.
+    A route is None if members at that distance have unequal routes.
     """
 
     size: int
@@ -59,7 +61,7 @@ class GroupShape:
 
 
 Timing: TypeAlias = Route | GroupShape | None
-"""What decides the time of communication: a channel's route, a group's shape; None for everyone."""
+"""What times communication: a channel's route, a group's shape; None for all devices."""
 
 
 def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
@@ -75,7 +77,7 @@ def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
 
 
 def _pairs(algorithm: AlgorithmName, group: Members, distance: int) -> Iterator[tuple[int, int]]:
-    """Yield the members that send to each other: around the list, or within its blocks."""
+    """Yield the sending pairs, around the list or within its blocks."""
     size = len(group)
     if algorithm != "halving-doubling":
         yield from ((group[i], group[(i + distance) % size]) for i in range(size))
@@ -88,7 +90,7 @@ def _pairs(algorithm: AlgorithmName, group: Members, distance: int) -> Iterator[
 def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | None:
     routes: dict[tuple[int, int], Route] = {}
     for source, target in pairs:
-        # Pairs that are as far apart from places alike along the dimensions have equal routes.
+        # Pairs with equal distances from equal positions along the dimensions have equal routes.
         difference = _first_difference(system, source, target)
         if difference not in routes:
             routes[difference] = route(system, source, target)
@@ -98,7 +100,7 @@ def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | N
 
 
 def _first_difference(system: System, source: int, target: int) -> tuple[int, int]:
-    """Return the first dimension in which two devices differ, and by how much."""
+    """Return the first dimension that separates two devices, and the distance."""
     for index, dimension in enumerate(system.dimensions):
         distance = target % dimension.size - source % dimension.size
         if distance:
@@ -110,7 +112,7 @@ def _first_difference(system: System, source: int, target: int) -> tuple[int, in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalRing:
-    """A logical ring of ``size`` members, all of which see the same distances.
+    """A logical ring of ``size`` members with equal distances.
 
     ``delay_ns`` gives D for (distance in the ring, bytes), ``reduce_ns`` R for bytes.
     ``is_subgroup`` marks a group smaller than the system, which ASTRA-sim treats differently.
@@ -125,7 +127,7 @@ class LogicalRing:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long something takes, and how long before its end the last wait begins."""
+    """A duration, and the last wait's distance from the end."""
 
     total_ns: int
     last_wait_ns: int
@@ -138,9 +140,10 @@ def span(
     ring: LogicalRing,
     size_bytes: int,
 ) -> Span | None:
-    """Return how long ``kind`` takes; None for the double binary tree, which has no closed form.
+    """Return the duration of ``kind``; None for the double binary tree.
 
-    ``window`` limits how many peers a direct collective serves at once.
+    The tree has no closed form. ``window`` limits how many peers a direct collective serves at
+    once.
     """
     match algorithm:
         case "ring" | "halving-doubling":
@@ -152,15 +155,15 @@ def span(
 
 
 def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return the size of each message of a ring or a direct collective."""
+    """Return the message size of a ring or a direct collective."""
     return size_bytes if kind is _AG else size_bytes // members
 
 
 class RelayRounds(NamedTuple):
-    """``repeats`` messages to, and as many from, members at a distance, one after the other.
+    """``repeats`` messages to and from members at a distance, in sequence.
 
-    With ``is_exchange``, to and from the one whose position differs in that bit. After each,
-    ``reduced_bytes`` are reduced, unless it is None.
+    With ``is_exchange`` the peer is the member whose position differs in the bit ``distance``.
+    After each message ``reduced_bytes`` are reduced, unless None.
     """
 
     distance: int
@@ -177,12 +180,12 @@ def relay_rounds(
     members: int,
     size_bytes: int,
 ) -> tuple[RelayRounds, ...]:
-    """Return what each member of a ring or of halving-doubling does, from its schedule.
+    """Return the rounds of each member of a ring or halving-doubling.
 
-    Raises `SimulationError` for halving-doubling among a number that isn't a power of two, and for
-    an all-to-all by it.
+    They come from its schedule. Raises `SimulationError` for halving-doubling among a number that
+    isn't a power of two, and for an all-to-all by it.
     """
-    # Runs without collectives save the import.
+    # Imported here, so runs without collectives don't pay for it.
     from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415
     from hespas.collectives.schedule import Operation  # noqa: PLC0415
 
@@ -197,7 +200,7 @@ def relay_rounds(
         message = schedule.message_bytes(rounds, size_bytes)
         reduced = message if rounds.operation is Operation.REDUCE else None
         if reduced is not None and is_exchange:
-            # ASTRA-sim takes the size of the next halving's message; after the last, nothing.
+            # ASTRA-sim uses the size of the next halving's message; after the last one, nothing.
             is_last = following is None or following.operation is not rounds.operation
             reduced = None if is_last else message // 2
         result.append(
@@ -207,23 +210,25 @@ def relay_rounds(
 
 
 def _relay(rounds: Iterable[RelayRounds], ring: LogicalRing) -> Span:
-    """Return E, and D and E of every message, and R where it is reduced."""
+    """Sum E, then D, E and any R of every message."""
     total_ns = last_wait_ns = ring.endpoint_ns
-    for one in rounds:
-        reduce_ns = 0 if one.reduced_bytes is None else ring.reduce_ns(one.reduced_bytes)
-        each_ns = ring.delay_ns(one.distance, one.size_bytes) + ring.endpoint_ns + reduce_ns
-        total_ns += one.repeats * each_ns
-        last_wait_ns = ring.endpoint_ns if one.reduced_bytes is None else reduce_ns
+    for item in rounds:
+        reduce_ns = 0 if item.reduced_bytes is None else ring.reduce_ns(item.reduced_bytes)
+        each_ns = ring.delay_ns(item.distance, item.size_bytes) + ring.endpoint_ns + reduce_ns
+        total_ns += item.repeats * each_ns
+        last_wait_ns = ring.endpoint_ns if item.reduced_bytes is None else reduce_ns
     return Span(total_ns, last_wait_ns)
 
 
 def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> Span:
-    """Return the time to serve all peers at once: 2E + D, and R per reduction.
+    """Return the duration of serving all peers at once.
 
-    An all-reduce does so twice: 3E + 2D. In a group smaller than the system, of more than two
-    members, its second half pays R again. D is that of the farthest peer. There is no such
-    formula for a smaller window, nor for an all-reduce with peers at several distances, whose
-    halves overlap.
+    It is 2E + D, and R per reduction.
+
+    An all-reduce takes two such halves: 3E + 2D. In a group smaller than the system, of more than
+    two members, its second half pays R again. D is the farthest peer's. There is no such formula
+    for a smaller window, nor for an all-reduce with peers at several distances, whose halves
+    overlap.
     """
     n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
     delays_ns = {ring.delay_ns(distance, message) for distance in range(1, n)}
@@ -238,19 +243,19 @@ def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: in
 
 
 def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> int:
-    """Run one member of a direct collective, message by message.
+    """Simulate one member of a direct collective, message by message.
 
-    All do the same at the same times: when one sends to a distance, the member as far before it
-    sends to it.
+    All members act alike at equal times: when one sends to a distance, the member at that distance
+    before it sends to it.
     """
-    # Few runs need the messages of collectives.
+    # Imported here, because few runs need the messages of collectives.
     from hespas.simulate.astra.algorithms import Direct, PhaseMember  # noqa: PLC0415
     from hespas.simulate.astra.messages import Transport  # noqa: PLC0415
 
     kernel = Kernel()
 
     def mirror(message: Message, arrive: Action) -> None:
-        """Each message brings the one from the other side."""
+        """Deliver the corresponding message from the other side."""
         sent, *_ = message
         delay_ps = ring.delay_ns(sent.target, sent.size_bytes) * PS_PER_NS
         twin = transport.mailbox(sent.tag, -sent.target % ring.size, 0, sent.size_bytes)
@@ -279,13 +284,13 @@ def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, win
 
 
 Involved = tuple[bool, ...] | None
-"""Of each dimension, whether a collective runs along it; None for all of them."""
+"""Whether a collective runs along each dimension; None for all of them."""
 
 
 class ClosedForms:
-    """Durations of the communication of some tasks on one system, each computed once.
+    """Durations of communication on one system, each computed once.
 
-    ``shape`` is that of a group smaller than the system, None for all devices.
+    ``shape`` describes a group smaller than the system; None is all devices.
     """
 
     def __init__(self, tasks: Iterable[Task], system: System) -> None:
@@ -303,7 +308,7 @@ class ClosedForms:
         }
 
     def timing(self, group: Group) -> Timing:
-        """Return what decides the time of communication in a group."""
+        """Return what times the communication of a group."""
         check_group(group)
         if isinstance(group, Channel):
             return route(self._system, group.source, group.target)
@@ -317,11 +322,11 @@ class ClosedForms:
         return GroupShape(len(group), tuple(routes))
 
     def wait_ns(self, timing: Timing) -> int:
-        """Return what endpoints wait before each message of a collective."""
+        """Return the endpoint wait before each message of a collective."""
         return endpoint_ns(self._system) if timing is None else SUBGROUP_ENDPOINT_NS
 
     def message_ns(self, task: SendTask, timing: Timing) -> int:
-        """Return how long a message takes."""
+        """Return the duration of a message."""
         if not isinstance(timing, Route):
             raise SimulationError(f"send {task.id} ({task.name}) has no route")
         if task.size_bytes == 0:
@@ -329,16 +334,19 @@ class ClosedForms:
         return delay_ns(self._system, timing, task.size_bytes)
 
     def joins_all(self, task: CollectiveTask, timing: Timing) -> bool:
-        """Return whether a collective joins all of its group, rather than parts of it."""
+        """Return whether a collective joins all of its group.
+
+        It may join only parts of it.
+        """
         if timing is not None:
             return True
         rings = self._planner.rings_of_everyone(collective_kind(task), task.involved_dimensions)
         return prod(ring.size for ring in rings) >= self._system.device_count
 
     def span(self, task: CollectiveTask, shape: GroupShape | None) -> Span | None:
-        """Return how long a collective takes whose members start together.
+        """Return the duration of a collective whose members start together.
 
-        None where there is no closed form: for the double binary tree, and where members of a
+        The result is None without a closed form: for the double binary tree, and if members of a
         group are at unequal distances, and thus don't end together.
         """
         kind = collective_kind(task)
@@ -365,11 +373,11 @@ class ClosedForms:
             logical, how = self._logical_ring(ring, shape), ring.implementation
             if logical is None:
                 return None
-            one = span(how.algorithm, how.window, phase.kind, logical, phase.size_bytes)
-            if one is None:
+            phase_span = span(how.algorithm, how.window, phase.kind, logical, phase.size_bytes)
+            if phase_span is None:
                 return None
-            spans.append(one)
-        total_ns = sum(one.total_ns for one in spans)
+            spans.append(phase_span)
+        total_ns = sum(phase_span.total_ns for phase_span in spans)
         if plan.chunks > 1:
             total_ns = _pipeline_ns(plan, spans, self._system.active_chunks_per_dimension)
         return Span(total_ns, spans[-1].last_wait_ns)
@@ -377,9 +385,10 @@ class ClosedForms:
     def ends_ps(
         self, task: CollectiveTask, shape: GroupShape | None, starts_ps: Times
     ) -> Times | None:
-        """Return when each member ends, given when each starts: a row for each group of the shape.
+        """Return each member's end from its start, or None.
 
-        None where there is no closed form: for several chunks, a window of peers, and what
+        Times have a row for each group of the shape. The result is None without a closed form: for
+        several chunks, a window of peers, and algorithms that
         `hespas.simulate.astra.dataflow.staggered_ends_ps` doesn't cover.
         """
         from hespas.simulate.astra.dataflow import staggered_ends_ps  # noqa: PLC0415 - numpy
@@ -417,29 +426,33 @@ class ClosedForms:
         classes: Sequence[int],
         starts_ps: Mapping[int, int],
     ) -> Mapping[int, int] | None:
-        """Return when the classes of a group's members end, given when they start.
+        """Return the ends of member classes from their starts, or None.
 
-        None where there is no closed form, or members of one class don't end together.
+        The result is None without a closed form, or if members of one class don't end together.
         """
         import numpy as np  # noqa: PLC0415 - numpy takes 60 ms to import
 
-        starts = np.array([[starts_ps[one] for one in classes]], dtype=np.int64)
+        starts = np.array([[starts_ps[member_class] for member_class in classes]], dtype=np.int64)
         ends = self.ends_ps(task, shape, starts)
         if ends is None:
             return None
         result: dict[int, int] = {}
-        for one, end_ps in zip(classes, ends[0].tolist(), strict=True):
-            if result.setdefault(one, end_ps) != end_ps:
+        for member_class, end_ps in zip(classes, ends[0].tolist(), strict=True):
+            if result.setdefault(member_class, end_ps) != end_ps:
                 return None
         return result
 
     def _make_logical_ring(self, ring: PlannedRing, shape: GroupShape | None) -> LogicalRing | None:
-        """Return a ring with the delays in it; None where not all members see the same ones."""
+        """Return a ring with its delays; None if members see unequal ones."""
         system = self._system
         routes: Mapping[int, Route | None]
         if shape is not None:
             algorithm = ring.implementation.algorithm
-            routes = {distance: one for of, distance, one in shape.routes if of == algorithm}
+            routes = {
+                distance: common_route
+                for route_algorithm, distance, common_route in shape.routes
+                if route_algorithm == algorithm
+            }
             if None in routes.values():
                 return None
         elif ring.implementation.is_one_ring:
@@ -467,7 +480,7 @@ class ClosedForms:
 
 
 def _pipeline_ns(plan: Plan, spans: Sequence[Span], width: int) -> int:
-    """Return when the last chunk of a plan, whose phases last so long, is through."""
+    """Return the end of a plan's last chunk, for given phase durations."""
     kernel, queues = Kernel(), Queues(width)
     position = [-1] * plan.chunks
 

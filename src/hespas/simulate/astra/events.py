@@ -1,10 +1,10 @@
-"""Run every device of a job, message by message, in the order of ASTRA-sim's event queue.
+"""Run every device of a job, message by message.
 
-Collectives may be written out in files. Source: ASTRA-sim's custom collectives.
-``<kind>-implementation-custom`` in system.json gives the prefix of ``<prefix>.<position>.et``,
-relative to the working directory, for all collectives of a kind;
-``per-node-custom-implementation`` a YAML map from ids of tasks to prefixes, which goes first. What
-ends in ``.xml`` is an algorithm of MSCCL instead, which is verified before it is used.
+The order is that of ASTRA-sim's event queue. Collectives may be written out in files. Source:
+ASTRA-sim's custom collectives. ``<kind>-implementation-custom`` in system.json gives the prefix of
+``<prefix>.<position>.et``, relative to the working directory, for all collectives of a kind;
+``per-node-custom-implementation`` is a YAML map from ids of tasks to prefixes, which has priority.
+A name that ends in ``.xml`` is an algorithm of MSCCL instead, which is verified before its use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run_events(
     queues_per_dimension: int,
     rendezvous: bool,
 ) -> None:
-    """Run devices, each a class of its own in ``folded``, to their ends."""
+    """Run devices, each its own class in ``folded``, to their ends."""
     kernel = Kernel()
     links = make_links(network, system, kernel)
     transport = (RendezvousTransport if rendezvous else Transport)(kernel, links)
@@ -80,7 +80,7 @@ def run_events(
 
 
 class _EventNetwork:
-    """ASTRA-sim's network with every message, and the collectives that they make up."""
+    """ASTRA-sim's network with every message of its collectives."""
 
     def __init__(
         self,
@@ -105,7 +105,10 @@ class _EventNetwork:
         self._left: dict[Hashable, int] = {}
 
     def get_ready(self) -> None:
-        """Get ready for devices that have clocks; `SimulationError` for too many messages."""
+        """Create device contexts; `SimulationError` for too many messages.
+
+        The devices must have clocks.
+        """
         check_memory(self._most_messages(), bytes_each=_BYTES_PER_MESSAGE)
         self._contexts = [
             DeviceContext(
@@ -125,7 +128,7 @@ class _EventNetwork:
         return self._folded.groups[group].members
 
     def join(self, run: TaskRun, match: Match, end: End, *, is_complete: bool) -> None:
-        del is_complete  # each member starts its part when it comes
+        del is_complete  # each member starts its part when it joins
         task = run.task
         if not isinstance(task, CollectiveTask):
             raise TypeError(task)
@@ -200,7 +203,7 @@ class _EventNetwork:
         self._memory.request(context.device, context.actor, task.size_bytes, end, run)
 
     def unmatched(self) -> Iterator[TaskRun]:
-        """Yield the sends without a receive, and the receives without a send, that have started."""
+        """Yield the started sends and receives without a partner."""
         ends: dict[object, tuple[list[TaskRun], list[TaskRun]]] = defaultdict(lambda: ([], []))
         for device in self._devices:
             for run in device.runs.values():
@@ -213,7 +216,7 @@ class _EventNetwork:
                 yield from some[len(others) :]
 
     def _most_messages(self) -> int:
-        """Return about how many messages there are at a time: of one collective a device."""
+        """Estimate the concurrent messages: one collective per device."""
         peers: dict[tuple[object, ...], int] = {}
         total = 0
         for device in self._devices:
@@ -229,7 +232,7 @@ class _EventNetwork:
         return total
 
     def _peers(self, task: CollectiveTask, group: int) -> int:
-        """Return how many others a member sends to at most in one phase; 0 where it is an error."""
+        """Return the most peers of a member in one phase; 0 for errors."""
         try:
             plan = self._plan(task, self._group(group))
         except SimulationError:
@@ -256,7 +259,7 @@ _XML = ".xml"
 
 
 class CustomCollectives:
-    """The written out collectives of one system; each file is read, and verified, once."""
+    """The written-out collectives of one system, each read and verified once."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -267,10 +270,10 @@ class CustomCollectives:
         self._warn = cache(_warn_of_graphs)
 
     def prefix(self, task_id: int, kind: CollectiveKind) -> str | None:
-        """Return the prefix of the files for a task; None if it isn't written out."""
-        given = self._system.options.get(custom_option(kind))
-        named = cast("Sequence[str]", given)[0] if given else None
-        return self._per_node.get(task_id, named)
+        """Return the file prefix for a task; None if not written out."""
+        option_value = self._system.options.get(custom_option(kind))
+        kind_prefix = cast("Sequence[str]", option_value)[0] if option_value else None
+        return self._per_node.get(task_id, kind_prefix)
 
     def nodes(
         self,
@@ -281,11 +284,11 @@ class CustomCollectives:
         kind: CollectiveKind,
         size_bytes: int,
     ) -> Sequence[ParsedNode]:
-        """Return what a device does.
+        """Return a device's graph.
 
         Raises `AlgorithmError` for an algorithm that doesn't compute the collective, and
-        `SimulationError` for a group that isn't in ascending order, in which ASTRA-sim takes one
-        member for another. A Chakra graph that does something else runs as it is, as in ASTRA-sim,
+        `SimulationError` for a group that isn't in ascending order, for which ASTRA-sim confuses
+        members. A Chakra graph that computes another collective runs unchanged, as in ASTRA-sim,
         with a warning.
         """
         if prefix.endswith(_XML):
@@ -308,7 +311,7 @@ class CustomCollectives:
 
 
 def _read_algorithm(path: str) -> Program:
-    # numpy comes with it, which few runs need.
+    # It imports numpy, which few runs need.
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415
 
     return read_verified(Path(path))
@@ -339,9 +342,9 @@ def _read_map(given: object) -> Mapping[int, str]:
 
 
 class CustomRun:
-    """One member's messages and computations; no slots, no waits at endpoints.
+    """One member's messages and computations, without slots and endpoint waits.
 
-    ``members`` are the devices that the files' peers stand for.
+    ``members`` are the devices of the files' peer numbers.
     """
 
     def __init__(
@@ -364,7 +367,7 @@ class CustomRun:
         self._order.prepare()
 
     def start(self) -> None:
-        """Start what can start now."""
+        """Start all ready nodes."""
         for number in sorted(self._order.get_ready()):
             self._start(number)
 

@@ -1,7 +1,7 @@
-"""Divide devices into symmetry classes, so that one device of each class is simulated.
+"""Divide devices into symmetry classes; one device of each is simulated.
 
-Two devices are of one class only if they follow the same graph and communicate, in the same roles,
-with devices of the same classes, in groups of equal timing. Classes begin as coarse as possible and
+Two devices are in one class only if they follow the same graph and communicate, in equal roles,
+with devices of equal classes, in groups of equal timing. Classes begin as coarse as possible and
 are refined until they are stable: this is colour refinement of the bipartite graph of devices and
 groups.
 """
@@ -32,7 +32,7 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What carries messages from one device to another."""
+    """The channel for messages from one device to another."""
 
     source: int
     target: int
@@ -42,7 +42,7 @@ Group = Members | Channel
 
 
 def check_group(group: Group) -> None:
-    """Raise `SimulationError` for a group of one device, and a device that sends to itself."""
+    """Raise `SimulationError` for a group of one device, or a self-send."""
     if isinstance(group, Channel):
         if group.source == group.target:
             raise SimulationError(f"device {group.source} sends to itself")
@@ -53,7 +53,7 @@ def check_group(group: Group) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """Devices that behave alike; the first one stands for all.
+    """Devices that behave alike; the first one represents all.
 
     ``groups`` gives, per role of the graph, the number of their class of groups, or `NONE`.
     """
@@ -66,7 +66,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupClass:
-    """Groups that are alike: one of them, and the numbers of the device classes in it."""
+    """Equal groups: one of them, and its members' device classes."""
 
     group: Group
     members: frozenset[int]
@@ -74,7 +74,7 @@ class GroupClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """A job's devices and groups in classes; classes are in the order of their first device."""
+    """A job's devices and groups in classes, ordered by first device."""
 
     devices: tuple[DeviceClass, ...]
     groups: tuple[GroupClass, ...]
@@ -90,12 +90,15 @@ def tasks_of_roles(graph: TaskGraph, roles: Roles) -> list[Task]:
 
 
 def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[list[list[int]]]]:
-    """Return the groups of a job, and by graph, role and device, the number of its group."""
+    """Return a job's groups, and each device's group number.
+
+    The numbers are by graph, role and device.
+    """
     numbers: dict[Group, int] = {}
     group_of: list[list[list[int]]] = []
     for index, graph in enumerate(job.graphs):
-        follows = [of == index for of in job.graph_of_device]
-        of_graph: list[list[int]] = []
+        follows = [graph_number == index for graph_number in job.graph_of_device]
+        groups_of_role: list[list[int]] = []
         for task in tasks_of_roles(graph, roles[index]):
             groups = [NONE] * job.device_count
             for group, devices in _taking_part(graph, task):
@@ -104,8 +107,8 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
                     for device in devices:
                         if follows[device]:
                             groups[device] = number
-            of_graph.append(groups)
-        group_of.append(of_graph)
+            groups_of_role.append(groups)
+        group_of.append(groups_of_role)
     return list(numbers), group_of
 
 
@@ -128,11 +131,11 @@ def fold(
     each_alone: bool = False,
     in_order: bool = False,
 ) -> Folded:
-    """Return the classes of a job's devices.
+    """Divide a job's devices into classes.
 
-    ``timing`` gives what decides how long communication in a group takes. ``each_alone`` makes
-    every device a class of its own; ``in_order`` distinguishes groups by the order of their
-    members, too.
+    ``timing`` returns a key that decides the duration of communication in a group. With
+    ``each_alone`` every device is its own class; ``in_order`` distinguishes groups by the order of
+    their members, too.
     """
     return _Fold(job, timing, in_order=in_order).run(each_alone=each_alone)
 
@@ -153,10 +156,10 @@ class _Fold:
         self._parts = self._find_parts()
 
     def _find_parts(self) -> list[dict[int, tuple[int, ...]]]:
-        """Return, per group, the devices that meet there and the roles in which they do."""
+        """Return each group's devices with their roles."""
         parts: list[dict[int, tuple[int, ...]]] = [{} for _ in self._groups]
         most = max(map(len, self._groups_of), default=0)
-        # Most devices have one role in a group, and share what says so.
+        # Most devices have one role in a group, and share one tuple.
         single = [(role,) for role in range(most)]
         for device, groups in enumerate(self._groups_of):
             for role, group in enumerate(groups):
@@ -172,7 +175,7 @@ class _Fold:
         presence = [tuple([group == NONE for group in groups]) for groups in self._groups_of]
         classes = _numbered(zip(graphs, presence, strict=True))
         while True:
-            # The last one stands for no group.
+            # The last entry is for no group.
             group_classes = [*self._classify_groups(classes), NONE]
             finer = _numbered(
                 (number, *[group_classes[group] for group in groups])
@@ -228,6 +231,6 @@ class _Fold:
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Return a number for each value, equal for equal ones, from 0 by first appearance."""
+    """Return numbers from 0 by first appearance, equal for equal values."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

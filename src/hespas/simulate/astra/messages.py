@@ -1,4 +1,4 @@
-"""Messages: what is sent, what is awaited, which is for which, and the links that they cross.
+"""Match messages with receives and carry them over links.
 
 Source of the rules: ASTRA-sim's analytical back ends, congestion-unaware and -aware.
 """
@@ -21,18 +21,18 @@ from hespas.simulate.options import ContentionModel
 
 _CONTROL_BYTES = 8192
 Waiting = tuple[Action, Any]
-"""What is called, and with which argument, when the message of an endpoint has come."""
+"""The action, with its argument, for the arrival of an endpoint's message."""
 
 Message = tuple[Mailbox[Any], Action | None, Any]
-"""A mailbox, and what the sender has called, with its argument, when the message arrives."""
+"""A mailbox, and the sender's action, with its argument, for the arrival."""
 
 
 Carry = Callable[[Message, Action], None]
-"""Sends a message on its path now; the action is called with it when it is there."""
+"""Sends a message now; the action is called with it on arrival."""
 
 
 class Transport:
-    """Hands messages to links, and to those who wait for them."""
+    """Hands messages to links, and to waiting receives."""
 
     def __init__(self, kernel: Kernel, carry: Carry) -> None:
         self._kernel = kernel
@@ -42,18 +42,18 @@ class Transport:
         self.mailboxes_of_tag = self._mailboxes.of_tag
 
     def forget(self, tag: Hashable) -> None:
-        """Drop the mailboxes of a tag, whose messages have all been received."""
+        """Drop the mailboxes of a fully received tag."""
         self._mailboxes.forget(tag)
         self._mailboxes.forget(("control", tag))
 
     def send(
         self, mailbox: Mailbox[Any], action: Action | None = None, argument: object = None
     ) -> None:
-        """Send a message; have ``action(argument)`` called when it arrives."""
+        """Send a message; ``action(argument)`` is called on arrival."""
         self._carry((mailbox, action, argument), self._arrive)
 
     def receive(self, mailbox: Mailbox[Any], action: Action, argument: object = None) -> None:
-        """Have ``action(argument)`` called when the next message of the mailbox has arrived."""
+        """Schedule ``action(argument)`` for the mailbox's next message."""
         if mailbox.receive((action, argument)) is not None:
             self._kernel.at(self._kernel.now_ps, action, argument)
 
@@ -67,7 +67,7 @@ class Transport:
 
 
 class RendezvousTransport(Transport):
-    """A transport where a message leaves only when its receiver's control message has come.
+    """A transport whose messages wait for the receiver's control message.
 
     The receive itself begins when the control message has been delivered.
     """
@@ -94,10 +94,10 @@ class RendezvousTransport(Transport):
 
 
 def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Carry:
-    """Return what carries messages over the links of a system.
+    """Return the function that carries messages over a system's links.
 
-    Raises `SimulationError` for congestion in a network that ASTRA-sim has none for: of
-    several dimensions, or a ring of two, whose two links would be the same.
+    Raises `SimulationError` for congestion in a network without a model in ASTRA-sim: several
+    dimensions, or a ring of two, whose two links would be the same.
     """
     if network is ContentionModel.CONGESTION_UNAWARE:
         return FreeLinks(system, kernel).carry
@@ -113,7 +113,10 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Carr
 
 
 class FreeLinks:
-    """Each message has every link to itself: it takes `hespas.simulate.astra.plan.delay_ns`."""
+    """Each message has every link to itself, for its full delay.
+
+    The delay is `hespas.simulate.astra.plan.delay_ns`.
+    """
 
     def __init__(self, system: System, kernel: Kernel) -> None:
         self._system = system
@@ -129,7 +132,7 @@ class FreeLinks:
         return delay_ps
 
     def carry(self, message: Message, arrive: Action) -> None:
-        """Have the message arrive after its delay."""
+        """Schedule the message's arrival after its delay."""
         mailbox = message[0]
         delay_ps = mailbox.route
         if delay_ps is None:
@@ -143,7 +146,7 @@ class FreeLinks:
 
 @dataclass(slots=True, eq=False)
 class _Crossing:
-    """A message, the links of its route, and which of them is next."""
+    """A message, the links of its route, and the next link's position."""
 
     message: Message
     links: tuple[_Link, ...]
@@ -153,18 +156,18 @@ class _Crossing:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One direction of a wire: whether something crosses it, and what waits."""
+    """One direction of a wire: whether it is busy, and its queue."""
 
     is_busy: bool = False
     waiting: deque[_Crossing] = field(default_factory=deque[_Crossing])
 
 
 class SharedLinks:
-    """Messages cross one link after the other, whole, and one at a time, in order of arrival.
+    """Messages cross links one after the other, in order of arrival.
 
-    A link is taken for ``floor(size / bandwidth)``, and the message is at its other end after
-    ``floor(latency + size / bandwidth)``. A ring goes the shorter way, up if both are equal; a
-    switch is a node of its own between any two devices.
+    A link carries one whole message at a time. It is busy for ``floor(size / bandwidth)``, and the
+    message arrives at its other end after ``floor(latency + size / bandwidth)``. A ring uses the
+    shorter direction, up if both are equal; a switch is a separate node between any two devices.
     """
 
     def __init__(self, dimension: Dimension, kernel: Kernel) -> None:
@@ -175,7 +178,7 @@ class SharedLinks:
         self._links: dict[tuple[int, int], _Link] = {}
 
     def carry(self, message: Message, arrive: Action) -> None:
-        """Put the message on its first link, or in the queue for it."""
+        """Put the message on its first link, or in its queue."""
         mailbox = message[0]
         if mailbox.route is None:
             mailbox.route = self._path(mailbox.source, mailbox.target)
@@ -227,7 +230,10 @@ class SharedLinks:
 
 
 def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
-    """Raise `SimulationError` for communication without duration at time 0: ASTRA-sim aborts."""
+    """Raise `SimulationError` for communication without duration at time 0.
+
+    ASTRA-sim aborts then.
+    """
     if now_ps == 0 and wait_ps == 0:
         message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")
@@ -239,8 +245,8 @@ _Request = tuple[Clock, int, Action, Any]
 class Memory:
     """The remote memory of a system.
 
-    A request takes ``latency + size / bandwidth``; memory that several devices share serves one
-    request at a time, in order of arrival. Source: ASTRA-sim's analytical memory.
+    A request takes ``latency + size / bandwidth``; shared memory serves one request at a time, in
+    order of arrival. Source: ASTRA-sim's analytical memory.
     """
 
     def __init__(self, remote: RemoteMemory, kernel: Kernel) -> None:
@@ -249,7 +255,7 @@ class Memory:
         self._requests: dict[int, deque[_Request]] = {}
 
     def duration_ps(self, size_bytes: int) -> int:
-        """Return how long a request takes by itself. Raises `SimulationError` without memory."""
+        """Return the duration of one request; `SimulationError` without memory."""
         latency_s, rate = self._remote.latency_s, self._remote.bandwidth_bytes_per_s
         is_absent = self._remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION
         if is_absent or latency_s is None or rate is None:
@@ -265,7 +271,7 @@ class Memory:
         action: Action,
         argument: object,
     ) -> None:
-        """Have ``action(argument)`` called when ``size_bytes`` have been moved."""
+        """Schedule ``action(argument)`` for when ``size_bytes`` have moved."""
         duration_ps = self.duration_ps(size_bytes)
         check_not_at_start(self._kernel.now_ps, duration_ps, "a memory access")
         node = self._shared_by(device)

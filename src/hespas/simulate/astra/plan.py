@@ -1,4 +1,4 @@
-"""How a system runs a collective: along which rings, in which chunks and phases.
+"""Plan how a system runs a collective: rings, chunks and phases.
 
 Source: ASTRA-sim's system layer. A collective of all devices runs along the dimensions of the
 network, one logical ring each; a smaller group is one logical ring in the order of its list.
@@ -23,11 +23,11 @@ from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.tasks.graph import CollectiveTask
 
 AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double-binary-tree"]
-"""The algorithms of `hespas.collectives.algorithms.ALGORITHMS` that ASTRA-sim has, too."""
+"""The algorithms of `hespas.collectives.algorithms.ALGORITHMS` that ASTRA-sim has."""
 
 
 def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return how many bytes a member holds after a collective that it began with ``size_bytes``."""
+    """Return a member's bytes after a collective with ``size_bytes`` of input."""
     match kind:
         case CollectiveKind.REDUCE_SCATTER:
             return size_bytes // members
@@ -38,12 +38,12 @@ def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
 
 
 def task_text(task: CollectiveTask) -> str:
-    """Return how errors name a collective."""
+    """Return a collective's name in errors."""
     return f"{task.kind.name} {task.id} ({task.name})"
 
 
 def collective_kind(task: CollectiveTask) -> CollectiveKind:
-    """Return the kind whose algorithm runs a collective. Raises `SimulationError` without one."""
+    """Return a supported kind; `SimulationError` for others."""
     if task.kind not in COMMON_KINDS:
         raise SimulationError(f"{task.kind.name} has no model here", location=task_text(task))
     return task.kind
@@ -53,14 +53,14 @@ _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 
 
 SUBGROUP_ENDPOINT_NS = 10
-"""What endpoints of groups smaller than the system wait, whatever the system says."""
+"""The endpoint wait of groups smaller than the system, whatever the system says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRing:
-    """Logical rings of ``size`` devices that are ``stride`` apart, or one of a smaller group.
+    """Logical rings of ``size`` devices ``stride`` apart, or one smaller group.
 
-    ``dimension`` is the one whose queues they take.
+    They use the queues of ``dimension``.
     """
 
     implementation: Implementation
@@ -69,7 +69,7 @@ class PlannedRing:
     dimension: int = 0
 
     def members_with(self, device: int, group: tuple[int, ...] | None) -> tuple[Sequence[int], int]:
-        """Return the members of a device's ring, and its position among them."""
+        """Return the members of a device's ring, and its position."""
         if group is not None:
             return group, group.index(device)
         position = device // self.stride % self.size
@@ -79,10 +79,10 @@ class PlannedRing:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a chunk does along one ring, ``size_bytes`` at its start.
+    """A phase of a chunk along one ring, with ``size_bytes`` at its start.
 
-    ``queues`` are those that chunks wait in, in turn. A ring turns backwards for the queues that
-    aren't ``lower_queues``.
+    Chunks wait in ``queues`` in turn. A ring turns backwards for queues that aren't in
+    ``lower_queues``.
     """
 
     ring: int
@@ -92,7 +92,7 @@ class Phase:
     lower_queues: range
 
     def queue(self, turn: int) -> int:
-        """Return the queue that a chunk takes when it is its turn."""
+        """Return the queue for a chunk's turn."""
         return self.queues[turn % len(self.queues)]
 
     def direction(self, turn: int) -> int:
@@ -101,7 +101,7 @@ class Phase:
 
 
 def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[int, int]:
-    """Return how many chunks a collective is cut into, and the bytes of each."""
+    """Return a collective's chunk count, and the bytes of a chunk."""
     splits = system.preferred_dataset_splits
     chunk_bytes = size_bytes // splits
     if kind is not _AG and chunk_bytes < system.device_count:
@@ -109,7 +109,7 @@ def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[in
         size_bytes = splits * chunk_bytes
     if chunk_bytes == 0:
         raise SimulationError(f"{size_bytes} bytes can't be cut into {splits} chunks")
-    # A rest makes one chunk more, of full size.
+    # A remainder makes one more chunk of full size.
     return ceil(size_bytes / chunk_bytes), chunk_bytes
 
 
@@ -120,7 +120,7 @@ def phases_of(
     rings: Sequence[PlannedRing],
     queues: int,
 ) -> Iterator[Phase]:
-    """Yield what a chunk does along rings, in order."""
+    """Yield a chunk's phases along rings, in order."""
     for index, phase in _phase_kinds(system, kind, len(rings)):
         ring = rings[index]
         pool = _queue_pool(system, kind, ring.dimension, phase, queues)
@@ -130,14 +130,14 @@ def phases_of(
             lower = range(0)
         yield Phase(index, phase, size_bytes, pool, lower)
         is_tree = ring.implementation.algorithm == "double-binary-tree"
-        # A tree reduces everything, whatever it is used for.
+        # A tree reduces all data, whatever the collective.
         size_bytes = output_bytes(_AR if is_tree else phase, ring.size, size_bytes)
 
 
 def _phase_kinds(
     system: System, kind: CollectiveKind, rings: int
 ) -> Iterable[tuple[int, CollectiveKind]]:
-    # Runs without collectives save the import.
+    # Imported here, so runs without collectives don't pay for it.
     from hespas.collectives.schedule import phase_order  # noqa: PLC0415
 
     if kind is _AR and system.collective_optimization == "baseline":
@@ -148,7 +148,7 @@ def _phase_kinds(
 def _queue_pool(
     system: System, kind: CollectiveKind, dimension: int, phase: CollectiveKind, queues: int
 ) -> range:
-    """Return the queues that the chunks of a phase take in turn."""
+    """Return the queues that the chunks of a phase use in turn."""
     first = dimension * queues
     is_cut = kind is _AR and system.collective_optimization != "baseline"
     if not is_cut or queues == 1:
@@ -159,7 +159,7 @@ def _queue_pool(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What every member of a collective does: chunks, each of which goes through all phases."""
+    """The plan of every member: chunks that pass through all phases."""
 
     chunks: int
     phases: tuple[Phase, ...]
@@ -169,7 +169,7 @@ class Plan:
 
 
 class Planner:
-    """Plans of collectives on one system, each made once."""
+    """Plans collectives on one system, each once."""
 
     def __init__(self, system: System, queues_per_dimension: int) -> None:
         self._system = system
@@ -186,7 +186,7 @@ class Planner:
     def rings_of_everyone(
         self, kind: CollectiveKind, involved: tuple[bool, ...] | None
     ) -> list[PlannedRing]:
-        """Return the rings of a collective of all devices, one for each dimension involved."""
+        """Return the rings of all devices, one per involved dimension."""
         rings = self._world_rings(kind)
         if involved is not None:
             rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
@@ -218,7 +218,7 @@ class Planner:
         rings: list[PlannedRing] = []
         for index, entry in enumerate(implementations(self._system, kind)):
             if entry.is_one_ring:
-                # One ring of all devices, also after other dimensions, ends the list.
+                # One ring of all devices ends the list, even after other dimensions.
                 ring = PlannedRing(
                     implementation=entry, size=prod(counts), stride=1, dimension=index
                 )
@@ -246,7 +246,7 @@ _ALGORITHMS: Mapping[str, AlgorithmName] = {
 class Implementation:
     """An entry of ``<collective>-implementation``.
 
-    ``window`` is how many peers a direct collective serves at once (None: all of them);
+    ``window`` is the number of peers that a direct collective serves at once (None: all of them);
     ``is_one_ring`` puts all devices in one ring, whatever the dimensions.
     """
 
@@ -259,7 +259,7 @@ _RING = Implementation("ring", window=None, is_one_ring=False)
 
 
 def parse_implementation(name: str) -> Implementation:
-    """Return what a name says. Raises `SimulationError` for a name without a model.
+    """Parse an implementation; `SimulationError` for a name without model.
 
     >>> parse_implementation("oneDirect2")
     Implementation(algorithm='direct', window=2, is_one_ring=True)
@@ -278,7 +278,7 @@ def parse_implementation(name: str) -> Implementation:
 
 
 def implementations(system: System, kind: CollectiveKind) -> tuple[Implementation, ...]:
-    """Return how a collective of all devices runs along each dimension of the list."""
+    """Return a collective's implementation along each listed dimension."""
     names = system.implementations.get(kind)
     if not names:
         message = f"there is no {kind.option}-implementation"
@@ -287,12 +287,15 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
 
 
 def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
-    """Return how a group smaller than the system runs: by the only entry, else as a ring."""
-    named = implementations(system, kind)
-    if len(named) == 1 and named[0].algorithm == "double-binary-tree":
+    """Return the implementation for a smaller group.
+
+    It is the only entry, else a ring.
+    """
+    entries = implementations(system, kind)
+    if len(entries) == 1 and entries[0].algorithm == "double-binary-tree":
         message = "doubleBinaryTree in a group smaller than the system has no model here"
         raise SimulationError(message, location=system.name)
-    return named[0] if len(named) == 1 else _RING
+    return entries[0] if len(entries) == 1 else _RING
 
 
 PER_NODE = "per-node-custom-implementation"
@@ -300,7 +303,7 @@ PER_NODE = "per-node-custom-implementation"
 
 
 def custom_option(kind: CollectiveKind) -> str:
-    """Return the option that gives a kind's prefix."""
+    """Return the option for a kind's file prefix."""
     return f"{kind.option}-implementation-custom"
 
 
@@ -315,7 +318,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a message crosses: some links of one dimension of the network."""
+    """The links of one dimension that a message crosses."""
 
     dimension: int
     hops: int
@@ -327,12 +330,12 @@ def bytes_per_ns(dimension: Dimension) -> float:
 
 
 def endpoint_ns(system: System) -> int:
-    """Return what a device waits before each message of a collective."""
+    """Return a device's wait before each message of a collective."""
     return round(to_ns(system.endpoint_delay_s))
 
 
 def hops(dimension: Dimension, distance: int) -> int:
-    """Return the links between two devices that are ``distance`` apart in one dimension."""
+    """Return the links between devices at a distance in one dimension."""
     match dimension.shape:
         case Shape.FULLY_CONNECTED:
             return 1
@@ -359,13 +362,19 @@ def route(system: System, source: int, target: int) -> Route:
 
 
 def delay_ns(system: System, route: Route, size_bytes: int) -> int:
-    """Return how long a message takes: ``floor(hops * latency + size / bandwidth)``, in ns."""
+    """Return a message's duration in ns.
+
+    It is ``floor(hops * latency + size / bandwidth)``.
+    """
     dimension = system.dimensions[route.dimension]
     return int(route.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
 
 
 def reduce_ns(system: System, size_bytes: int) -> int:
-    """Return how long two reads and a write of local memory take, each rounded down to ns."""
+    """Return the duration of a reduction in local memory.
+
+    Two reads and a write, each rounded down to ns.
+    """
     bandwidth_bytes_per_s = system.local_memory_bandwidth_bytes_per_s
     if bandwidth_bytes_per_s is None:
         return 0
@@ -373,9 +382,9 @@ def reduce_ns(system: System, size_bytes: int) -> int:
 
 
 class Queues:
-    """Queues for chunks, each of which runs ``width`` at once, in order of arrival.
+    """Queues for chunks; each runs ``width`` chunks at once, in order.
 
-    Which queue of several a chunk takes goes on from collective to collective. Source: ASTRA-sim's
+    The turn among several queues continues from collective to collective. Source: ASTRA-sim's
     stream scheduler and its queue levels.
     """
 
@@ -388,23 +397,23 @@ class Queues:
         self._allocated: dict[range, int] = {}
 
     def allocate(self, pool: range, count: int) -> int:
-        """Return the turn, in some queues, of the first of ``count`` chunks that now come."""
+        """Return the first turn of ``count`` new chunks in some queues."""
         first = self._allocated.get(pool, 0)
         self._allocated[pool] = (first + count) % len(pool)
         return first
 
     def enter(self, queue: int, start: Callable[[], None]) -> None:
-        """Put a chunk into a queue: ``start`` is called, from `kick`, when it may run."""
+        """Queue a chunk; `kick` calls ``start`` when it may run."""
         self._waiting.setdefault(queue, deque()).append(start)
 
     def kick(self, queue: int) -> None:
-        """Start what may run."""
+        """Start the chunks that may run."""
         waiting = self._waiting.get(queue)
         while waiting and self._running.get(queue, 0) < self._width:
             self._running[queue] = self._running.get(queue, 0) + 1
             waiting.popleft()()
 
     def leave(self, queue: int) -> None:
-        """Note that a chunk that ran in a queue is through, and start what then may run."""
+        """Remove a finished chunk from a queue and start others."""
         self._running[queue] -= 1
         self.kick(queue)

@@ -1,9 +1,10 @@
 """Simulate a job on a system as ASTRA-sim does.
 
-`simulate` takes the first of these that can run a job; all give the same result. Classes of devices
-with closed forms: those whose collectives' members start together, then, task by task, all devices
-as arrays (`hespas.simulate.astra.dataflow`), then classes that start collectives at different
-times, then each device. Last, every message of every device.
+`simulate` uses the first of these methods that can run a job; all give equal results. The first
+ones use closed forms: classes of devices whose collectives' members start together, then all
+devices task by task as arrays (`hespas.simulate.astra.dataflow`), then classes that start
+collectives at different times, then each device. The last one simulates every message of every
+device.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def simulate(
     is_folded: bool = True,
     by_events: bool = False,
 ) -> Timeline:
-    """Return when each device does what, as ASTRA-sim's analytical simulator has it, to the ns.
+    """Return the timeline of ASTRA-sim's analytical simulator, to the ns.
 
-    Where closed formulas hold, devices that behave alike are simulated once, unless not
-    ``is_folded``; elsewhere, or always if ``by_events``, every message of every device is. The
-    result is the same. ``injection_scale`` multiplies the system's endpoint delay, rounded down.
+    If closed forms hold, devices that behave alike are simulated once, unless not ``is_folded``;
+    otherwise, or always with ``by_events``, every message of every device is simulated. The results
+    are equal. ``injection_scale`` multiplies the system's endpoint delay, rounded down.
     Raises `DeviceCountError` if the job and the system differ in size, and
     `SimulationError`, which says why, for whatever is outside this model.
     """
@@ -62,7 +63,7 @@ def simulate(
     if is_replayed:
         _check_recorded(job)
     elif not by_events and not (
-        # Whose turn it is in several queues goes on from collective to collective.
+        # The turn among several queues continues from collective to collective.
         queues_per_dimension > 1
         or rendezvous
         or network is not ContentionModel.CONGESTION_UNAWARE
@@ -74,7 +75,7 @@ def simulate(
             return timeline
     from hespas.simulate.astra.events import run_events  # noqa: PLC0415 - few jobs need it
 
-    # Devices that replay do not communicate, so those of one graph do the same.
+    # Replaying devices do not communicate, so all devices of one graph behave alike.
     folded = fold(job, check_group, each_alone=not (is_replayed and is_folded))
     devices = _devices_of(folded)
     run_events(
@@ -107,7 +108,7 @@ def _is_for_events(task: Task) -> bool:
 
 
 def _by_closed_forms(job: Job, forms: ClosedForms, *, is_folded: bool) -> Timeline | None:
-    """Return what the closed forms say, by the fastest way in which they hold, if any."""
+    """Return the timeline by the fastest applicable closed form, or None."""
     if is_folded:
         timeline = _by_classes(forms, fold(job, forms.timing), is_staggered=False)
         if timeline is not None:
@@ -132,32 +133,37 @@ def _by_classes(forms: ClosedForms, folded: Folded, *, is_staggered: bool) -> Ti
 
 def _devices_of(folded: Folded) -> list[Device]:
     return [
-        Device(number, one.devices, work_of(one, EVERYONE, keeps_order=True), stream_of)
-        for number, one in enumerate(folded.devices)
+        Device(
+            number,
+            device_class.devices,
+            work_of(device_class, EVERYONE, keeps_order=True),
+            stream_of,
+        )
+        for number, device_class in enumerate(folded.devices)
     ]
 
 
 def _timeline(folded: Folded, devices: list[Device], *, is_replayed: bool = False) -> Timeline:
-    """Return what devices did.
+    """Return the timelines of devices.
 
-    What was replayed counts as in ASTRA-sim: replayed communication counts as computation in what
-    is called exposed, which may thus be less than 0, where communication was hidden.
+    Replayed communication counts as in ASTRA-sim: as computation in the exposed time, which may
+    thus be less than 0 if communication was hidden.
     """
     classes = [
-        replace(device.timeline(one.graph), streams=host_streams(one.graph.tasks))
-        for one, device in zip(folded.devices, devices, strict=True)
+        replace(device.timeline(item.graph), streams=host_streams(item.graph.tasks))
+        for item, device in zip(folded.devices, devices, strict=True)
     ]
     if is_replayed:
         classes = [
             replace(
-                one,
+                item,
                 replayed_ps=sum(
-                    one.nodes[task.id][1] - one.nodes[task.id][0]
-                    for task in one.graph.tasks
+                    item.nodes[task.id][1] - item.nodes[task.id][0]
+                    for task in item.graph.tasks
                     if isinstance(task, CollectiveTask)
                 ),
             )
-            for one in classes
+            for item in classes
         ]
     return Timeline(classes=tuple(classes))
 
@@ -177,7 +183,7 @@ def _check_recorded(job: Job) -> None:
 def checked_system(system: System, queues_per_dimension: int, injection_scale: float) -> System:
     """Return the system with its endpoint delay scaled, in whole ns.
 
-    Groups smaller than the system have an endpoint delay of their own, which nothing scales.
+    Groups smaller than the system have their own endpoint delay, which is not scaled.
     Raises `SimulationError` for settings that have no model here.
     """
     place = system.name

@@ -1,4 +1,4 @@
-"""Simulate traces as they are read, with only what is under way in memory."""
+"""Simulate traces while reading them, in little memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hespas.tasks.graph import CollectiveTask, Task
 
 _HINT = "leave --stream out"
 _Contents = Sequence[tuple[ScannedTrace, list[int]]]
-"""Traces, and the devices that each is of."""
+"""Traces, and the devices of each."""
 
 
 def simulate_streamed(
@@ -39,12 +39,12 @@ def simulate_streamed(
     *,
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE,
 ) -> Timeline:
-    """Return what `simulate` returns for the traces of a prefix, without the times of tasks.
+    """Return what `simulate` returns for traces, without task times.
 
-    Each file is read twice: to learn how far behind its dependencies a node can stand, and to be
-    simulated. Memory holds the nodes that far, and 8 bytes for each node. Raises `SimulationError`
-    for what cannot be streamed: tasks other than computations and collectives, and what has no
-    closed form.
+    Each file is read twice: to find the largest distance from a node to its dependencies, and to
+    simulate it. Memory holds the nodes within that distance, and 8 bytes for each node. Raises
+    `SimulationError` for traces that cannot be streamed: with tasks other than computations and
+    collectives, or without a closed form.
     """
     if (
         network is not ContentionModel.CONGESTION_UNAWARE
@@ -61,7 +61,7 @@ def simulate_streamed(
     forms = ClosedForms(_samples(contents), system)
     numbers, groups = _groups(contents, members, len(files))
     if len(contents) == 1 and not groups:
-        # Devices of equal traces do the same where all of them meet everyone.
+        # Devices of equal traces behave alike if all their collectives are among all devices.
         classes = [(scanned, tuple(devices)) for scanned, devices in contents]
     else:
         trace_of = {device: scanned for scanned, devices in contents for device in devices}
@@ -86,7 +86,7 @@ def _work(scanned: ScannedTrace, numbers: Mapping[int, int]) -> Iterator[Work]:
 
 
 def _samples(contents: _Contents) -> Iterator[Task]:
-    """Yield a collective of each kind that groups of some devices do."""
+    """Yield one collective of each kind that subgroups run."""
     for kind in {kind for scanned, _ in contents for kind in scanned.kinds}:
         yield CollectiveTask(id=0, name="", depends_on=(), kind=kind, size_bytes=1, group_table=0)
 
