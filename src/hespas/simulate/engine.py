@@ -136,9 +136,9 @@ class Device:
         self._free: list[TaskRun] = []
         self._woken: dict[Stream, None] = {}
         self._finish_ps = self._compute_ps = self._communication_ps = 0
-        self._read_behind(-1)
+        self._read_up_to_reach(-1)
 
-    def _read_behind(self, position: int) -> None:
+    def _read_up_to_reach(self, position: int) -> None:
         """Read the tasks that may start once the task at ``position`` has."""
         while self._reach is None or self._read <= position + self._reach:
             work = next(self._work, None)
@@ -185,7 +185,7 @@ class Device:
             ready.sort(key=lambda run: (run.task.id, run.position))
         if self._reach is not None:
             for run in ready:
-                self._read_behind(run.position)
+                self._read_up_to_reach(run.position)
         return ready
 
     def end(self, run: TaskRun, now_ps: int) -> None:
@@ -413,8 +413,8 @@ class Engine:
             run.group, number, run, signature=signature, now_ps=now_ps
         )  # fmt: skip
         if match.signature != signature:
-            first = f"{_who(match.first)} started {_what(match.first.task)}"
-            own_start = f"{_who(run)} at {_time(now_ps)} {_what(task)}"
+            first = f"{_devices_of_run(match.first)} started {_task_text(match.first.task)}"
+            own_start = f"{_devices_of_run(run)} at {_time(now_ps)} {_task_text(task)}"
             raise SimulationError(
                 f"{first} at {_time(match.start_ps)}, and as its partners {own_start}"
             )
@@ -444,7 +444,9 @@ def _check_complete(
     if not waits and not stuck:
         return
     if not waits:
-        waits = [f"{_who(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"]
+        waits = [
+            f"{_devices_of_run(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"
+        ]
     more = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
     absent = [
         (match.first.device, devices[number])
@@ -460,27 +462,29 @@ def _check_complete(
 def _unmatched(run: TaskRun) -> str:
     what, opposite = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
     return (
-        f"{_who(run)} started {what} {run.task.id} ({run.task.name}) at {_time(run.issue_ps)}, "
-        f"but no {opposite} of the same ends, tag and size came"
+        f"{_devices_of_run(run)} started {what} {run.task.id} ({run.task.name}) "
+        f"at {_time(run.issue_ps)}, but no {opposite} of the same ends, tag and size came"
     )
 
 
 def _incomplete(match: Match, devices: Sequence[Device], members: Iterable[int]) -> str:
     absent = [devices[number] for number in sorted(members) if number not in match.endpoints]
     missing = devices_text(absent_device for device in absent for absent_device in device.devices)
-    instead = [text for device in absent if (text := _instead(device))]
+    instead = [text for device in absent if (text := _current_task_text(device))]
     reason = f" (instead {instead[0]})" if instead else ""
-    started = f"{_who(match.first)} started {_what(match.first.task)}"
+    started = f"{_devices_of_run(match.first)} started {_task_text(match.first.task)}"
     return f"{started} at {_time(match.start_ps)}, but {missing} never did{reason}"
 
 
-def _instead(device: Device) -> str | None:
+def _current_task_text(device: Device) -> str | None:
     runs = [run for run in device.runs.values() if run.issue_ps != NEVER and run.end_ps == NEVER]
     if not runs:
         return None
     last = max(runs, key=lambda run: (run.issue_ps, run.task.id))
     since = _time(last.issue_ps)
-    return f"{_who(last)} wait from {since} on for task {last.task.id} ({last.task.name})"
+    return (
+        f"{_devices_of_run(last)} wait from {since} on for task {last.task.id} ({last.task.name})"
+    )
 
 
 def _first_difference(one: Device, other: Device) -> str | None:
@@ -492,12 +496,12 @@ def _first_difference(one: Device, other: Device) -> str | None:
     shared = {run.group for run in collectives[0]} & {run.group for run in collectives[1]}
     mine, yours = ([run for run in runs if run.group in shared] for runs in collectives)
     for left, right in zip_longest(mine, yours):
-        if _agreement(left) != _agreement(right):
+        if _agreed_values(left) != _agreed_values(right):
             return f"{_entry_text(one, left)} and {_entry_text(other, right)}"
     return None
 
 
-def _agreement(run: TaskRun | None) -> tuple[object, ...]:
+def _agreed_values(run: TaskRun | None) -> tuple[object, ...]:
     task = None if run is None else run.task
     return (
         (run.group, task.kind, task.size_bytes) if run and isinstance(task, CollectiveTask) else ()
@@ -509,11 +513,11 @@ def _entry_text(device: Device, run: TaskRun | None) -> str:
     return f"{devices_text(device.devices)}: {task}"
 
 
-def _who(run: TaskRun) -> str:
+def _devices_of_run(run: TaskRun) -> str:
     return devices_text(run.device.devices)
 
 
-def _what(task: Task) -> str:
+def _task_text(task: Task) -> str:
     if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
         kind = task.kind.name if isinstance(task, CollectiveTask) else "message"
         return f"{kind} {task.id} ({task.name}) of {task.size_bytes} bytes"

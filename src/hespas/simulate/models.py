@@ -86,13 +86,18 @@ def with_roofline(job: Job, system: System) -> Job:
             "roofline-enabled needs peak-perf and local-mem-bw", location=system.name, hint=hint
         )
     graphs = [
-        replace(graph, tasks=tuple([_timed(task, peak * 1e12, bandwidth) for task in graph.tasks]))
+        replace(
+            graph,
+            tasks=tuple(
+                [_with_roofline_duration(task, peak * 1e12, bandwidth) for task in graph.tasks]
+            ),
+        )
         for graph in job.graphs
     ]
     return replace(job, graphs=tuple(graphs))
 
 
-def _timed(task: Task, peak: float, bandwidth: float) -> Task:
+def _with_roofline_duration(task: Task, peak: float, bandwidth: float) -> Task:
     if not isinstance(task, ComputeTask) or task.is_on_host:
         return task
     if task.operations is not None and task.tensor_bytes == 0:
@@ -200,7 +205,7 @@ def joined_job(
             raise SimulationError(message, location=location)
         is_local = job.device_count == len(devices)
         first = len(graphs)
-        graphs += [_moved(graph, devices if is_local else None, device_count)
+        graphs += [_renumbered(graph, devices if is_local else None, device_count)
                    for graph in job.graphs]  # fmt: skip
         for position, device in enumerate(devices):
             if device in graph_of or not 0 <= device < device_count:
@@ -216,7 +221,7 @@ def joined_job(
     return Job(graphs=tuple(graphs), graph_of_device=order)
 
 
-def _moved(graph: TaskGraph, devices: tuple[int, ...] | None, device_count: int) -> TaskGraph:
+def _renumbered(graph: TaskGraph, devices: tuple[int, ...] | None, device_count: int) -> TaskGraph:
     if devices is None:
         return graph
     tables: list[GroupTable] = [
@@ -322,13 +327,13 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     if system.jobs.count > 1:
         return _shared(as_job(work), system, choice)
     job, cluster = as_job(work), choice.cluster
-    timeline = _simulated(job, system, choice, cluster)
+    timeline = _simulate(job, system, choice, cluster)
     if cluster is None:
         return timeline
     timeline = replace(timeline, imperfections=(cluster.assumption,))
     if not cluster.changes_devices:
         return timeline
-    return replace(timeline, as_specified=_simulated(job, system, choice, None).slowest)
+    return replace(timeline, as_specified=_simulate(job, system, choice, None).slowest)
 
 
 def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
@@ -395,13 +400,13 @@ def simulated_again(
     is_shared = system.jobs.count > 1
     if choice.model is not Model.HESPAS or choice.cluster is not None or is_shared:
         return lambda job: simulate_job(job, system, choice)
-    # Imported here, as in `_simulated`.
+    # Imported here, as in `_simulate`.
     from hespas.simulate.flow.simulate import planned_flow  # noqa: PLC0415
 
     return planned_flow(work, system, algorithm=choice.algorithm or SPECIFIED)
 
 
-def _simulated(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:
+def _simulate(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:
     """Return the timeline on imperfect ``devices``, or as specified if None."""
     try:
         job = job if devices is None else on_cluster(job, devices)

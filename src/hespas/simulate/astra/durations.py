@@ -76,7 +76,9 @@ def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
             return ()
 
 
-def _pairs(algorithm: AlgorithmName, group: Members, distance: int) -> Iterator[tuple[int, int]]:
+def _sending_pairs(
+    algorithm: AlgorithmName, group: Members, distance: int
+) -> Iterator[tuple[int, int]]:
     """Yield the sending pairs, around the list or within its blocks."""
     size = len(group)
     if algorithm != "halving-doubling":
@@ -315,7 +317,11 @@ class ClosedForms:
         if len(group) == self._system.device_count:
             return None
         routes: list[tuple[AlgorithmName, int, Route | None]] = [
-            (algorithm, distance, _common_route(self._system, _pairs(algorithm, group, distance)))
+            (
+                algorithm,
+                distance,
+                _common_route(self._system, _sending_pairs(algorithm, group, distance)),
+            )
             for algorithm in sorted(self._algorithms)
             for distance in _distances(algorithm, len(group))
         ]

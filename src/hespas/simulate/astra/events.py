@@ -193,10 +193,10 @@ class _EventNetwork:
     def send(self, run: TaskRun, task: SendTask, end: End) -> None:
         if task.size_bytes == 0:
             raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
-        self._transport.send(self._transport.mailbox(*_ends(run, task)), end, run)
+        self._transport.send(self._transport.mailbox(*_mailbox_key(run, task)), end, run)
 
     def receive(self, run: TaskRun, task: ReceiveTask, end: End) -> None:
-        self._transport.receive(self._transport.mailbox(*_ends(run, task)), end, run)
+        self._transport.receive(self._transport.mailbox(*_mailbox_key(run, task)), end, run)
 
     def access(self, run: TaskRun, task: MemoryTask, end: End) -> None:
         context = self._contexts[run.device.number]
@@ -209,7 +209,7 @@ class _EventNetwork:
             for run in device.runs.values():
                 if isinstance(run.task, SendTask | ReceiveTask) and run.issue_ps != NEVER:
                     is_receive = isinstance(run.task, ReceiveTask)
-                    ends[_ends(run, run.task)][is_receive].append(run)
+                    ends[_mailbox_key(run, run.task)][is_receive].append(run)
         for sends, receives in ends.values():
             for some, others in ((sends, receives), (receives, sends)):
                 some.sort(key=lambda run: run.issue_ps)
@@ -243,7 +243,7 @@ class _EventNetwork:
         return plan.chunks * max(sizes, default=0)
 
 
-def _ends(run: TaskRun, task: SendTask | ReceiveTask) -> tuple[int, int, int, int]:
+def _mailbox_key(run: TaskRun, task: SendTask | ReceiveTask) -> tuple[int, int, int, int]:
     device = run.device.devices[0]
     if isinstance(task, SendTask):
         source, target = device, dict(task.pairs)[device]

@@ -182,7 +182,7 @@ class SharedLinks:
         mailbox = message[0]
         if mailbox.route is None:
             mailbox.route = self._path(mailbox.source, mailbox.target)
-        self._go(_Crossing(message, mailbox.route, arrive))
+        self._enter_link(_Crossing(message, mailbox.route, arrive))
 
     def _path(self, source: int, target: int) -> tuple[_Link, ...]:
         stops = self._stops(source, target)
@@ -200,7 +200,7 @@ class SharedLinks:
                 step, hops = (1, up) if up <= count - up else (-1, count - up)
                 return [(source + step * hop) % count for hop in range(hops + 1)]
 
-    def _go(self, crossing: _Crossing) -> None:
+    def _enter_link(self, crossing: _Crossing) -> None:
         link = crossing.links[crossing.position]
         if link.is_busy:
             link.waiting.append(crossing)
@@ -214,16 +214,16 @@ class SharedLinks:
         check_not_at_start(now_ps, int(taken_ns), "a message")
         after_ns = int(self._latency_ns + taken_ns)
         self._kernel.at(now_ps + after_ns * PS_PER_NS, self._cross_over, crossing)
-        self._kernel.at(now_ps + int(taken_ns) * PS_PER_NS, self._free, link)
+        self._kernel.at(now_ps + int(taken_ns) * PS_PER_NS, self._release_link, link)
 
     def _cross_over(self, crossing: _Crossing) -> None:
         crossing.position += 1
         if crossing.position == len(crossing.links):
             crossing.arrive(crossing.message)
         else:
-            self._go(crossing)
+            self._enter_link(crossing)
 
-    def _free(self, link: _Link) -> None:
+    def _release_link(self, link: _Link) -> None:
         link.is_busy = False
         if link.waiting:
             self._cross(link, link.waiting.popleft())
@@ -274,7 +274,7 @@ class Memory:
         """Schedule ``action(argument)`` for when ``size_bytes`` have moved."""
         duration_ps = self.duration_ps(size_bytes)
         check_not_at_start(self._kernel.now_ps, duration_ps, "a memory access")
-        node = self._shared_by(device)
+        node = self._memory_node(device)
         if node is None:
             queue_of_device.after(duration_ps, action, argument)
             return
@@ -290,7 +290,7 @@ class Memory:
             queue_of_device.after(duration_ps, self._serve_next, queue)
         action(argument)
 
-    def _shared_by(self, device: int) -> int | None:
+    def _memory_node(self, device: int) -> int | None:
         match self._remote.kind:
             case RemoteMemoryKind.PER_NODE_MEMORY_EXPANSION:
                 return device // (self._remote.npus_per_node or 1)
