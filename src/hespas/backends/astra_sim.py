@@ -1,7 +1,7 @@
-"""Run an installed ASTRA-sim on a job: write what it reads, run it, read what it says.
+"""Run an installed ASTRA-sim on a job.
 
-The system goes into the three files that `hespas.hardware.system.read_system` reads.
-Source of flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
+The system is written to the three files that `hespas.hardware.system.read_system` reads. Source of
+flags and lines: ASTRA-sim's analytical front ends (commit 518bd51).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STATISTIC = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AstraSimOptions:
-    """How to run it; the first four are as for hespas' own simulation."""
+    """Options of a run; the first four match hespas' own simulation."""
 
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
     queues_per_dimension: int = 1
@@ -59,7 +59,7 @@ class AstraSimOptions:
 
 
 def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
-    """Return ASTRA-sim's program: the one given, or of `BINARY_VARIABLE`, or on the PATH."""
+    """Return ASTRA-sim's program: given, from `BINARY_VARIABLE`, or on the PATH."""
     what = "ASTRA-sim's analytical front end"
     return find_program(_PROGRAMS[network], BINARY_VARIABLE, given, what=what)
 
@@ -67,19 +67,19 @@ def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
 def run_astra_sim(
     job: Job | TaskGraph, system: System, directory: Path, options: AstraSimOptions
 ) -> ExternalResult:
-    """Return what ASTRA-sim says of a job on a system.
+    """Return ASTRA-sim's result for a job on a system.
 
-    Raises as `hespas.backends.network_program.Backend` does, and `SimulationError` where it ends,
-    but devices never did.
+    Raises the errors of `hespas.backends.network_program.Backend`, and `SimulationError` if it ends
+    but some devices never did.
     """
-    whole = as_job(job)
-    check_size(whole.device_count, system)
+    job_of_all = as_job(job)
+    check_size(job_of_all.device_count, system)
     binary = find_binary(options.network, options.binary)
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    write_traces(whole, directory, prefix=_PREFIX)
+    write_traces(job_of_all, directory, prefix=_PREFIX)
     command = _command(binary, write_system(system, directory), directory, options)
-    notes = _rounding_notes(whole)
+    notes = _rounding_notes(job_of_all)
     log = directory / LOG_NAME
     try:
         run_on_files(
@@ -90,20 +90,20 @@ def run_astra_sim(
             time_limit_s=options.time_limit_s,
         )
     except ToolError as error:
-        # It sometimes crashes when all has been said.
+        # It sometimes crashes after all its output.
         figures = read_log(log)
-        if len(figures) < whole.device_count:
+        if len(figures) < job_of_all.device_count:
             raise
         notes = (*notes, f"ASTRA-sim failed after its results: {error.message}")
     else:
         figures = read_log(log)
-    absent = [device for device in range(whole.device_count) if device not in figures]
+    absent = [device for device in range(job_of_all.device_count) if device not in figures]
     if absent:
         message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
         hint = "hespas' own simulation of the job says why"
         raise SimulationError(message, location=str(log), hint=hint)
     result = ExternalResult(engine="astra-sim", devices=figures, notes=notes, log=log)
-    return check_answer(result, least_of_job_ps(whole, system))
+    return check_answer(result, least_of_job_ps(job_of_all, system))
 
 
 def _command(
@@ -128,7 +128,7 @@ def _command(
 
 
 def _rounding_notes(job: Job) -> tuple[str, ...]:
-    """Return what whole microseconds lose."""
+    """Return a note on rounding to whole microseconds."""
     rounded = sum(
         1
         for graph in job.graphs
@@ -141,19 +141,19 @@ def _rounding_notes(job: Job) -> tuple[str, ...]:
 
 
 def read_log(log: Path) -> Mapping[int, DeviceFigures]:
-    """Return the figures of the devices that finished, by number; a cycle is a ns.
+    """Return the figures of finished devices; a cycle is a ns.
 
-    Statistics are there only where the device did nothing but compute and communicate. Raises
-    `ToolError` where more communication is exposed than time passed, as a counter that went below
-    zero says.
+    Keys are device numbers. Statistics exist only for a device that just computed and communicated.
+    Raises `ToolError` if more communication is exposed than time passed, as after a counter that
+    went below zero.
     """
     text = log.read_text(errors="replace") if log.is_file() else ""
     statistics: dict[tuple[int, str], int] = {
         (int(device), name): int(value) for device, name, value in _STATISTIC.findall(text)
     }
     figures: dict[int, DeviceFigures] = {}
-    for found in _FINISHED.findall(text):
-        device, finish_ns, exposed_ns = map(int, found)
+    for match in _FINISHED.findall(text):
+        device, finish_ns, exposed_ns = map(int, match)
         if exposed_ns > finish_ns:
             raise ToolError(
                 f"ASTRA-sim says that device {device} ends after {finish_ns:,} ns, {exposed_ns:,} "
@@ -179,10 +179,10 @@ _CUSTOM = "-implementation-custom"
 
 
 def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
-    """Write ``system.json``, ``network.yml`` and ``remote_memory.json``, and return their paths.
+    """Write ``system.json``, ``network.yml`` and ``remote_memory.json``; return their paths.
 
-    Paths of custom collectives become absolute ones. Raises `ConfigError` for an algorithm in XML,
-    and a network that only hespas' own model can describe: ASTRA-sim doesn't read them.
+    Paths of custom collectives become absolute. Raises `ConfigError` for an algorithm in XML, and
+    for a network that only hespas' own model can describe, because ASTRA-sim doesn't read them.
     """
     if not system.dimensions:
         message = "ASTRA-sim reads no network of hespas' own model"
@@ -197,7 +197,7 @@ def write_system(system: System, directory: Path) -> tuple[Path, Path, Path]:
 
 
 def _system_json(system: System) -> dict[str, object]:
-    found: dict[str, object] = {
+    entries: dict[str, object] = {
         "scheduling-policy": system.scheduling_policy,
         "endpoint-delay": round(to_ns(system.endpoint_delay_s)),
         "active-chunks-per-dimension": system.active_chunks_per_dimension,
@@ -205,15 +205,15 @@ def _system_json(system: System) -> dict[str, object]:
         "collective-optimization": system.collective_optimization,
     }
     if system.local_memory_bandwidth_bytes_per_s is not None:
-        found["local-mem-bw"] = to_gb_per_s(system.local_memory_bandwidth_bytes_per_s)
+        entries["local-mem-bw"] = to_gb_per_s(system.local_memory_bandwidth_bytes_per_s)
     for kind in COMMON_KINDS:
         if kind in system.implementations:
-            found[f"{kind.option}-implementation"] = list(system.implementations[kind])
-    return found | {name: _absolute(name, value) for name, value in system.options.items()}
+            entries[f"{kind.option}-implementation"] = list(system.implementations[kind])
+    return entries | {name: _absolute(name, value) for name, value in system.options.items()}
 
 
 def _absolute(name: str, value: object) -> object:
-    """Return an option, its paths no longer relative to the working directory."""
+    """Return an option with absolute paths."""
     if name == PER_NODE and value:
         return str(Path(str(value)).absolute())
     if not name.endswith(_CUSTOM) or not value:

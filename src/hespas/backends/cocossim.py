@@ -1,9 +1,9 @@
 """``method: cocossim``: cycles from COCOSSim (Apache-2.0, github.com/mc186/cocossim).
 
-Its build 8da7e20 was run. It is started in ``build/`` and looks for its memory's description beside
-that. A layer is a line ``Conv B Cin H W Cout [kernel [stride [padding]]]``. Without ``-c`` (cores)
-and ``-ws`` (1 for weight stationary, 0 for output stationary) it reads memory that nothing has set;
-so it does for output-stationary arrays, unless the C library is told to clear memory.
+Tested with its build 8da7e20. It starts in ``build/`` and looks for its memory's description beside
+it. A layer is a line ``Conv B Cin H W Cout [kernel [stride [padding]]]``. Without ``-c`` (cores)
+and ``-ws`` (1 for weight stationary, 0 for output stationary) it reads uninitialised memory; so it
+does for output-stationary arrays, unless the C library clears memory.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from hespas.price.systolic import (
 
 _WORKLOAD = "workload.txt"
 _USUAL_LINE = "Conv 1 {k} {m} 1 {n} 1 1 0"
-"""A product as a convolution of 1 x 1: m places, k features in, n out."""
+"""A product as a convolution of 1 x 1: m positions, k features in, n out."""
 
 _FLAGS = {Dataflow.WEIGHT_STATIONARY: 1, Dataflow.OUTPUT_STATIONARY: 0}
 _ENV = "/usr/bin/env"
 _PROGRAM = "build/perf_model"
 _BESIDE = ("dramsim3/configs", "dramsim3/libdramsim3.so")
-"""What the program looks for beside its folder."""
+"""The files that the program looks for beside its folder."""
 
 _USUAL_ARGUMENTS = (
     "--chdir=build",
@@ -79,9 +79,9 @@ def _prepare(
     line: str,
     array: SystolicArray,
 ) -> Sequence[str]:
-    """Write the workload, a line for the product.
+    """Write the workload, a line for the product; return the command.
 
-    Raises `UnsupportedError` for a product that its counters are too small for.
+    Raises `UnsupportedError` for a product that overflows its counters.
     """
     simulated = simulated_product(product, array)
     text = line.format(m=simulated.m, n=simulated.n, k=simulated.k)
@@ -102,11 +102,11 @@ def _prepare(
 
 
 def simulated_product(product: Product, array: SystolicArray) -> Product:
-    """Return what COCOSSim is to simulate for a product.
+    """Return the product that COCOSSim simulates instead.
 
-    Of output-stationary arrays it leaves out rows and columns that fill no array, so that they are
-    rounded up to whole ones. Raises `UnsupportedError` where it counts bytes of a weight-stationary
-    array beyond 32 bits: (m n + m min(k, rows)) elements of 2 bytes.
+    For output-stationary arrays it ignores rows and columns that fill no array, so they are rounded
+    up to whole arrays. Raises `UnsupportedError` if the byte count of a weight-stationary array
+    exceeds 32 bits: (m n + m min(k, rows)) elements of 2 bytes.
 
     >>> array = SystolicArray(rows=128, columns=128, clock_hz=940e6,
     ...                       dataflow=Dataflow.OUTPUT_STATIONARY)
@@ -168,7 +168,10 @@ def make(spec: EstimatorSpec) -> Systolic:
 def _placed(
     hardware: CocossimHardware, array: SystolicArray, interface: Interface
 ) -> CocossimHardware:
-    """Return the configuration for the usual arguments: the program in ``build``, called by env."""
+    """Return the configuration for the usual arguments.
+
+    The program is in ``build``, and env calls it.
+    """
     if array.rows != array.columns:
         raise refusal(
             f"COCOSSim's arrays are square, and this one has {array.rows} rows and "
@@ -187,8 +190,8 @@ def _placed(
         )
     program = program_path(hardware.binary, interface)
     home = program.resolve().parent.parent
-    found = {name: str(home / name) for name in _BESIDE if (home / name).exists()}
-    files = {_PROGRAM: str(program), **found, **hardware.files}
+    neighbours = {name: str(home / name) for name in _BESIDE if (home / name).exists()}
+    files = {_PROGRAM: str(program), **neighbours, **hardware.files}
     return replace(hardware, binary=_ENV, files=files)
 
 

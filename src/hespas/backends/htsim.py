@@ -1,18 +1,18 @@
-"""uet-htsim, a simulator of packets, as a judge of how transfers share links: ``--backend htsim``.
+"""Run uet-htsim, a packet simulator, to check link sharing: ``--backend htsim``.
 
-It is run on a connection matrix, a flow for each message of a job, with triggers that start flows
-when others end. Formats as met in commit 40ccb05.
+Its input is a connection matrix with a flow for each message of a job, and triggers that start
+flows when others end. Formats as in commit 40ccb05.
 
-A flow waits for at most one trigger, and fires at most one when it has been sent. What a rank does
-next waits for its exchange, so that the flows of all ranks that exchange with each other fire one
-barrier, for which all that these ranks do next waits: rounds of a group start together. htsim
-aborts where a trigger fires for which nothing waits, so that none is written. A trigger fires
-without delay, so that no flow can wait for computation. Where all ranks compute for as long between
-their messages, all flows would start later alike: that time is counted beside the matrix.
+A flow waits for at most one trigger, and fires at most one when it has been sent. A rank's next
+action waits for its exchange, so the flows of all ranks that exchange with each other fire one
+barrier, for which the next actions of all these ranks wait: rounds of a group start together. htsim
+aborts if a fired trigger has no waiting flow, so none such is written. A trigger fires without
+delay, so no flow can wait for computation. If all ranks compute equally long between their
+messages, all flows would start equally later: that time is added to the matrix's result.
 
-The topology's file describes one switch, as a fat tree of two tiers with one leaf switch, or leaves
-and spines whose links are as wide as those of devices: htsim's own trees exist for few numbers of
-hosts, and their links have a latency of 1 us. Which spine a packet takes is htsim's own to say.
+The topology's file describes a fat tree of two tiers, with one leaf switch for a single switch, or
+leaves and spines whose links are as wide as those of devices: htsim's own trees exist for few
+numbers of hosts, and their links have a latency of 1 us. htsim chooses the spine of each packet.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _MATRIX, _TOPOLOGY = "connections.cm", "one_switch.topo"
 _FINISHED = re.compile(r"finished at ([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)")
 _PS_PER_US = 1_000_000
 _LAST_US = 2**31 - 1
-"""Where htsim's clock ends: the number after ``-end`` has 31 bits."""
+"""The end of htsim's clock: the number after ``-end`` has 31 bits."""
 _SLOWER, _MORE_US = 100, 10**6
-"""How many times longer than their bound, and how much longer, flows may take."""
+"""The most time of flows: this multiple of their bound, plus this many us."""
 
 
 def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
-    """Return what htsim says of a job's messages through the system's switch.
+    """Return htsim's result for a job's messages through one switch.
 
-    What all devices compute between messages is added. Raises as
-    `hespas.backends.network_program.Backend` does, and `SimulationError` for a system that is not
-    one switch, for messages that don't match, for devices that compute at different times, for a
-    job that is longer than htsim's clock, and where flows never ended.
+    The computation between messages is added. Raises the errors of
+    `hespas.backends.network_program.Backend`, and `SimulationError` for a system that is not one
+    switch, for messages that don't match, for devices that compute at different times, for a job
+    that is longer than htsim's clock, and if flows never ended.
     """
     programs = messages_of(job, system, options)
     program = find_program(PROGRAM, VARIABLE, options.program, what="uet-htsim")
@@ -101,11 +101,11 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
 
 
 def _least_ps(ranks: Sequence[Sequence[Action]], switch: Switch) -> float:
-    """Return the least time of the messages alone; `SimulationError` where the clock ends before.
+    """Return a lower bound of the messages' time within htsim's clock.
 
-    A message passes two links at least.
+    A message passes at least two links. Raises `SimulationError` if the bound exceeds the clock.
     """
-    messages = [[one for one in actions if isinstance(one, Exchange)] for actions in ranks]
+    messages = [[action for action in actions if isinstance(action, Exchange)] for actions in ranks]
     rate = LinkRate(bytes_per_s=switch.bytes_per_s, latency_s=2e-9 * switch.latency_ns)
     least_ps = least_of_ranks_ps(messages, rate)
     if least_ps / _PS_PER_US >= _LAST_US:
@@ -128,7 +128,7 @@ def _notes(matrix: Matrix, switch: Switch) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A message: it starts when ``waits_for`` fires, or at once, and counts for ``fires``."""
+    """A message that ``waits_for`` a trigger, if any, and ``fires`` one."""
 
     source: int
     target: int
@@ -139,9 +139,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """The flows of a job; trigger n, from 1, fires when ``counts[n - 1]`` flows have ended.
+    """The flows of a job and the counts of its triggers.
 
-    ``computation_ps`` is what every rank computes between its messages.
+    Trigger n, from 1, fires when ``counts[n - 1]`` flows have ended.
+
+    ``computation_ps`` is every rank's computation between its messages.
     """
 
     nodes: int
@@ -151,7 +153,7 @@ class Matrix:
 
 
 def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
-    """Return the matrix of what ranks do."""
+    """Return the connection matrix of the ranks' actions."""
     sent = list(matched(ranks))
     barrier_of = _barriers(sent)
 
@@ -183,19 +185,19 @@ def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
 
 
 def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
-    """Return what every rank computes; `SimulationError` where they differ."""
+    """Return every rank's computation; `SimulationError` if they differ."""
     runs = [_runs_ps(actions) for actions in ranks]
-    other = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
-    if other is not None:
+    different = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
+    if different is not None:
         raise SimulationError(
-            f"device {other} computes at other times than device 0, which no trigger says",
+            f"device {different} computes at other times than device 0, which no trigger says",
             hint="use a back end that plays computation: --backend sst, or hespas",
         )
     return sum(runs[0]) if runs else 0
 
 
 def _runs_ps(actions: Sequence[Action]) -> list[int]:
-    """Return what a rank computes before its first messages, between them, and after its last."""
+    """Return a rank's computation before, between and after its messages."""
     runs = [0]
     for before, action in pairwise([None, *actions]):
         if isinstance(action, Wait):
@@ -206,7 +208,10 @@ def _runs_ps(actions: Sequence[Action]) -> list[int]:
 
 
 def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
-    """Return for each exchange the first one of those that it meets, directly or through others."""
+    """Return the first exchange of each connected set of exchanges.
+
+    Exchanges are connected directly or through others.
+    """
     parent: dict[Place, Place] = {}
 
     def first(place: Place) -> Place:
@@ -223,7 +228,7 @@ def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
 
 
 def matrix_text(matrix: Matrix) -> str:
-    """Return the file that htsim reads."""
+    """Return the connection matrix as htsim's file."""
     lines = [f"Nodes {matrix.nodes}", f"Connections {len(matrix.flows)}"]
     if matrix.counts:
         lines.append(f"Triggers {len(matrix.counts)}")
@@ -238,7 +243,7 @@ def matrix_text(matrix: Matrix) -> str:
 
 
 _ROUGH = 0.01
-"""A rate that differs more from whole Gb/s than so is refused."""
+"""The largest relative difference of a rate from whole Gb/s."""
 _EXACT = 1e-3
 
 
@@ -246,7 +251,7 @@ _EXACT = 1e-3
 class Switch:
     """A switch, or leaves of ``leaf_size`` hosts with a link to each of ``spines``.
 
-    Figures are the whole ones of htsim's files; ``notes`` are what was rounded.
+    Rates and latencies are whole numbers, as in htsim's files; ``notes`` list roundings.
     """
 
     hosts: int
@@ -263,13 +268,13 @@ class Switch:
 
 
 def switch_of(system: System) -> Switch:
-    """Return the switch, or the leaves and spines, that a system is.
+    """Return the switch, or leaves and spines, that form the system.
 
-    Raises `SimulationError` for a system that is not one dimension of these, for uplinks that are
-    not as wide as the links of devices, and for a rate that is not near whole Gb/s.
+    Raises `SimulationError` for a system that is not one such dimension, for uplinks that are not
+    as wide as the links of devices, and for a rate that is not near whole Gb/s.
     """
     dimensions = system.dimensions or interconnect_of(system).dimensions
-    used = [each for each in dimensions if each.size > 1]
+    used = [dimension for dimension in dimensions if dimension.size > 1]
     if len(used) != 1 or used[0].shape not in {Shape.SWITCH, Shape.FAT_TREE}:
         raise SimulationError(
             "htsim's file is written for one switch, or for one dimension of leaves and spines, "
@@ -305,7 +310,7 @@ def switch_of(system: System) -> Switch:
 
 
 def _leaves(dimension: Dimension, location: str) -> tuple[int, int]:
-    """Return how many hosts a leaf has, and how many spines, one of each for a switch."""
+    """Return the hosts per leaf and the spines; a switch is one leaf."""
     if dimension.leaf_size is None:
         return dimension.size, 1
     uplinks = dimension.leaf_size / dimension.oversubscription
@@ -322,10 +327,12 @@ def _leaves(dimension: Dimension, location: str) -> tuple[int, int]:
 
 
 def topology_text(switch: Switch) -> str:
-    """Return the file: one leaf switch, whose one uplink no message takes, or leaves and spines.
+    """Return the topology file.
 
-    >>> one = Switch(hosts=8, gigabits_per_s=400, latency_ns=500, leaf_size=8)
-    >>> print(topology_text(one).splitlines()[1])
+    No message uses the one uplink of a single switch.
+
+    >>> switch = Switch(hosts=8, gigabits_per_s=400, latency_ns=500, leaf_size=8)
+    >>> print(topology_text(switch).splitlines()[1])
     Tiers 2
     """
     links = f"Downlink_speed_Gbps {switch.gigabits_per_s}"

@@ -33,7 +33,7 @@ from hespas.xla.run.worker import EMPTY_MODULE
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MACHINE = {"device": "local-task", "target_backends": "llvm-cpu"}
 _CPU = "--iree-llvmcpu-target-cpu"
-"""IREE compiles for any processor of the kind where this is not given: without vectors of AVX."""
+"""Without this flag IREE compiles for a generic processor, without AVX."""
 
 
 class IreeCompile(
@@ -60,7 +60,7 @@ class IreeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """Where IREE's compiler and benchmark are, and their flags."""
+    """The paths of IREE's compiler and benchmark, and their flags."""
 
     compiler: str
     benchmark: str
@@ -73,7 +73,7 @@ class Programs:
     def time(self, text: str, inputs: Sequence[str]) -> tuple[float, ...]:
         """Return the mean duration of each repetition, in seconds.
 
-        Raises `ToolError`, naming the log, where IREE refuses the module or it fails.
+        Raises `ToolError`, naming the log, if IREE refuses the module or it fails.
         """
         with scratch_directory("iree") as directory:
             write_file(directory / "module.mlir", text.encode())
@@ -105,7 +105,7 @@ class Programs:
                 f"--benchmark_repetitions={self.repeats.least_runs}",
                 f"--benchmark_min_time={self.repeats.enough_s / self.repeats.least_runs:g}s",
                 *self.run_flags,
-                *(f"--input={each}" for each in inputs),
+                *(f"--input={argument}" for argument in inputs),
             ],
             name="IREE's benchmark",
             directory=directory,
@@ -115,14 +115,14 @@ class Programs:
 
 
 def _durations(log: Path) -> tuple[float, ...]:
-    """Read the repetitions of a benchmark from what it printed: lines of log, then JSON."""
+    """Parse a benchmark's repetitions from its log, which ends with JSON."""
     text = log.read_text(errors="replace")
     try:
-        found = json.loads(text[text.index("{\n") :])
+        report = json.loads(text[text.index("{\n") :])
         durations_s = tuple(
             [
                 float(run["real_time"]) * _UNITS[run["time_unit"]]
-                for run in found["benchmarks"]
+                for run in report["benchmarks"]
                 if run["run_type"] == "iteration"
             ]
         )
@@ -136,10 +136,10 @@ def _durations(log: Path) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IreeProfile:
-    """Times regions on this machine; what IREE refuses goes to ``fallback``.
+    """Times regions on this machine; ``fallback`` prices refused ones.
 
-    Without a fallback a refusal is an error. A module that does nothing runs before all others:
-    where that fails, IREE's flags are at fault, and no region is refused.
+    Without a fallback a refusal is an error. An empty module runs before all others: if that fails,
+    IREE's flags are wrong, and no region is refused.
     """
 
     programs: Programs
@@ -162,7 +162,7 @@ class IreeProfile:
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region; its notes say whether one ran."""
+        """Return the assumptions for every region; notes say whether one ran."""
         del program
         how = (
             "iree: regions that IREE takes were compiled, each by itself, for "
@@ -172,7 +172,7 @@ class IreeProfile:
         return (how,)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Compile and run a region, or ask the fallback; `ToolError` where there is none."""
+        """Run a region, or ask the fallback; `ToolError` without one."""
         floor_s = min(_floor(self.programs))
         location = f"region {region.id} of {program.source or program.module_name}"
         try:
@@ -204,7 +204,7 @@ class IreeProfile:
 
 @cache
 def _floor(programs: Programs) -> tuple[float, ...]:
-    """Time what does nothing: the floor of all times."""
+    """Time an empty module: the floor of all times."""
     try:
         return programs.time(EMPTY_MODULE, ())
     except ToolError as error:
@@ -218,14 +218,14 @@ def _floor(programs: Programs) -> tuple[float, ...]:
 
 
 def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
-    """Return the inputs as IREE's benchmark spells them; without a value they are zeros."""
-    found: list[str] = []
+    """Return the inputs in IREE's syntax; inputs without values are zeros."""
+    shapes: list[str] = []
     for value in values:
         if not isinstance(value.type, TensorType):
             raise UnsupportedError(f"IREE takes no input of type {value.type}")
         name = "i64" if value.type.element.name == "index" else value.type.element.name
-        found.append("x".join([*map(str, value.type.shape), name]))
-    return tuple(found)
+        shapes.append("x".join([*map(str, value.type.shape), name]))
+    return tuple(shapes)
 
 
 def make(spec: EstimatorSpec) -> IreeProfile:
@@ -256,7 +256,7 @@ def make(spec: EstimatorSpec) -> IreeProfile:
 
 
 def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the compiler's flags: for this machine's processor, unless they name one.
+    """Return the compiler's flags, for this machine's processor by default.
 
     >>> _compile_flags("llvm-cpu", ("--flag",))
     ('--flag', '--iree-llvmcpu-target-cpu=host')
@@ -270,7 +270,7 @@ def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def device_of(hardware: object | None) -> str:
-    """Return where IREE's runtime runs what a configuration's method ``iree`` times.
+    """Return the device of IREE's runtime in a configuration.
 
     >>> device_of(None)
     'local-task'

@@ -1,14 +1,14 @@
-"""What the adapters of other network simulators share: messages, runs, what none may answer.
+"""Share code of network simulators: messages, runs, lower bounds.
 
-Each is a `Backend` once it has its options. `check_answer` holds the answers of all of them against
-the least time that computation and links leave a job.
+Each adapter is a `Backend` once it has its options. `check_answer` compares the results of all of
+them with the least time that computation and links allow.
 
-For simulators that play messages, `rank_programs` says what each rank does, one thing after the
-other. Collectives are lowered to rounds of messages by an algorithm of `hespas.collectives`, to the
+For simulators that play messages, `rank_programs` gives each rank's actions in sequence.
+Collectives are lowered to rounds of messages by an algorithm of `hespas.collectives`, to the
 messages that hespas' own network model times; a round ends for a rank when it has sent and received
-what it has to. A rank does one thing at a time, in the order of its task graph: what would overlap
-does not, which `notes` say. Messages have 1 byte at least, so that barriers are messages too, and
-are cut below 2 GiB.
+all its messages. A rank does one thing at a time, in the order of its task graph: nothing overlaps,
+which ``notes`` say. Messages have at least 1 byte, so barriers are messages too, and are cut below
+2 GiB.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from hespas.tasks.graph import (
 )
 
 _MOST_BYTES = 2**31 - 1
-"""What htsim and SST's traces count a message's bytes to."""
+"""The largest byte count of a message in htsim and SST's traces."""
 _BYTES_OF_A_ROUND = 2**16
-"""What a link moves while a round of a chain begins: 1.3 us at 50 GB/s."""
+"""The bytes that a link moves while a round of a chain begins: 1.3 us at 50 GB/s."""
 _NOT_OF_MESSAGES = "in-switch"
 _OF_COLLECTIVES = 0
-"""The tag of all their messages: the ranks of a group run its collectives in one order."""
+"""The tag of all collectives' messages: the ranks of a group run collectives in one order."""
 _NOT_OVERLAPPED = (
     "a rank does one thing at a time: nothing is hidden behind computation, and collectives follow "
     "each other"
@@ -66,14 +66,14 @@ _NOT_OVERLAPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Computation, or anything else that keeps a rank busy without messages."""
+    """Computation or other work that occupies a rank without messages."""
 
     duration_ps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A message to or from ``peer``; messages between two ranks are matched by their ``tag``."""
+    """A message to or from ``peer``, matched by its ``tag``."""
 
     peer: int
     size_bytes: int
@@ -82,7 +82,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Messages that go at once; it ends when all are sent and received."""
+    """Concurrent messages; it ends when all are sent and received."""
 
     sends: tuple[Transfer, ...]
     receives: tuple[Transfer, ...]
@@ -93,18 +93,21 @@ Action = Wait | Exchange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrograms:
-    """The actions of every rank, in order; ``notes`` are what was lost or assumed."""
+    """The actions of every rank, in order, with notes.
+
+    ``notes`` list losses and assumptions.
+    """
 
     ranks: tuple[tuple[Action, ...], ...]
     notes: tuple[str, ...]
 
 
 def rank_programs(job: Job, *, algorithm: str | None = None) -> RankPrograms:
-    """Return what the ranks of a job do.
+    """Return the actions of a job's ranks.
 
-    Collectives run by ``algorithm``, or by the usual one of each; broadcasts too, though a trace
-    has their duration. Raises `SimulationError` for tasks without a duration, other recorded ones,
-    collectives along some dimensions alone, and an algorithm that cannot run a collective.
+    Collectives run by ``algorithm``, or by the usual one of each; broadcasts too, although a trace
+    has their duration. Raises `SimulationError` for tasks without a duration, other recorded tasks,
+    collectives along only some dimensions, and an algorithm that cannot run a collective.
     """
     writers = [_Writer(rank=rank, algorithm=algorithm) for rank in range(job.device_count)]
     for writer, index in zip(writers, job.graph_of_device, strict=True):
@@ -122,7 +125,7 @@ def rank_programs(job: Job, *, algorithm: str | None = None) -> RankPrograms:
 
 
 class _Writer:
-    """Writes the actions of one rank; transfers that stand side by side are one exchange."""
+    """Writes the actions of one rank; adjacent transfers form one exchange."""
 
     def __init__(self, *, rank: int, algorithm: str | None) -> None:
         self._rank = rank
@@ -180,20 +183,20 @@ class _Writer:
             size_bytes = schedule.message_bytes(rounds, task.size_bytes)
             self._actions.append(
                 Exchange(
-                    sends=self._transfers([group[each] for each in targets], size_bytes),
-                    receives=self._transfers([group[each] for each in sources], size_bytes),
+                    sends=self._transfers([group[member] for member in targets], size_bytes),
+                    receives=self._transfers([group[member] for member in sources], size_bytes),
                 )
             )
 
     def _transfers(
         self, peers: Sequence[int], size_bytes: int, tag: int = _OF_COLLECTIVES
     ) -> tuple[Transfer, ...]:
-        """Return a message for each peer; one of 2 GiB or more is cut."""
+        """Return a message for each peer, cut below 2 GiB."""
         if size_bytes < 0:
             raise SimulationError(f"a message has {size_bytes} bytes")
         self.is_raised |= bool(peers) and not size_bytes
-        whole, rest = divmod(max(1, size_bytes), _MOST_BYTES)
-        sizes = [_MOST_BYTES] * whole + [rest] * (rest > 0)
+        full_messages, remainder = divmod(max(1, size_bytes), _MOST_BYTES)
+        sizes = [_MOST_BYTES] * full_messages + [remainder] * (remainder > 0)
         return tuple([Transfer(peer=peer, size_bytes=s, tag=tag) for peer in peers for s in sizes])
 
 
@@ -209,17 +212,17 @@ def _duration_ps(task: ComputeTask | MemoryTask) -> int:
 def _group(task: CollectiveTask, graph: TaskGraph, rank: int) -> tuple[int, ...]:
     if task.group_table is None:
         return tuple(range(graph.device_count))
-    return next((each for each in graph.group_tables[task.group_table] if rank in each), ())
+    return next((group for group in graph.group_tables[task.group_table] if rank in group), ())
 
 
 def _schedule(
     collective: CollectiveKind, members: int, algorithm: str | None, size_bytes: int
 ) -> Schedule:
-    """Return the messages of a collective as hespas' network model times them.
+    """Return a collective's messages as hespas' network model times them.
 
-    Members of a tree hand on whole buffers. Those of a chain hand on pieces: k of them, of s / k
-    bytes, take k + members - 2 rounds, the least time where k**2 is (members - 2) s by what a link
-    moves while a round begins.
+    Members of a tree forward whole buffers. Members of a chain forward k pieces of s / k bytes,
+    which take k + members - 2 rounds; the time is least if k**2 is (members - 2) s divided by the
+    bytes that a link moves while a round begins.
     """
     schedule = _chosen(collective, members, algorithm)
     if schedule.name == "double-binary-tree":
@@ -243,7 +246,7 @@ def _chosen(collective: CollectiveKind, members: int, algorithm: str | None) -> 
         )
     if algorithm is not None:
         return ALGORITHMS[algorithm].schedule(collective, members)
-    able = [one for one in algorithms_for(collective, members) if one.name != _NOT_OF_MESSAGES]
+    able = [item for item in algorithms_for(collective, members) if item.name != _NOT_OF_MESSAGES]
     if not able:
         raise SimulationError(f"no algorithm runs {collective.value} among {members} ranks")
     return able[0].schedule(collective, members)
@@ -253,14 +256,14 @@ def _chosen(collective: CollectiveKind, members: int, algorithm: str | None) -> 
 def _of_place(
     schedule: Schedule, place: int
 ) -> tuple[tuple[Rounds, tuple[int, ...], tuple[int, ...]], ...]:
-    """Return, round by round, whom a member hears and whom it tells; rounds without it are left."""
-    found: list[tuple[Rounds, tuple[int, ...], tuple[int, ...]]] = []
+    """Return a member's sources and targets in each of its rounds."""
+    member_rounds: list[tuple[Rounds, tuple[int, ...], tuple[int, ...]]] = []
     for rounds, sent in schedule.by_round():
         sources = tuple([message.source for message, _ in sent if message.target == place])
         targets = tuple([message.target for message, _ in sent if message.source == place])
         if sources or targets:
-            found.append((rounds, sources, targets))
-    return tuple(found)
+            member_rounds.append((rounds, sources, targets))
+    return tuple(member_rounds)
 
 
 Place = tuple[int, int]
@@ -268,53 +271,57 @@ Place = tuple[int, int]
 
 
 def matched(ranks: Sequence[Sequence[Action]]) -> Iterator[tuple[Place, Place, int]]:
-    """Yield each message: the exchanges that send and receive it, and its bytes.
+    """Yield each message's sending and receiving exchange, and its bytes.
 
-    Raises `SimulationError` for messages that are sent and never received, or the reverse.
+    Raises `SimulationError` for messages without a receive, or receives without a message.
     """
-    exchanges = [[each for each in actions if isinstance(each, Exchange)] for actions in ranks]
+    exchanges = [
+        [action for action in actions if isinstance(action, Exchange)] for actions in ranks
+    ]
     waiting: dict[tuple[int, int, int], deque[tuple[Place, int]]] = defaultdict(deque)
     for rank, own in enumerate(exchanges):
         for number, exchange in enumerate(own):
-            for each in exchange.receives:
-                waiting[each.peer, rank, each.tag].append(((rank, number), each.size_bytes))
+            for transfer in exchange.receives:
+                waiting[transfer.peer, rank, transfer.tag].append(
+                    ((rank, number), transfer.size_bytes)
+                )
     for rank, own in enumerate(exchanges):
         for number, exchange in enumerate(own):
-            for each in exchange.sends:
-                expected = waiting[rank, each.peer, each.tag]
-                if not expected or expected[0][1] != each.size_bytes:
+            for transfer in exchange.sends:
+                expected = waiting[rank, transfer.peer, transfer.tag]
+                if not expected or expected[0][1] != transfer.size_bytes:
                     raise SimulationError(
-                        f"device {each.peer} never receives {each.size_bytes} bytes of {rank}"
+                        f"device {transfer.peer} never receives {transfer.size_bytes} bytes of {rank}"
                     )
-                yield (rank, number), expected.popleft()[0], each.size_bytes
+                yield (rank, number), expected.popleft()[0], transfer.size_bytes
     for (source, target, _), left in waiting.items():
         if left:
             raise SimulationError(f"device {source} never sends what device {target} waits for")
 
 
 _TOLERANCE = 0.01
-"""For what simulators round: rates to whole Gb/s, answers to four digits."""
+"""The relative rounding of simulators: rates to whole Gb/s, answers to four digits."""
 _ROUNDED_PS = 1_000_000
-"""ASTRA-sim's computations are in whole microseconds: a device's sum is right within one."""
+"""ASTRA-sim's computations are in whole microseconds: a device's sum is exact within one."""
 _UNTIMED = ("roofline-enabled", "replay-only")
-"""Options of system.json with which durations in a trace are not what passes."""
+"""Options of system.json that replace the durations in a trace."""
 
 
 Backend: TypeAlias = Callable[[Job, System, Path], ExternalResult]
 """Times a whole job on a system; files and the log stay in the directory.
 
-Raises `DeviceCountError` where the job and the system differ in size, `ToolError` where the program
-is missing, fails or takes too long, `ImpossibleTimeError` for an answer that nothing can be as fast
-as, and `SimulationError` for what it cannot simulate.
+Raises `DeviceCountError` if the job and the system differ in size, `ToolError` if the program is
+missing, fails or takes too long, `ImpossibleTimeError` for an answer below the least possible time,
+and `SimulationError` for jobs and systems that it cannot simulate.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
-    """How to run a simulator that plays messages.
+    """Options of a simulator that plays messages.
 
-    ``program`` is its file, None for the one that is found; ``algorithm`` is that of all
-    collectives, None for the usual one of each; ``arguments`` are passed on as they are.
+    ``program`` is its file, None to search for it; ``algorithm`` is used by all collectives, None
+    for the usual one of each; ``arguments`` are passed on unchanged.
     """
 
     program: Path | None = None
@@ -324,25 +331,26 @@ class ProgramOptions:
 
 
 def find_program(name: str, variable: str, given: Path | None, *, what: str) -> Path:
-    """Return a program: the one given, of an environment variable, or ``name`` on the PATH.
+    """Return a program: given, from an environment variable, or on the PATH.
 
-    One that is named is looked for here, and then on the PATH.
+    A named program is searched for in the working directory, and then on the PATH; the default is
+    ``name`` on the PATH.
     """
-    named = str(given) if given is not None else os.environ.get(variable, "")
-    here = Path(named or name).absolute()
-    is_here = bool(named) and here.is_file() and os.access(here, os.X_OK)
-    found = str(here) if is_here else shutil.which(named or name)
-    if found is None:
-        message = f"there is no program {named}" if named else f"{name} is not on the PATH"
+    requested = str(given) if given is not None else os.environ.get(variable, "")
+    local_path = Path(requested or name).absolute()
+    is_local = bool(requested) and local_path.is_file() and os.access(local_path, os.X_OK)
+    path = str(local_path) if is_local else shutil.which(requested or name)
+    if path is None:
+        message = f"there is no program {requested}" if requested else f"{name} is not on the PATH"
         hint = f"build {what}, and give its path or set {variable}"
         raise ToolError(message, location=name, hint=hint)
-    return Path(found).absolute()
+    return Path(path).absolute()
 
 
 def check_plays_messages(system: System) -> tuple[str, ...]:
-    """List the properties of a system that an engine of messages ignores.
+    """Return notes on the system's properties that message engines ignore.
 
-    Raises `SimulationError` for a system whose own files say how its collectives run.
+    Raises `SimulationError` for a system whose own files describe its collectives.
     """
     name = option_of_astra_sim(system)
     if name is not None:
@@ -377,7 +385,7 @@ def run_on_files(
 
 
 def messages_of(job: Job, system: System, options: ProgramOptions) -> RankPrograms:
-    """Return what ranks do for an engine of messages, with notes on what it ignores."""
+    """Return the ranks' actions for a message engine, with all notes."""
     check_size(job.device_count, system)
     of_system = check_plays_messages(system)
     programs = rank_programs(job, algorithm=options.algorithm)
@@ -385,21 +393,21 @@ def messages_of(job: Job, system: System, options: ProgramOptions) -> RankProgra
 
 
 def dimensions_text(system: System) -> str:
-    """Return the dimensions of a system in words, such as ``4 FullyConnected x 2 Switch``."""
-    used = [f"{one.size} {astra_name(one.shape)}" for one in system.dimensions]
+    """Return a system's dimensions as text: ``4 FullyConnected x 2 Switch``."""
+    used = [f"{dimension.size} {astra_name(dimension.shape)}" for dimension in system.dimensions]
     return " x ".join(used) or "described for hespas' own model alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate:
-    """What a rank sends, or receives, in a second, and how long a byte is under way at least."""
+    """The bytes per second of a rank's link, and its latency."""
 
     bytes_per_s: float
     latency_s: float
 
 
 def check_answer(result: ExternalResult, least_ps: float) -> ExternalResult:
-    """Return a simulator's answer; `ImpossibleTimeError` where it is less than ``least_ps``."""
+    """Return a simulator's answer; `ImpossibleTimeError` below ``least_ps``."""
     answer_ns = result.finish_ns
     if answer_ns + 1 >= (1 - _TOLERANCE) * least_ps / PS_PER_NS:
         return result
@@ -412,12 +420,12 @@ def check_answer(result: ExternalResult, least_ps: float) -> ExternalResult:
 
 
 def least_of_ranks_ps(ranks: Sequence[Sequence[Action]], link: LinkRate) -> float:
-    """Return the least time in which ranks can do their actions, each of them one by one.
+    """Return a lower bound of the time of ranks' actions in sequence.
 
-    A rank is busy for its computation. An exchange ends once all that it receives is there, which
-    left when those that sent it came so far, at the rate of the link; and no rank ends before its
-    link has carried all that it sends, or all that it receives. Raises `SimulationError` where
-    ranks wait for each other forever.
+    A rank is busy during its computation. An exchange ends once all its messages have arrived,
+    which left when their senders started the exchange, at the rate of the link; and no rank ends
+    before its link has carried all that it sends, or all that it receives. Raises `SimulationError`
+    if ranks deadlock.
     """
     ps_of_byte = PS_PER_S / link.bytes_per_s
     heard: dict[Place, list[tuple[Place, int]]] = {}
@@ -470,11 +478,13 @@ def _ends_ps(
 
 
 def least_of_job_ps(job: Job, system: System) -> float:
-    """Return the least time of a job by ASTRA-sim, whose messages need not share links.
+    """Return a lower bound of a job's time in ASTRA-sim.
 
-    A device computes one thing at a time, in whole microseconds. A member of a collective receives
-    what it needs from all others at once, each by a link of its own, and all pieces of the data at
-    once: less than any network can, and more than nothing.
+    Its messages need not share links.
+
+    A device runs one computation at a time, in whole microseconds. A member of a collective
+    receives its data from all others at once, each over a separate link, and all pieces of the data
+    at once: this takes less time than any network, but more than zero.
     """
     if any(system.options.get(name) for name in _UNTIMED):
         return 0.0
@@ -499,17 +509,20 @@ def least_of_job_ps(job: Job, system: System) -> float:
 def _least_collective_ps(task: CollectiveTask, graph: TaskGraph, system: System) -> float:
     groups = ((),) if task.group_table is None else graph.group_tables[task.group_table]
     members = min(len(group) or graph.device_count for group in groups)
-    used = [one for one in system.dimensions if one.size > 1]
+    used = [dimension for dimension in system.dimensions if dimension.size > 1]
     received = _received_bytes(task, members)
     if received is None or task.involved_dimensions or members < 2 or not used:
         return 0.0
     at_once = (members - 1) * system.preferred_dataset_splits
     rate = at_once * sum(map(_bytes_per_s, used))
-    return (received / rate + min(one.latency_s for one in used)) * PS_PER_S
+    return (received / rate + min(dimension.latency_s for dimension in used)) * PS_PER_S
 
 
 def _received_bytes(task: CollectiveTask, members: int) -> float | None:
-    """Return what each member receives at least, by any algorithm; None where some need nothing."""
+    """Return the least bytes that each member receives, or None.
+
+    It is None if some members need nothing.
+    """
     match task.kind:
         case CollectiveKind.ALL_REDUCE:
             return task.size_bytes
@@ -524,7 +537,7 @@ def _received_bytes(task: CollectiveTask, members: int) -> float | None:
 
 
 def _bytes_per_s(dimension: Dimension) -> float:
-    """Return what all links of a device along a dimension carry in one direction."""
+    """Return the rate of a device's links along a dimension, one direction."""
     match dimension.shape:
         case Shape.FULLY_CONNECTED:
             links = dimension.size - 1

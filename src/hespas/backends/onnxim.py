@@ -1,10 +1,10 @@
 """``method: onnxim``: cycles from ONNXim (MIT, github.com/PSAL-POSTECH/ONNXim).
 
-Its build a1e8629 was run, as ``Simulator --config CORES --models_list LIST``, where LIST names
-models with their batch sizes, which stand as ``models/NAME/NAME.onnx`` in the folder that the
-variable ONNXIM_HOME names. It never ends for output-stationary cores, takes their height for their
-width, and divides by zero where several cores share a product too thin for them, unless a file
-beside the model says how it is cut.
+Tested with its build a1e8629, as ``Simulator --config CORES --models_list LIST``, where LIST names
+models with their batch sizes, which are files ``models/NAME/NAME.onnx`` in the folder that the
+variable ONNXIM_HOME names. It never ends for output-stationary cores, uses their height as their
+width, and divides by zero if several cores share a product too thin for them, unless a file beside
+the model says how to cut it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ operands and results."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cores:
-    """ONNXim's own description of the cores, and the array that they are.
+    """ONNXim's description of the cores, and their array.
 
-    ``precision_bytes`` is the size of an element there, where it says that; ``silent`` are the keys
-    that it lacks, so that they could not be compared.
+    ``precision_bytes`` is its element size, if stated; ``silent`` are the missing keys, which could
+    not be compared.
     """
 
     path: Path
@@ -91,9 +91,10 @@ def _prepare(
     model_options: Mapping[str, object],
     operator: Operator,
 ) -> Sequence[str]:
-    """Write the model and the list that names it; ``directory`` is ONNXim's home.
+    """Write the model and the list that names it; return the command.
 
-    Raises `UnsupportedError` for elements of another size than the cores'.
+    ``directory`` is ONNXim's home. Raises `UnsupportedError` if the elements' size differs from the
+    cores'.
     """
     if cores.precision_bytes not in (None, element_bytes):
         raise UnsupportedError(
@@ -115,11 +116,11 @@ def _prepare(
 
 
 def product_mapping(product: Product, array: SystolicArray) -> str | None:
-    """Return how ONNXim is to cut a product for its cores; None where it finds a way by itself.
+    """Return the mapping of a product to ONNXim's cores, or None.
 
-    It finds none where a product has fewer tiles of an array's size than there are cores, along
-    its rows or its columns. The line holds the loops of all (T), those over tiles (O) and those in
-    a tile (I): N are rows, C what is summed over, M columns.
+    ONNXim finds a mapping itself unless a product has fewer tiles of an array's size than there are
+    cores, along its rows or its columns. The line holds all loops (T), the loops over tiles (O) and
+    the loops in a tile (I): N are rows, C the contracted dimension, M columns.
 
     >>> array = SystolicArray(rows=128, columns=128, clock_hz=940e6, count=2,
     ...                       dataflow=Dataflow.WEIGHT_STATIONARY)
@@ -144,7 +145,7 @@ class OnnximHardware(SimulatorHardware, frozen=True, kw_only=True, forbid_unknow
     """``hardware`` of the method ``onnxim``.
 
     ``core_config`` is the path of ONNXim's own description of the cores, ``operator`` the ONNX
-    operator that a product becomes, ``model_options`` what the models list says of it.
+    operator of a product, ``model_options`` its entries in the models list.
     """
 
     core_config: Text | None = None
@@ -213,7 +214,7 @@ def _options(given: Mapping[str, object] | None, program: BuiltProgram) -> Mappi
 
 
 def _notes(cores: _Cores, operator: Operator) -> tuple[str, ...]:
-    """Say what was taken for granted, the interface above all."""
+    """Return the assumptions of the interface."""
     notes = [f"a product is an ONNX model of one {operator}"]
     if cores.array.count > 1:
         notes.append("a product too thin for its cores is cut into tiles of an array's size")
@@ -228,7 +229,7 @@ _MHZ = 1e6
 
 
 class _Core(Struct, frozen=True, kw_only=True):
-    """What ONNXim's own description says of cores, at its top or of each."""
+    """A description of cores, at the file's top or of each core."""
 
     core_height: int | float | None = None
     core_width: int | float | None = None
@@ -243,7 +244,7 @@ class _Description(_Core, frozen=True, kw_only=True):
 
 
 def _cores(path: Path, array: SystolicArray) -> _Cores:
-    """Return the cores; `ConfigError`, with both figures, where file and array disagree."""
+    """Return the cores; `ConfigError` if file and array disagree."""
     file = decode(read_json(path), _Description, location=str(path))
     figures: Mapping[str, tuple[str, float | str]] = {
         "core_height": ("array_rows", array.rows),
@@ -255,10 +256,10 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
     silent: list[str] = []
     for key, (name, own) in figures.items():
         stated = _stated(file, key)
-        other = next((value for value in stated if not _same(value, own)), None)
-        if other is not None:
+        different = next((value for value in stated if not _same(value, own)), None)
+        if different is not None:
             raise ConfigError(
-                f"{key} is {_shown(other)}, {name} of the array {_shown(own)}",
+                f"{key} is {_shown(different)}, {name} of the array {_shown(own)}",
                 location=str(path),
                 hint="make the two agree",
             )
@@ -293,11 +294,11 @@ _TYPES = {2: "FLOAT16", 4: "FLOAT", 8: "DOUBLE"}
 _OPSET = 13
 _IR_VERSION = 8
 _MOST_INSIDE_BYTES = 2**28
-"""Larger weights stand beside the model: a file of protocol buffers ends at 2 GiB."""
+"""Larger weights get their own file: a file of protocol buffers ends at 2 GiB."""
 
 
 def need_onnx() -> None:
-    """Raise `ExtraMissingError` where the package onnx is not installed."""
+    """Raise `ExtraMissingError` if the package onnx is not installed."""
     if find_spec("onnx") is None:
         raise ExtraMissingError("method 'onnxim'", extra="onnxim")
 
@@ -305,9 +306,9 @@ def need_onnx() -> None:
 def write_product_model(
     path: Path, product: Product, *, element_bytes: int, operator: Operator
 ) -> None:
-    """Write a model whose one node multiplies its input, m x k, with weights of zeros.
+    """Write a model with one node: input m x k times zero weights.
 
-    MatMul has weights of k x n; Gemm of n x k, transposed, as fully connected layers have them.
+    MatMul has weights of k x n; Gemm of n x k, transposed, as in fully connected layers.
     Weights above 256 MiB go to a sparse file beside ``path``, of the same name with ``.data``.
     """
     onnx = import_module("onnx")

@@ -1,4 +1,4 @@
-"""Simulators of arrays that are Python packages: ``method: scalesim`` and ``method: zigzag_onnx``.
+"""Run array simulators in Python: ``method: scalesim`` and ``method: zigzag_onnx``.
 
 SCALE-Sim v3 (MIT) simulates every access, ZigZag (MIT) searches for the best mapping.
 """
@@ -28,7 +28,7 @@ from hespas.price.systolic import (
 _DATAFLOWS = {Dataflow.WEIGHT_STATIONARY: "ws", Dataflow.OUTPUT_STATIONARY: "os"}
 _REPORT = Path("results", "hespas", "COMPUTE_REPORT.csv")
 _COLUMN = "Total Cycles"
-# Memories large enough for any operand: what device memory takes is priced apart.
+# Memories large enough for any operand: device memory is priced separately.
 _CONFIG = """[general]
 run_name = hespas
 [run_presets]
@@ -101,7 +101,7 @@ def _prepare(
 def _cycles(directory: Path) -> float:
     text = read_text(directory / _REPORT, name=_NAME)
     try:
-        # A header, and the row of the one layer.
+        # A header, and the row of the only layer.
         header, row = filter(None, csv.reader(text.splitlines(), skipinitialspace=True))
         return float(row[header.index(_COLUMN)])
     except (ValueError, IndexError, csv.Error) as error:
@@ -114,7 +114,7 @@ def _cycles(directory: Path) -> float:
 _ANSWER = "answer.json"
 _SRAM_BYTES = 32 * 2**20
 _LOOPS = 4
-"""How many of a product's loops ZigZag orders (``lpf_limit``): more were slower, not better."""
+"""The number of a product's loops that ZigZag orders (``lpf_limit``); more was only slower."""
 
 _DRIVER = f"""import json
 from zigzag.api import get_hardware_performance_zigzag
@@ -204,24 +204,24 @@ _EVERY_WAY = {"I1": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")}
 
 def _accelerator(array: SystolicArray, memory_bandwidth: float, bits: int) -> dict[str, object]:
     memory_bits = max(1, int(8 * memory_bandwidth / array.clock_hz))
-    given = array.sram_bandwidth_bytes_per_s
+    bandwidth_bytes_per_s = array.sram_bandwidth_bytes_per_s
     sram_bits = bits * (array.rows + array.columns)
-    if given is not None:
-        sram_bits = max(1, int(8 * given / array.clock_hz))
-    both = ["D1", "D2"]
+    if bandwidth_bytes_per_s is not None:
+        sram_bits = max(1, int(8 * bandwidth_bytes_per_s / array.clock_hz))
+    axes = ["D1", "D2"]
     device_operands = {"I1": ("fh", "tl"), "I2": ("fh", "tl"), "O": _EVERY_WAY["O"]}
     return {
         "name": "array",
         "memories": {
             "weights": _memory(8 * bits, bits, {"I2": ("fh", "tl")}, served=[]),
             "sums": _registers(bits, "O"),
-            "sram": _memory(8 * _SRAM_BYTES, sram_bits, _EVERY_WAY, served=both),
-            "dram": _memory(10**15, memory_bits, device_operands, served=both),
+            "sram": _memory(8 * _SRAM_BYTES, sram_bits, _EVERY_WAY, served=axes),
+            "dram": _memory(10**15, memory_bits, device_operands, served=axes),
         },
         "operational_array": {
             "unit_energy": 0.0,
             "unit_area": 1.0,
-            "dimensions": both,
+            "dimensions": axes,
             "sizes": [array.columns, array.rows],
         },
     }
@@ -230,10 +230,10 @@ def _accelerator(array: SystolicArray, memory_bandwidth: float, bits: int) -> di
 def _memory(
     size_bits: int, width_bits: int, operands: Mapping[str, Sequence[str]], *, served: list[str]
 ) -> dict[str, object]:
-    """Describe a memory with a port to read and one to write.
+    """Describe a memory with a read port and a write port.
 
-    In ZigZag's words "fh" and "fl" write into a memory from above and below, "tl" and "th" read
-    from it towards below and above.
+    In ZigZag's terms "fh" and "fl" write into a memory from above and below, "tl" and "th" read
+    from it downwards and upwards.
     """
     reads = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "t"]
     writes = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "f"]
@@ -253,12 +253,15 @@ def _memory(
 
 
 def _registers(bits: int, operand: str) -> dict[str, object]:
-    """Describe a register that values pass through: each way has a port, and all work at once."""
+    """Describe a pass-through register with a port for each direction.
+
+    All ports work at once.
+    """
     ways = {"read": ("tl", "th"), "write": ("fh", "fl")}
     ports = [
         _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {way}"])
-        for kind, both in ways.items()
-        for number, way in enumerate(both, 1)
+        for kind, directions in ways.items()
+        for number, way in enumerate(directions, 1)
     ]
     return {**_memory(bits, bits, {operand: ()}, served=[]), "ports": ports}
 

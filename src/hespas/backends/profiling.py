@@ -1,4 +1,4 @@
-"""From durations of runs to what a region takes."""
+"""Turn durations of runs into estimates of regions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hespas.program.types import TensorType
 from hespas.program.work import ZERO, Work
 
 PROFILED = "profiled block"
-"""What a region that was run as a whole is called in the table of operations."""
+"""The name of a profiled region in the table of operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """How often a region runs, and how long it may take.
+    """How often a region runs, and its time limits.
 
-    After ``warm_up_runs`` that don't count come ``least_runs``; then runs go on, up to
-    ``most_runs``, until ``enough_s`` have passed. ``limit_s`` is for compiling and running.
+    After ``warm_up_runs``, which don't count, come ``least_runs``; then runs continue, up to
+    ``most_runs``, until ``enough_s`` have passed. ``limit_s`` covers compiling and running.
     """
 
     warm_up_runs: int = 2
@@ -36,16 +36,16 @@ class Repeats:
 
 
 SAMPLED = Repeats(warm_up_runs=1, least_runs=1, most_runs=3, enough_s=0.05)
-"""What ``sample`` asks for: a look, where the other is a measurement."""
+"""The repeats of ``sample``, for a quick look instead of a measurement."""
 
 
 def estimate_of(
     durations_s: Sequence[float], *, floor_s: float, where: str, work: Work = ZERO
 ) -> Estimate:
-    """Return what a region takes: the fastest run, less what dispatching nothing takes.
+    """Return a region's estimate: the fastest run less the dispatch floor.
 
-    The fastest run is the one that other programs on the machine disturbed least. ``work`` is what
-    the region does, for the rates that were reached.
+    Other programs on the machine disturbed the fastest run least. ``work`` is the region's work,
+    for the achieved rates.
 
     >>> estimate_of([3e-3, 2e-3, 2.4e-3], floor_s=1e-3, where="a CPU").time_s
     0.001
@@ -70,9 +70,10 @@ def estimate_of(
 
 
 def without_peaks(estimate: Estimate) -> Estimate:
-    """Return an estimate without what it says of a device's peaks and power.
+    """Drop an estimate's peak times and energies.
 
-    Beside times that were measured elsewhere they would describe a part as if it were the whole.
+    Beside times that were measured elsewhere they would describe a part of the regions as if it
+    were all.
     """
     per_op = {
         kind: replace(
@@ -80,7 +81,7 @@ def without_peaks(estimate: Estimate) -> Estimate:
             memory_time_at_peak_s=0.0,
             energy_j=None,
             bound=UNDIVIDED,
-            per_type={key: TypeTotals(flops=each.flops) for key, each in op.per_type.items()},
+            per_type={key: TypeTotals(flops=totals.flops) for key, totals in op.per_type.items()},
         )
         for kind, op in estimate.per_op.items()
     }
@@ -94,7 +95,7 @@ _PREFIXES = {"ui": "uint", "si": "int", "i": "int"}
 
 
 def numpy_name(name: str) -> str:
-    """Return how numpy, with ml_dtypes, spells an element type that MLIR spells ``name``.
+    """Return numpy's name, with ml_dtypes, of an MLIR element type.
 
     >>> [numpy_name(name) for name in ("i1", "ui8", "bf16", "f64", "complex<f32>", "f8E4M3FN")]
     ['bool', 'uint8', 'bfloat16', 'float64', 'complex64', 'float8_e4m3fn']
@@ -108,32 +109,32 @@ def numpy_name(name: str) -> str:
             return long + name[len(prefix) :]
     if name.startswith("bf"):
         return "bfloat" + name[2:]
-    digits, letter, rest = name[1:].partition("E")
-    return f"float{digits}" + (f"_{(letter + rest).lower()}" if letter else "")
+    digits, letter, mantissa = name[1:].partition("E")
+    return f"float{digits}" + (f"_{(letter + mantissa).lower()}" if letter else "")
 
 
 def argument_arrays(
     inputs: Sequence[Value], *, location: str
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Return shape and numpy's type of each input; `UnsupportedError` for what is no tensor."""
-    found: list[tuple[tuple[int, ...], str]] = []
+    """Return each input's shape and numpy type; `UnsupportedError` for non-tensors."""
+    arrays: list[tuple[tuple[int, ...], str]] = []
     for value in inputs:
         if not isinstance(value.type, TensorType):
             raise UnsupportedError(
                 f"a region with an input of type {value.type} cannot be run by itself",
                 location=location,
             )
-        found.append((value.type.shape, numpy_name(value.type.element.name)))
-    return tuple(found)
+        arrays.append((value.type.shape, numpy_name(value.type.element.name)))
+    return tuple(arrays)
 
 
 @lru_cache(maxsize=1)
 def machine_name() -> str:
-    """Return the processor's model and how many of them there are."""
+    """Return the processor's model and core count."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    named = next((line for line in lines if line.startswith("model name")), "")
-    model = named.partition(":")[2].strip() or platform.processor() or platform.machine()
+    model_line = next((line for line in lines if line.startswith("model name")), "")
+    model = model_line.partition(":")[2].strip() or platform.processor() or platform.machine()
     return f"{model}, {os.cpu_count()} cores"

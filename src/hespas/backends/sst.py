@@ -1,17 +1,18 @@
-"""SST: the Structural Simulation Toolkit, with its elements merlin, firefly and ember.
+"""Run SST, the Structural Simulation Toolkit, with merlin, firefly and ember.
 
-SST runs a Python file, which makes a network of merlin's and the job that plays what each rank does
-as SIRIUS traces. Formats as met in SST 16.0.0.
+SST runs a Python file, which builds a merlin network and the job that plays each rank's actions as
+SIRIUS traces. Formats as in SST 16.0.0.
 
 One dimension with a switch is merlin's single router, rings are a torus. Registration and matching
-delays of firefly's are 0: they are of the host's processor. A link carries no more than a buffer in
-the time in which a credit comes back, so that buffers hold more than it carries meanwhile.
+delays of firefly are 0: they belong to the host's processor. A link carries no more than a buffer
+in the time in which a credit comes back, so buffers hold more than it carries meanwhile.
 
 A trace is one binary file for each rank, as ember's motif ``SIRIUSTrace`` reads it. A record is
 little-endian: ``uint32`` kind, ``double`` start in seconds, the call's arguments, ``double`` end,
 ``int32`` result. Computation is the time from the end of a record to the start of the next. Each
-exchange is IRECV for all that comes, SEND for all that goes, WAIT for the former. FINI does not
-wait for the computation before it. Where a rank computes last, all have a BARRIER, which does.
+exchange is IRECV for all incoming messages, SEND for all outgoing ones, WAIT for the former. FINI
+does not wait for the computation before it. If a rank computes last, all have a BARRIER, which
+does.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ _TIME = re.compile(
 )
 _NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "ks": 1e12, "Ks": 1e12, "Ms": 1e15}
 _CLOCK_ENDS_NS = 0.99 * 2**64 / 1e3
-"""SST counts ps in 64 bits: that is what it says where a packet never leaves."""
+"""SST counts ps in 64 bits and reports the largest time if a packet never leaves."""
 
 
 def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
-    """Return what SST says of a job on a system: how long it takes, and nothing of single ranks.
+    """Return SST's time for a job on a system.
 
-    Raises as `hespas.backends.network_program.Backend` does.
+    It has no times of single ranks.
+
+    Raises the errors of `hespas.backends.network_program.Backend`.
     """
     programs = messages_of(job, system, options)
     program = find_program(PROGRAM, VARIABLE, options.program, what="SST with its elements")
@@ -82,15 +85,15 @@ def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) 
 
 
 def simulated_ns(text: str, location: str) -> int:
-    """Return the time that SST's last line says.
+    """Return the time in SST's last line.
 
     >>> simulated_ns("Simulation is complete, simulated time: 2.055 ms", "log.txt")
     2055000
     """
-    found = _TIME.findall(text)
-    if not found:
+    times = _TIME.findall(text)
+    if not times:
         raise ToolError("SST said no simulated time", location=location, hint="read its log")
-    number, unit = found[-1]
+    number, unit = times[-1]
     time_ns = float(number) * _NS[unit]
     if not time_ns < _CLOCK_ENDS_NS:
         raise ToolError("SST's clock ran to its end", location=location, hint="read its log")
@@ -98,7 +101,7 @@ def simulated_ns(text: str, location: str) -> int:
 
 
 _ROUND_TRIPS, _LEAST_BUFFER_BYTES = 2, 16_000_000
-"""How many round trips of a link a buffer holds at least, and the size that was tried."""
+"""The least round trips of a link that a buffer holds, and the least tested size."""
 _HINT = "simulate it by hespas: --backend hespas"
 _SCRIPT = """# Written by hespas. Run it with: sst network.py
 import sst
@@ -147,9 +150,9 @@ system.build()
 
 
 def network_text(system: System) -> str:
-    """Return the file for a system whose ranks' traces are ``rank.RANK``.
+    """Return the network file for a system with traces ``rank.RANK``.
 
-    Raises `SimulationError` for a network that merlin's single router or torus is not.
+    Raises `SimulationError` for a network that is neither merlin's single router nor its torus.
     """
     link = link_of(system)
     round_trip_bytes = link.bandwidth_bytes_per_s * 2 * link.latency_s
@@ -164,8 +167,8 @@ def network_text(system: System) -> str:
 
 
 def link_of(system: System) -> Dimension:
-    """Return a dimension of the network; `SimulationError` where there is none."""
-    used = next((each for each in system.dimensions if each.size > 1), None)
+    """Return a dimension of the network; `SimulationError` without one."""
+    used = next((dimension for dimension in system.dimensions if dimension.size > 1), None)
     if used is None:
         raise SimulationError("there is no network to simulate", location=system.name, hint=_HINT)
     return used
@@ -173,11 +176,11 @@ def link_of(system: System) -> Dimension:
 
 def _topology(system: System) -> list[str]:
     first = link_of(system)
-    dimensions = [each for each in system.dimensions if each.size > 1]
+    dimensions = [dimension for dimension in system.dimensions if dimension.size > 1]
     if len(dimensions) == 1 and first.shape is Shape.SWITCH:
         return ["topology = topoSingle()", f"topology.num_ports = {first.size}"]
-    kinds = {each.shape for each in dimensions}
-    rates = {(each.bandwidth_bytes_per_s, each.latency_s) for each in dimensions}
+    kinds = {dimension.shape for dimension in dimensions}
+    rates = {(dimension.bandwidth_bytes_per_s, dimension.latency_s) for dimension in dimensions}
     if kinds != {Shape.RING} or len(rates) > 1:
         raise SimulationError(
             "SST's network is written for one switch, or for rings of equal links, and the system "
@@ -185,7 +188,7 @@ def _topology(system: System) -> list[str]:
             location=system.name,
             hint=_HINT,
         )
-    shape = "x".join(str(each.size) for each in dimensions)
+    shape = "x".join(str(dimension.size) for dimension in dimensions)
     width = "x".join("1" for _ in dimensions)
     return [
         "topology = topoTorus()",
@@ -203,7 +206,7 @@ _ARGUMENTS = {
     _FINI: Struct("<"),
     # Buffer, count, datatype, the other rank, tag, communicator.
     _SEND: Struct("<QIIiiI"),
-    # The same, and the request that WAIT names.
+    # The arguments of SEND, and the request that WAIT names.
     _IRECV: Struct("<QIIiiIQ"),
     # Communicator.
     _BARRIER: Struct("<I"),
@@ -214,7 +217,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def traces(ranks: Sequence[Sequence[Action]]) -> dict[str, bytes]:
-    """Return the file ``rank.RANK`` of every rank; `SimulationError` for a message of 4 GiB."""
+    """Return every rank's trace file; `SimulationError` for messages of 4 GiB."""
     computes_last = any(isinstance(action, Wait) for actions in ranks for action in actions[-1:])
     return {
         f"{_PREFIX}.{rank}": trace_bytes(actions, ends_with_barrier=computes_last)
@@ -237,15 +240,23 @@ def _records(actions: Sequence[Action], *, ends_with_barrier: bool) -> Iterator[
                 now_ps += duration_ps
             case Exchange(sends=sends, receives=receives):
                 pending: list[int] = []
-                for each in receives:
+                for transfer in receives:
                     pending.append(next(requests))
-                    size = _checked(each.size_bytes)
-                    given = (_NO_BUFFER, size, _CHAR, each.peer, each.tag, _WORLD, pending[-1])
-                    yield _record(_IRECV, now_ps, *given)
-                for each in sends:
-                    size = _checked(each.size_bytes)
-                    given = (_NO_BUFFER, size, _CHAR, each.peer, each.tag, _WORLD)
-                    yield _record(_SEND, now_ps, *given)
+                    size = _checked(transfer.size_bytes)
+                    arguments = (
+                        _NO_BUFFER,
+                        size,
+                        _CHAR,
+                        transfer.peer,
+                        transfer.tag,
+                        _WORLD,
+                        pending[-1],
+                    )
+                    yield _record(_IRECV, now_ps, *arguments)
+                for transfer in sends:
+                    size = _checked(transfer.size_bytes)
+                    arguments = (_NO_BUFFER, size, _CHAR, transfer.peer, transfer.tag, _WORLD)
+                    yield _record(_SEND, now_ps, *arguments)
                 for request in pending:
                     yield _record(_WAIT, now_ps, request, 0)
     if ends_with_barrier:

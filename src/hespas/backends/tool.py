@@ -1,8 +1,7 @@
-"""Ask another program how many cycles a product takes, each product once.
+"""Ask another program for the cycles of each product, once.
 
-Some programs are Python packages; others somebody built. Builds differ in their flags and in what
-they print, so that a configuration can say both; what it doesn't say is as in the builds that were
-run.
+Some programs are Python packages; others are built by users. Builds differ in their flags and in
+their output, so a configuration can describe both; the defaults are those of the tested builds.
 """
 
 from __future__ import annotations
@@ -47,15 +46,14 @@ log = logging.getLogger("hespas")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTimer:
-    """Times products by running a tool, in a directory of its own each time.
+    """Times products by running a tool, each in its own directory.
 
-    ``prepare`` writes the tool's inputs, of a product and the size of an element, to a directory
+    ``prepare`` writes the tool's inputs, for a product and the size of an element, to a directory
     and returns the command that runs it there; ``cycles`` reads its answer. ``settings`` are
     everything besides array and product that decides the answer, as JSON values. The directory of a
-    run that failed is kept, with its log. ``simulates_all`` tools are given a product whole; the
-    others get the part of one array of several. ``notes`` are further assumptions.
-    ``simulated_bytes_per_s`` is how fast the tool gets through operands and results, where that is
-    known: a product that takes long is announced.
+    failed run is kept, with its log. ``simulates_all`` tools get a whole product; the others get
+    the part of one array of several. ``notes`` are further assumptions. ``simulated_bytes_per_s``
+    is the tool's speed in operands and results, if known: a long simulation is announced.
     """
 
     name: str
@@ -73,12 +71,12 @@ class ToolTimer:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The array's, and the tool's own."""
+        """The parameters of the array and of the tool."""
         return {**array_parameters(self.array), **self.settings}
 
     @property
     def assumption(self) -> str:
-        """What it assumes."""
+        """The assumptions of the method."""
         cycles = (
             f"{self.method}: matrix products take the cycles that {self.name} gives each by "
             f"itself on {array_text(self.array)}"
@@ -86,7 +84,7 @@ class ToolTimer:
         return "; ".join((cycles, *self.notes))
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return cycles over the clock; `ToolError`, naming the log, where the tool fails."""
+        """Return cycles over the clock; `ToolError`, naming the log, on failure."""
         key = (product, element_bytes)
         if key not in self.times_s:
             self.times_s[key] = self._run(product, element_bytes) / self.array.clock_hz
@@ -100,7 +98,7 @@ class ToolTimer:
             try:
                 command = self.prepare(shared, element_bytes, directory)
             except HespasError:
-                # Nothing ran, so that there is no log to look at.
+                # Nothing ran, so there is no log to look at.
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
             with stage(Stage.ESTIMATE, subject, kind=self.method, size=shared.multiplications):
@@ -112,7 +110,7 @@ class ToolTimer:
                 raise ToolError(
                     f"{self.name}'s answer cannot be read: {error}", location=str(directory)
                 ) from error
-            # What no array can do is not the product's cycles, whatever was read there.
+            # A count that no array can reach is not the product's cycles.
             least = product.multiplications / self.array.multipliers
             if not least <= cycles < inf:
                 raise ImpossibleTimeError(
@@ -140,9 +138,9 @@ def _shape(product: Product) -> str:
 
 
 def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
-    """Return the Python that has ``package``: the configuration's ``binary``, or this one.
+    """Return the Python with ``package``: the configuration's ``binary``, or this one.
 
-    A ``binary`` that is a simulator's own program is none.
+    A ``binary`` that is a simulator's own program does not count.
     """
     if hardware.binary is not None and not isinstance(hardware, SimulatorHardware):
         return hardware.binary
@@ -152,7 +150,7 @@ def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: s
 
 
 def read_text(path: Path, *, name: str) -> str:
-    """Return a file that a tool should have written; `HespasError` where it hasn't."""
+    """Return a file that a tool wrote; `HespasError` if it is missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -163,18 +161,18 @@ LOCATION = "perf_estimator.hardware"
 
 
 def refusal(message: str, hint: str = "") -> ConfigError:
-    """Return the error for what a simulator's configuration may not say."""
+    """Return the error for an invalid simulator configuration."""
     return ConfigError(message, location=LOCATION, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """What is known of a simulator, whatever its build.
+    """A simulator's interface, independent of its build.
 
-    ``placeholders`` are those of its arguments, with what they stand for. Of each group of
-    ``needed`` the arguments must hold one. ``usual`` are its arguments, ``pattern`` finds the
-    cycles, and ``answer_file`` is where arguments with ``{output}`` write them, unless the
-    configuration says otherwise.
+    ``placeholders`` are those of its arguments, with descriptions. The arguments must contain one
+    placeholder of each group of ``needed``. ``usual`` are the default arguments, ``pattern`` finds
+    the cycles, and arguments with ``{output}`` write them to ``answer_file``, unless the
+    configuration differs.
     """
 
     method: str
@@ -200,7 +198,7 @@ class BuiltProgram:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """All of it as JSON values, files by their content."""
+        """All fields as JSON values, files by their content."""
         return {
             "binary": digest(self.binary),
             "arguments": list(self.arguments),
@@ -210,7 +208,7 @@ class BuiltProgram:
         }
 
     def command(self, values: Mapping[str, object], directory: Path) -> list[str]:
-        """Lay the files into ``directory`` and return the command with ``values`` filled in."""
+        """Link the files into ``directory`` and return the filled-in command."""
         for file, path in self.files.items():
             name = directory / file
             try:
@@ -225,7 +223,7 @@ class BuiltProgram:
         return [str(self.binary), *(text.format_map(filled) for text in self.arguments)]
 
     def cycles(self, directory: Path) -> float:
-        """Return the one count that the pattern finds; `ToolError` for none, or several."""
+        """Return the only count that the pattern finds; `ToolError` otherwise."""
         location = directory / (self.answer_file or LOG_NAME)
         text = read_text(location, name=self.name)
         counts = sorted({str(match[1]) for match in self.pattern.finditer(text)})
@@ -252,21 +250,20 @@ class BuiltProgram:
 
 
 def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltProgram:
-    """Return the program that the configuration names.
+    """Return the program of a configuration.
 
-    Raises `ConfigError` for what is missing or malformed, and `ToolError` where there is no such
-    program.
+    Raises `ConfigError` for missing or malformed entries, and `ToolError` for a missing program.
     """
     if hardware.sram_bandwidth is not None:
         message = f"sram_bandwidth has no effect on method {interface.method!r}"
         raise refusal(message, "drop it")
     binary = program_path(hardware.binary, interface)
     arguments = interface.usual if hardware.arguments is None else hardware.arguments
-    held = {name for text in arguments for name in _placeholders(text)}
+    placeholders = {name for text in arguments for name in _placeholders(text)}
     answer_file = hardware.answer_file
-    if answer_file is None and "output" in held:
+    if answer_file is None and "output" in placeholders:
         answer_file = interface.answer_file
-    _check_arguments(held, answer_file, interface)
+    _check_arguments(placeholders, answer_file, interface)
     pattern = _pattern(hardware.cycles_pattern or interface.pattern)
     _check_files(hardware.files, answer_file)
     files = {name: Path(path).absolute() for name, path in sorted(hardware.files.items())}
@@ -281,37 +278,42 @@ def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltPro
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a file's content, or of all files in a folder with their names."""
+    """Return a digest of a file's content, or of a folder's.
+
+    A folder's covers all its files and their names.
+    """
     try:
         if not path.is_dir():
             return sha256(path.read_bytes()).hexdigest()
-        inside = sorted(each for each in path.rglob("*") if each.is_file())
-        parts = (f"{each.relative_to(path)}\0{digest(each)}\n" for each in inside)
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        parts = (f"{file.relative_to(path)}\0{digest(file)}\n" for file in inside)
         return sha256("".join(parts).encode()).hexdigest()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
 def program_path(named: str | None, interface: Interface) -> Path:
-    """Return the program of that name, here or on the PATH."""
+    """Return the named program, in this directory or on the PATH."""
     if named is None:
         raise refusal(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
             f"build it from {interface.source} and give its path",
         )
-    here = Path(named).absolute()
-    if here.is_file() and not os.access(here, os.X_OK):
+    local_path = Path(named).absolute()
+    if local_path.is_file() and not os.access(local_path, os.X_OK):
         raise ToolError(
-            f"{interface.name}'s program is not executable", location=str(here), hint="chmod +x it"
+            f"{interface.name}'s program is not executable",
+            location=str(local_path),
+            hint="chmod +x it",
         )
-    found = str(here) if here.is_file() else shutil.which(named)
-    if found is None:
+    path = str(local_path) if local_path.is_file() else shutil.which(named)
+    if path is None:
         raise ToolError(
             f"there is no program {named}, neither here nor on the PATH",
             location=interface.name,
             hint=f"build it from {interface.source} and give its path as binary",
         )
-    return Path(found).absolute()
+    return Path(path).absolute()
 
 
 def _check_arguments(held: set[str], answer_file: str | None, interface: Interface) -> None:
@@ -361,7 +363,7 @@ def _check_files(files: Mapping[str, str], answer_file: str | None) -> None:
                 f"{name!r} is no name beneath the directory that the program is started in",
                 "give a relative one without '..'",
             )
-    for name, other in permutations([*names, LOG_NAME], 2):
-        if PurePosixPath(other).is_relative_to(name):
-            message = f"files or answer_file name {name!r}, and {other!r} is to stand there"
+    for name, inner_name in permutations([*names, LOG_NAME], 2):
+        if PurePosixPath(inner_name).is_relative_to(name):
+            message = f"files or answer_file name {name!r}, and {inner_name!r} is to stand there"
             raise refusal(message, "give them names apart")

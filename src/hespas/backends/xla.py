@@ -41,7 +41,7 @@ _NEEDS = {
     "{jaxlib} (pip install 'jax[cuda12]=={jaxlib}')",
     "tpu": "a TPU, and libtpu (pip install 'hespas[tpu]')",
 }
-"""What a platform other than the CPU needs."""
+"""The requirements of platforms other than the CPU."""
 
 _FLOOR_RUNS = Repeats(warm_up_runs=20, least_runs=200, most_runs=200, enough_s=0.0)
 
@@ -74,7 +74,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
-    """Asks a worker process; remembers the dispatch floor that the worker measured."""
+    """Asks a worker process, and caches its measured dispatch floor."""
 
     worker: Worker
     platform: str = "cpu"
@@ -82,7 +82,7 @@ class Profiler:
     asked: int = 0
 
     def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Timed:
-        """Compile and run a module; `ToolError` where the worker fails or refuses."""
+        """Compile and run a module; `ToolError` if the worker fails or refuses."""
         self.asked += 1
         file = self.worker.directory / f"module_{self.asked}.mlir"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class Profiler:
         return self._ask({"module": str(file), "arguments": arguments}, repeats, location=location)
 
     def floor(self) -> float:
-        """Return the fastest time in which a module that does nothing runs."""
+        """Return the fastest time of an empty module."""
         if self.floor_s is None:
             timed = self._ask({"module": ""}, _FLOOR_RUNS, location="a module that does nothing")
             self.floor_s = min(timed.durations_s)
@@ -121,7 +121,7 @@ class Profiler:
 class XlaProfile:
     """Times regions on one device of this machine, through PJRT.
 
-    The first answer names the device; the estimates' cache keeps machines apart.
+    The first answer names the device; the estimates' cache separates machines.
     """
 
     platform: str
@@ -137,7 +137,7 @@ class XlaProfile:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The machine, the compiler and how often regions run."""
+        """The machine, the compiler and the repeats."""
         return {
             "platform": self.platform,
             "machine": self.machine,
@@ -146,7 +146,7 @@ class XlaProfile:
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return what it assumes of every region."""
+        """Return the assumptions for every region."""
         del program
         how = (
             f"xla: each region was compiled by itself and run on this machine's {self.platform} "
@@ -155,7 +155,7 @@ class XlaProfile:
         return (how,)
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Compile and run a region; `ToolError` where that fails."""
+        """Compile and run a region; `ToolError` on failure."""
         location = f"region {region.id} of {program.source or program.module_name}"
         arguments = argument_arrays(region.inputs, location=location)
         text = stablehlo_text(region, program)
@@ -199,9 +199,10 @@ def make(spec: EstimatorSpec) -> XlaProfile:
 
 
 def device_of(hardware: object | None) -> str:
-    """Return what a configuration's method ``xla`` runs on: ``cpu``, ``cuda`` or ``tpu``.
+    """Return the platform of a configuration: ``cpu``, ``cuda`` or ``tpu``.
 
-    Without a configuration of it that is the CPU. Raises `ConfigError` for another name.
+    It is the CPU without a configuration of the method ``xla``. Raises `ConfigError` for another
+    name.
 
     >>> device_of(None)
     'cpu'

@@ -337,8 +337,8 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
 
 
 def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
-    """Return the timeline of the first of several jobs that do the same on one network."""
-    jobs, whole = system.jobs, replace(system, jobs=ALONE)
+    """Return the first job's timeline when equal jobs share a network."""
+    jobs, shared = system.jobs, replace(system, jobs=ALONE)
     if choice.model is not Model.HESPAS:
         raise ConfigError(
             f"{option('jobs')} is {jobs.count}: jobs share no links in ASTRA-sim's model",
@@ -348,11 +348,11 @@ def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
     own, *others = jobs.devices(interconnect_of(system))
     beside = [(job, devices) for devices in others]
     with_others, alone = [
-        _of_devices(_joined(job, own, rest, whole, choice), job, own)
-        for rest in (beside, [(_idle(len(devices)), devices) for devices in others])
+        _of_devices(_joined(job, own, neighbours, shared, choice), job, own)
+        for neighbours in (beside, [(_idle(len(devices)), devices) for devices in others])
     ]
     note = (
-        f"network: {jobs.count} jobs share {whole.device_count} devices ({jobs.placement.value}), "
+        f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "
         f"and run the same step from the same moment on; alone on the same devices it takes "
         f"{format_time(alone.step_time_s)}"
     )
@@ -375,20 +375,20 @@ def _idle(devices: int) -> Job:
 
 
 def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timeline:
-    """Return what some devices do, numbered from 0, with the tasks of their job."""
+    """Return the timeline of some devices, numbered from 0, with their job."""
     number = {device: index for index, device in enumerate(devices)}
 
     def of_job(one: ClassTimeline) -> ClassTimeline:
         own = tuple(number[device] for device in one.devices if device in number)
         return replace(one, devices=own, graph=job.graphs[job.graph_of_device[own[0]]])
 
-    classes = [one for one in timeline.classes if not number.keys().isdisjoint(one.devices)]
+    classes = [item for item in timeline.classes if not number.keys().isdisjoint(item.devices)]
     specified = timeline.as_specified
     if specified is not None and number.keys().isdisjoint(specified.devices):
         specified = None
     return replace(
         timeline,
-        classes=tuple([of_job(one) for one in classes]),
+        classes=tuple([of_job(item) for item in classes]),
         as_specified=None if specified is None else of_job(specified),
     )
 
