@@ -186,7 +186,7 @@ def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
 
 def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
     """Return every rank's computation; `SimulationError` if they differ."""
-    runs = [_runs_ps(actions) for actions in ranks]
+    runs = [_computation_runs_ps(actions) for actions in ranks]
     different = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
     if different is not None:
         raise SimulationError(
@@ -196,7 +196,7 @@ def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
     return sum(runs[0]) if runs else 0
 
 
-def _runs_ps(actions: Sequence[Action]) -> list[int]:
+def _computation_runs_ps(actions: Sequence[Action]) -> list[int]:
     """Return a rank's computation before, between and after its messages."""
     runs = [0]
     for before, action in pairwise([None, *actions]):

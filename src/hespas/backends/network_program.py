@@ -174,12 +174,12 @@ class _Writer:
                 location=graph.name,
                 hint="simulate it by hespas: --backend hespas",
             )
-        group = _group(task, graph, self._rank)
+        group = _group_of_rank(task, graph, self._rank)
         if len(group) < 2:
             return
         schedule = _schedule(task.kind.base, len(group), self._algorithm, task.size_bytes)
         self.algorithms.add((schedule.collective.value, schedule.name))
-        for rounds, sources, targets in _of_place(schedule, group.index(self._rank)):
+        for rounds, sources, targets in _rounds_of_member(schedule, group.index(self._rank)):
             size_bytes = schedule.message_bytes(rounds, task.size_bytes)
             self._actions.append(
                 Exchange(
@@ -209,7 +209,7 @@ def _duration_ps(task: ComputeTask | MemoryTask) -> int:
     return task.duration_ps
 
 
-def _group(task: CollectiveTask, graph: TaskGraph, rank: int) -> tuple[int, ...]:
+def _group_of_rank(task: CollectiveTask, graph: TaskGraph, rank: int) -> tuple[int, ...]:
     if task.group_table is None:
         return tuple(range(graph.device_count))
     return next((group for group in graph.group_tables[task.group_table] if rank in group), ())
@@ -224,7 +224,7 @@ def _schedule(
     which take k + members - 2 rounds; the time is least if k**2 is (members - 2) s divided by the
     bytes that a link moves while a round begins.
     """
-    schedule = _chosen(collective, members, algorithm)
+    schedule = _usual_schedule(collective, members, algorithm)
     if schedule.name == "double-binary-tree":
         return _binary_tree(members)
     if schedule.rounds[0].pattern.form is not Form.PATH:
@@ -238,7 +238,7 @@ _chain = cache(chain)
 
 
 @cache
-def _chosen(collective: CollectiveKind, members: int, algorithm: str | None) -> Schedule:
+def _usual_schedule(collective: CollectiveKind, members: int, algorithm: str | None) -> Schedule:
     if algorithm is not None and (algorithm not in ALGORITHMS or algorithm == _NOT_OF_MESSAGES):
         raise SimulationError(
             f"no algorithm of messages between ranks is called {algorithm!r}",
@@ -253,7 +253,7 @@ def _chosen(collective: CollectiveKind, members: int, algorithm: str | None) -> 
 
 
 @cache
-def _of_place(
+def _rounds_of_member(
     schedule: Schedule, place: int
 ) -> tuple[tuple[Rounds, tuple[int, ...], tuple[int, ...]], ...]:
     """Return a member's sources and targets in each of its rounds."""
@@ -291,7 +291,8 @@ def matched(ranks: Sequence[Sequence[Action]]) -> Iterator[tuple[Place, Place, i
                 expected = waiting[rank, transfer.peer, transfer.tag]
                 if not expected or expected[0][1] != transfer.size_bytes:
                     raise SimulationError(
-                        f"device {transfer.peer} never receives {transfer.size_bytes} bytes of {rank}"
+                        f"device {transfer.peer} never receives {transfer.size_bytes} bytes "
+                        f"of {rank}"
                     )
                 yield (rank, number), expected.popleft()[0], transfer.size_bytes
     for (source, target, _), left in waiting.items():

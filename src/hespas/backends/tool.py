@@ -264,7 +264,7 @@ def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltPro
     if answer_file is None and "output" in placeholders:
         answer_file = interface.answer_file
     _check_arguments(placeholders, answer_file, interface)
-    pattern = _pattern(hardware.cycles_pattern or interface.pattern)
+    pattern = _compiled_pattern(hardware.cycles_pattern or interface.pattern)
     _check_files(hardware.files, answer_file)
     files = {name: Path(path).absolute() for name, path in sorted(hardware.files.items())}
     return BuiltProgram(
@@ -343,7 +343,7 @@ def _placeholders(text: str) -> list[str]:
     ]
 
 
-def _pattern(given: str) -> re.Pattern[str]:
+def _compiled_pattern(given: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(given, re.MULTILINE)
     except re.error as error:

@@ -325,7 +325,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     for jobs and systems that the model doesn't cover.
     """
     if system.jobs.count > 1:
-        return _shared(as_job(work), system, choice)
+        return _simulate_sharing(as_job(work), system, choice)
     job, cluster = as_job(work), choice.cluster
     timeline = _simulate(job, system, choice, cluster)
     if cluster is None:
@@ -336,7 +336,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
     return replace(timeline, as_specified=_simulate(job, system, choice, None).slowest)
 
 
-def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
+def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline:
     """Return the first job's timeline when equal jobs share a network."""
     jobs, shared = system.jobs, replace(system, jobs=ALONE)
     if choice.model is not Model.HESPAS:
@@ -348,7 +348,7 @@ def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
     own, *others = jobs.devices(interconnect_of(system))
     beside = [(job, devices) for devices in others]
     with_others, alone = [
-        _of_devices(_joined(job, own, neighbours, shared, choice), job, own)
+        _of_devices(_simulate_joined(job, own, neighbours, shared, choice), job, own)
         for neighbours in (beside, [(_idle(len(devices)), devices) for devices in others])
     ]
     note = (
@@ -359,7 +359,7 @@ def _shared(job: Job, system: System, choice: ModelChoice) -> Timeline:
     return replace(with_others, assumptions=(note, *with_others.assumptions))
 
 
-def _joined(
+def _simulate_joined(
     job: Job,
     own: tuple[int, ...],
     others: list[tuple[Job, tuple[int, ...]]],
