@@ -32,7 +32,7 @@ def test_a_switch_fits_both(name: str) -> None:
 def test_a_torus_fits_sst_alone(name: str) -> None:
     assert name.partition("_")[0] in SECTION
     assert "topoTorus" in network_text(load_system(name))
-    with pytest.raises(SimulationError, match="written for one switch, and the system is"):
+    with pytest.raises(SimulationError, match="or for one dimension of leaves and spines"):
         switch_of(load_system(name))
 
 
