@@ -19,6 +19,8 @@ from hespas.errors import CacheError, OutputError, option
 
 log = logging.getLogger("hespas")
 _DIGEST_BYTES = 32
+_UNSEEN = 1 / 64
+"""What is written between two looks at all files in the mean, as a part of their limit."""
 _USED: ContextVar[set[Path] | None] = ContextVar("used", default=None)
 
 
@@ -90,8 +92,8 @@ class ContentCache:
 
     ``suffix`` ends the files' names, ``mark`` begins their contents, and ``what`` names them in
     messages. Files are written atomically; a damaged one counts as missing, with a warning. If all
-    files with this suffix, and with those of ``also``, together exceed ``limit_bytes``, the least
-    recently used ones are removed.
+    files with this suffix, and with those of ``also``, together exceed ``limit_bytes`` when a write
+    looks at them, the least recently used ones are removed.
     """
 
     directory: Path
@@ -141,7 +143,8 @@ class ContentCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_file(self.path_of(key), file)
-            self._evict()
+            if self._is_crowded(key, len(file)):
+                self._evict()
         except (OSError, OutputError) as error:
             raise self._unusable(error) from error
 
@@ -166,6 +169,13 @@ class ContentCache:
             return zlib.decompress(packed)
         except zlib.error:
             return None
+
+    def _is_crowded(self, key: str, size_bytes: int) -> bool:
+        """Return whether a write looks at all files: the keys of few do, in proportion to its size.
+
+        A directory of thousands of files takes longer to list than an answer to write.
+        """
+        return zlib.crc32(key.encode()) < 2**32 * size_bytes / (self.limit_bytes * _UNSEEN)
 
     def _evict(self) -> None:
         files = {

@@ -16,7 +16,7 @@ from hespas.price.estimate import LAUNCH, Bound, Estimate, OpEstimate, Price
 from hespas.program.program import Op, Program
 from hespas.program.work import CustomCallCost
 from hespas.split.regions import Compute
-from hespas.work.expand import Branch, Cost, Leaf, Loop, expand
+from hespas.work.expand import Branch, Cost, Leaf, Loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def priced_steps(
     A branch is replaced by its most expensive alternative, or with weights by all of them, each
     with its part of the time. Raises `CostError` for unknown work, and what the method raises.
     """
-    costs = expand(region.operations, program.functions, custom_calls=custom_calls)
+    costs = region.costs(program.functions, custom_calls)
     return tuple(_steps(costs, method, launches=program.is_scheduled))
 
 
@@ -176,7 +176,7 @@ def estimate_region(
     operation's price, so that operations with equal keys are priced once; without it each is priced
     on its own. Raises `CostError` for unknown work, and what the method raises.
     """
-    costs = expand(region.operations, program.functions, custom_calls=custom_calls)
+    costs = region.costs(program.functions, custom_calls)
     return estimate_costs(method, costs, launches=program.is_scheduled, key=key)
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import product as combinations
 from math import ceil, exp, log, prod
 
 import msgspec
@@ -31,7 +33,7 @@ from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
 from hespas.price.estimate import Bound, Timing, larger_of
 from hespas.price.roofline import Rates, device_at
-from hespas.price.tables import Grid, Part, completed, load_part, monotone, part_names, read
+from hespas.price.tables import Axis, Grid, Part, completed, load_part, monotone, part_names, read
 from hespas.program.types import PRODUCT_TYPES, NumberKind
 from hespas.work.convolution import Convolution, Direction
 
@@ -210,9 +212,6 @@ class _Rates:
     memory: float
     size: float
 
-    def roofline_s(self, flops: int, elements: int) -> float:
-        return max(flops / self.flops, self.size * elements / self.memory)
-
 
 def gemm_model(device: Device, *, in_graphs: bool = False) -> GemmModel:
     """Return the model of a device. Raises as `part_of` does.
@@ -271,16 +270,29 @@ def _fold_batch(product: Product) -> tuple[int, int]:
     return product.m, product.batch * product.n
 
 
+@lru_cache(maxsize=64)
 def _scale_grid(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     if here == there:
         return grid
     floor_s = exp(min(grid.log_times))
-    times: list[float] = []
-    for (m, n, k), time in zip(grid.cells(), grid.log_times, strict=True):
-        flops, elements = 2 * m * n * k, m * k + n * k + m * n
-        before, after = here.roofline_s(flops, elements), there.roofline_s(flops, elements)
-        times.append(log(floor_s + (exp(time) - floor_s) * after / before))
+    before, after = _rooflines_s(grid.axes, here), _rooflines_s(grid.axes, there)
+    times = [
+        log(floor_s + (exp(time) - floor_s) * scaled / own)
+        for time, own, scaled in zip(grid.log_times, before, after, strict=True)
+    ]
     return replace(grid, log_times=tuple(times))
+
+
+@lru_cache(maxsize=64)
+def _rooflines_s(axes: tuple[Axis, ...], rates: _Rates) -> tuple[float, ...]:
+    """Return the time of each cell's product at some peak rates."""
+    peak, size, memory = rates.flops, rates.size, rates.memory
+    return tuple(
+        [
+            max(2 * m * n * k / peak, size * (m * k + n * k + m * n) / memory)
+            for m, n, k in combinations(*(axis.sizes for axis in axes))
+        ]
+    )
 
 
 def _correct_grid(grid: Grid, expected: Grid, measured: Grid) -> Grid:

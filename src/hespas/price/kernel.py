@@ -157,7 +157,7 @@ class Kernel:
         return LOOP
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def kernel_of(op: Op) -> Kernel:
     """Return the kernel of an operation, of a fusion, call or started operation too.
 

@@ -130,7 +130,7 @@ def completed(grid: Grid) -> Grid:
     return Grid(axes=grid.axes, log_times=tuple(times))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def monotone(grid: Grid) -> Grid:
     """Return the nearest times that never fall as sizes grow.
 

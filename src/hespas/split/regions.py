@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hespas.program.program import Op, Program, Value, is_communication_op, values_read
+from hespas.program.program import (
+    Function,
+    Op,
+    Program,
+    Value,
+    is_communication_op,
+    values_read,
+)
+from hespas.program.work import CustomCallCost
+from hespas.work.expand import Cost, expand
 from hespas.work.fusion import HostTraffic, host_traffic
 
 
@@ -60,12 +69,17 @@ class FlatProgram:
     rounds: tuple[LoopRound, ...] = ()
 
 
+Stated = frozenset[tuple[str, CustomCallCost]]
+"""What is stated of the work of custom calls, by target."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Compute:
     """Operations that run on a device without communication, in program order.
 
     ``constants`` are copied into every region that uses them; they cost nothing. Other regions
-    produce ``inputs`` and use ``outputs``.
+    produce ``inputs`` and use ``outputs``. ``opened`` keeps the work inside, by what is stated of
+    custom calls: every method that prices a region asks for it.
     """
 
     id: int
@@ -73,6 +87,18 @@ class Compute:
     constants: tuple[Op, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    opened: dict[Stated, tuple[Cost, ...]] = field(
+        init=False, default_factory=dict[Stated, tuple[Cost, ...]], repr=False
+    )
+
+    def costs(
+        self, functions: Mapping[str, Function], custom_calls: Mapping[str, CustomCallCost]
+    ) -> tuple[Cost, ...]:
+        """Return the work inside; raises as `hespas.work.expand.expand` does."""
+        stated = frozenset(custom_calls.items())
+        if stated not in self.opened:
+            self.opened[stated] = expand(self.operations, functions, custom_calls=custom_calls)
+        return self.opened[stated]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

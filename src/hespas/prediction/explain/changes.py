@@ -35,7 +35,6 @@ from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tasks.build import estimated_tasks, regions_of_tasks
 from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host_launch
-from hespas.work.expand import expand
 
 Prices = tuple[Estimate | None, ...]
 """What each region of a graph costs; None for one that communicates."""
@@ -59,7 +58,7 @@ def priced_again(
     again: list[dict[int, Estimate]] = [{} for _ in methods]
     functions, launches = graph.program.functions, graph.program.is_scheduled
     for number, region in first.items():
-        costs = expand(region.operations, functions, custom_calls=custom_calls)
+        costs = region.costs(functions, custom_calls)
         for made, method in zip(again, methods, strict=True):
             key = same_work if isinstance(method, Roofline) else None
             made[number] = estimate_costs(method, costs, launches=launches, key=key)
