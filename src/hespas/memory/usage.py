@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate, chain
 
 from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
@@ -18,6 +19,7 @@ from hespas.memory.liveness import (
     peak_of,
 )
 from hespas.program.program import (
+    Alias,
     Block,
     Function,
     Op,
@@ -91,11 +93,33 @@ class Settled:
         return argument_bytes + sum(output.size_bytes for output in self.outputs) - self.alias_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrangement:
+    """All of a program that decides its buffers."""
+
+    functions: tuple[Function, ...]
+    aliases: tuple[Alias, ...]
+    is_scheduled: bool
+    program: Program = field(compare=False, repr=False)
+
+
 def settled(program: Program, *, space: int = DEVICE_MEMORY) -> Settled:
     """Return the buffers of a program outside of the memory of outputs.
 
     Buffers outside of ``space``, a number of `hespas.program.types.TensorType`, have no size.
     """
+    arrangement = _Arrangement(
+        functions=tuple(program.functions.values()),
+        aliases=tuple(program.aliases),
+        is_scheduled=program.is_scheduled,
+        program=program,
+    )
+    return _settled(arrangement, space)
+
+
+@lru_cache(maxsize=4)
+def _settled(arrangement: _Arrangement, space: int) -> Settled:
+    program = arrangement.program
     main = with_calls_opened(program)
     arguments = argument_buffers(main.body.arguments, space=space)
     destinations = _destinations(program, main, arguments)

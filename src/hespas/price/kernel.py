@@ -277,6 +277,7 @@ _IN_FUSIONS = {
 _DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
 
 
+@lru_cache(maxsize=4096)
 def kind_of(op: Op) -> str:
     """Return the name of a kernel in reports.
 

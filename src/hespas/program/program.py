@@ -338,7 +338,7 @@ def values_read(op: Op) -> Sequence[Value]:
     return _with_outer(op) if op.regions and op.traits.reads_around else op.operands
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _with_outer(op: Op) -> Sequence[Value]:
     """Return the operands and the outer values that the regions read.
 

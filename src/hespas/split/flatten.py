@@ -23,6 +23,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -107,6 +108,7 @@ def stands_alone(op: Op) -> bool:
     return is_communication_op(op) or bool(host_traffic(op))
 
 
+@lru_cache(maxsize=4096)
 def needs_opening(op: Op) -> bool:
     """Return whether an operation is asynchronous or contains its own regions."""
     if op.kind in ASYNC:
