@@ -47,6 +47,14 @@ def test_the_least_recently_used_go_first(cache: ContentCache) -> None:
     assert cache.read("a") == contents["a"]
 
 
+def test_few_writes_look_at_all_files_and_the_limit_holds(cache: ContentCache) -> None:
+    limited = replace(cache, limit_bytes=100_000)
+    for number in range(300):
+        limited.write(f"{number}", os.urandom(500))
+    sizes = [file.stat().st_size for file in cache.directory.iterdir()]
+    assert 90_000 < sum(sizes) < 105_000
+
+
 def test_a_directory_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     blocked = ContentCache(

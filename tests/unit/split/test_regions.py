@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.program.work import OperandTraffic
 from hespas.split.regions import LoopRound, rounds_of_regions
 from hespas.stages import split
 from programs import VECTOR, all_reduce, on_devices, settled, vector_main
@@ -66,3 +67,12 @@ def test_a_region_with_two_rounds_belongs_to_the_former() -> None:
     ]
     found = list(rounds_of_regions(rounds, [0, None, 1, 1, 2, None]))
     assert [(each.first, each.last) for each in found] == [(0, 1), (2, 2)]
+
+
+def test_the_work_in_a_region_is_opened_once_for_what_is_stated() -> None:
+    graph = split(scheduled(kernel("k", "a")))
+    (region,) = graph.compute_regions
+    functions, stated = graph.program.functions, {"mine": OperandTraffic()}
+    assert region.costs(functions, {}) is region.costs(functions, {})
+    assert region.costs(functions, {}) is not region.costs(functions, stated)
+    assert region.costs(functions, {}) == region.costs(functions, stated)
