@@ -275,7 +275,7 @@ def _scale_grid(grid: Grid, here: _Rates, there: _Rates) -> Grid:
     if here == there:
         return grid
     floor_s = exp(min(grid.log_times))
-    before, after = _rooflines_s(grid.axes, here), _rooflines_s(grid.axes, there)
+    before, after = _roofline_times_s(grid.axes, here), _roofline_times_s(grid.axes, there)
     times = [
         log(floor_s + (exp(time) - floor_s) * scaled / own)
         for time, own, scaled in zip(grid.log_times, before, after, strict=True)
@@ -284,7 +284,7 @@ def _scale_grid(grid: Grid, here: _Rates, there: _Rates) -> Grid:
 
 
 @lru_cache(maxsize=64)
-def _rooflines_s(axes: tuple[Axis, ...], rates: _Rates) -> tuple[float, ...]:
+def _roofline_times_s(axes: tuple[Axis, ...], rates: _Rates) -> tuple[float, ...]:
     """Return the time of each cell's product at some peak rates."""
     peak, size, memory = rates.flops, rates.size, rates.memory
     return tuple(
