@@ -145,8 +145,8 @@ def make(spec: EstimatorSpec) -> Systolic:
     hardware = array_hardware(spec, "cocossim", CocossimHardware)
     array = array_of(hardware)
     interface = _interface(array)
-    placed = _placed(hardware, array, interface) if hardware.arguments is None else hardware
-    program = built_program(placed, interface)
+    configured = _placed(hardware, array, interface) if hardware.arguments is None else hardware
+    program = built_program(configured, interface)
     line = _USUAL_LINE if hardware.product_line is None else _checked_line(hardware.product_line)
     timer = ToolTimer(
         name=interface.name,

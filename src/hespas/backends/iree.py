@@ -280,8 +280,8 @@ def device_of(hardware: object | None) -> str:
 
 
 def _program(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    program = str(beside) if beside.is_file() else shutil.which(name)
+    local_path = Path(sys.executable).parent / name
+    program = str(local_path) if local_path.is_file() else shutil.which(name)
     if program is None:
         raise ExtraMissingError("method 'iree'", extra="iree")
     return program

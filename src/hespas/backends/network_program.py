@@ -168,9 +168,9 @@ class _Writer:
     def _collective(self, task: CollectiveTask, graph: TaskGraph) -> None:
         is_recorded = task.recorded_ps is not None and task.kind is not CollectiveKind.BROADCAST
         if is_recorded or task.involved_dimensions is not None:
-            what = "recorded" if is_recorded else "along some dimensions alone"
+            reason = "recorded" if is_recorded else "along some dimensions alone"
             raise SimulationError(
-                f"{task.name} is {what}, which no message says",
+                f"{task.name} is {reason}, which no message says",
                 location=graph.name,
                 hint="simulate it by hespas: --backend hespas",
             )
@@ -279,14 +279,14 @@ def matched(ranks: Sequence[Sequence[Action]]) -> Iterator[tuple[Place, Place, i
         [action for action in actions if isinstance(action, Exchange)] for actions in ranks
     ]
     waiting: dict[tuple[int, int, int], deque[tuple[Place, int]]] = defaultdict(deque)
-    for rank, own in enumerate(exchanges):
-        for number, exchange in enumerate(own):
+    for rank, own_exchanges in enumerate(exchanges):
+        for number, exchange in enumerate(own_exchanges):
             for transfer in exchange.receives:
                 waiting[transfer.peer, rank, transfer.tag].append(
                     ((rank, number), transfer.size_bytes)
                 )
-    for rank, own in enumerate(exchanges):
-        for number, exchange in enumerate(own):
+    for rank, own_exchanges in enumerate(exchanges):
+        for number, exchange in enumerate(own_exchanges):
             for transfer in exchange.sends:
                 expected = waiting[rank, transfer.peer, transfer.tag]
                 if not expected or expected[0][1] != transfer.size_bytes:
@@ -295,8 +295,8 @@ def matched(ranks: Sequence[Sequence[Action]]) -> Iterator[tuple[Place, Place, i
                         f"of {rank}"
                     )
                 yield (rank, number), expected.popleft()[0], transfer.size_bytes
-    for (source, target, _), left in waiting.items():
-        if left:
+    for (source, target, _), unmatched in waiting.items():
+        if unmatched:
             raise SimulationError(f"device {source} never sends what device {target} waits for")
 
 

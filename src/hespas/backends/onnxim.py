@@ -109,8 +109,8 @@ def _prepare(
     mapping = product_mapping(product, cores.array)
     if mapping is not None:
         model.with_suffix(".mapping").write_text(f"{mapping}\n")
-    listed = {"models": [{"name": _MODEL, **model_options}]}
-    (directory / _LIST).write_bytes(json_bytes(listed))
+    models_list = {"models": [{"name": _MODEL, **model_options}]}
+    (directory / _LIST).write_bytes(json_bytes(models_list))
     values = {"config": cores.path, "workload": directory / _LIST, "model": model}
     return ["/usr/bin/env", f"ONNXIM_HOME={directory}", *program.command(values, directory)]
 
@@ -132,9 +132,9 @@ def product_mapping(product: Product, array: SystolicArray) -> str | None:
         return None
     sizes = {"N": product.m, "C": product.k, "M": product.n}
     sides = {"N": array.rows, "C": array.rows, "M": array.columns}
-    inside = {name: min(size, sides[name]) for name, size in sizes.items()}
-    over = {name: ceil(size / inside[name]) for name, size in sizes.items()}
-    parts = {"T": sizes, "O": over, "I": inside}
+    tile_sizes = {name: min(size, sides[name]) for name, size in sizes.items()}
+    tile_counts = {name: ceil(size / tile_sizes[name]) for name, size in sizes.items()}
+    parts = {"T": sizes, "O": tile_counts, "I": tile_sizes}
     return " - ".join(
         f"[{part}] {' '.join(f'{name}{count}' for name, count in loops.items())}"
         for part, loops in parts.items()
@@ -254,12 +254,12 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
         "core_type": ("dataflow", "systolic_ws"),
     }
     silent: list[str] = []
-    for key, (name, own) in figures.items():
+    for key, (name, expected) in figures.items():
         stated = _stated(file, key)
-        different = next((value for value in stated if not _same(value, own)), None)
+        different = next((value for value in stated if not _same(value, expected)), None)
         if different is not None:
             raise ConfigError(
-                f"{key} is {_shown(different)}, {name} of the array {_shown(own)}",
+                f"{key} is {_shown(different)}, {name} of the array {_shown(expected)}",
                 location=str(path),
                 hint="make the two agree",
             )
@@ -325,11 +325,11 @@ def write_product_model(
     if size_bytes <= _MOST_INSIDE_BYTES:
         weights.raw_data = bytes(size_bytes)
     else:
-        beside = path.with_suffix(".data")
-        with beside.open("wb") as file:
+        weights_file = path.with_suffix(".data")
+        with weights_file.open("wb") as file:
             file.truncate(size_bytes)
         weights.data_location = onnx.TensorProto.EXTERNAL
-        weights.external_data.add(key="location", value=beside.name)
+        weights.external_data.add(key="location", value=weights_file.name)
     attributes = {} if operator == "MatMul" else {"transB": 1}
     node = helper.make_node(operator, ["input", "weights"], ["output"], "product", **attributes)
     graph = helper.make_graph(

@@ -235,8 +235,18 @@ def _memory(
     In ZigZag's terms "fh" and "fl" write into a memory from above and below, "tl" and "th" read
     from it downwards and upwards.
     """
-    reads = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "t"]
-    writes = [f"{name}, {way}" for name, ways in operands.items() for way in ways if way[0] == "f"]
+    reads = [
+        f"{name}, {direction}"
+        for name, directions in operands.items()
+        for direction in directions
+        if direction[0] == "t"
+    ]
+    writes = [
+        f"{name}, {direction}"
+        for name, directions in operands.items()
+        for direction in directions
+        if direction[0] == "f"
+    ]
     return {
         "size": size_bits,
         "r_cost": 0.0,
@@ -257,11 +267,11 @@ def _registers(bits: int, operand: str) -> dict[str, object]:
 
     All ports work at once.
     """
-    ways = {"read": ("tl", "th"), "write": ("fh", "fl")}
+    directions_of_kind = {"read": ("tl", "th"), "write": ("fh", "fl")}
     ports = [
-        _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {way}"])
-        for kind, directions in ways.items()
-        for number, way in enumerate(directions, 1)
+        _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {direction}"])
+        for kind, directions in directions_of_kind.items()
+        for number, direction in enumerate(directions, 1)
     ]
     return {**_memory(bits, bits, {operand: ()}, served=[]), "ports": ports}
 

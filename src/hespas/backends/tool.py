@@ -285,8 +285,8 @@ def digest(path: Path) -> str:
     try:
         if not path.is_dir():
             return sha256(path.read_bytes()).hexdigest()
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
-        parts = (f"{file.relative_to(path)}\0{digest(file)}\n" for file in inside)
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        parts = (f"{file.relative_to(path)}\0{digest(file)}\n" for file in files)
         return sha256("".join(parts).encode()).hexdigest()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error

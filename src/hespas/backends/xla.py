@@ -178,19 +178,19 @@ class XlaProfile:
 
 def make(spec: EstimatorSpec) -> XlaProfile:
     """Return the profiler that a configuration of the method ``xla`` describes."""
-    chosen = device_of(spec.hardware)
+    platform = device_of(spec.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(
-        command=[sys.executable, "-m", "hespas.xla.run.worker", chosen],
-        name=f"XLA's profiler for {chosen}",
+        command=[sys.executable, "-m", "hespas.xla.run.worker", platform],
+        name=f"XLA's profiler for {platform}",
         directory=directory,
         environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
-    profiler = Profiler(worker=worker, platform=chosen)
+    profiler = Profiler(worker=worker, platform=platform)
     atexit.register(_finish, worker)
     is_sample = isinstance(spec.hardware, XlaHardware) and spec.hardware.sample
     return XlaProfile(
-        platform=chosen,
+        platform=platform,
         repeats=SAMPLED if is_sample else Repeats(),
         profiler=profiler,
         custom_calls=spec.custom_calls,

@@ -308,6 +308,8 @@ def _load_yaml(text: str, kind: Any) -> tuple[Any, object]:
 
 
 def _refuse_duplicates(keys: list[str], location: str) -> None:
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"the key {twice!r} is given twice", location=location, hint="keep one")
+    repeated = next((key for key in keys if keys.count(key) > 1), None)
+    if repeated is not None:
+        raise ConfigError(
+            f"the key {repeated!r} is given twice", location=location, hint="keep one"
+        )

@@ -82,8 +82,8 @@ def check_file(path: Path, *, made_later: Path | None = None) -> None:
     parent = path.parent
     if parent.is_dir() or (made_later and _resolved(parent) == _resolved(made_later)):
         return
-    what = "is a file, not a directory" if parent.exists() else "is no directory"
-    raise OutputError(f"cannot be written: {parent} {what}", location=str(path), hint="make it")
+    problem = "is a file, not a directory" if parent.exists() else "is no directory"
+    raise OutputError(f"cannot be written: {parent} {problem}", location=str(path), hint="make it")
 
 
 def _umask() -> int:
@@ -179,11 +179,11 @@ def _remove_empty(directories: list[Path]) -> None:
 
 def check_output(target: Path, mark: OutputMark, *, clean: bool) -> None:
     """Raise `OutputError` for a file or another workload's directory."""
-    above = next((path for path in (target, *target.parents) if path.exists()), None)
-    if above is not None and not above.is_dir():
-        what = "" if above == target else f"{above} "
+    nearest = next((path for path in (target, *target.parents) if path.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        subject = "" if nearest == target else f"{nearest} "
         raise OutputError(
-            f"{what}is a file, not a directory", location=str(target), hint="choose another path"
+            f"{subject}is a file, not a directory", location=str(target), hint="choose another path"
         )
     if clean or not target.is_dir():
         return

@@ -42,11 +42,11 @@ def threads_left() -> int | None:
         of_group = Path("/sys/fs/cgroup") / group
         running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
         kernel = (Path("/proc/sys/kernel") / name for name in ("pid_max", "threads-max"))
-        left = min(int(file.read_text()) for file in kernel) - running
-        most = of_group / "pids.max"
-        if not most.exists() or (text := most.read_text().strip()) == "max":
-            return left
-        return min(left, int(text) - int((of_group / "pids.current").read_text()))
+        remaining = min(int(file.read_text()) for file in kernel) - running
+        limit_file = of_group / "pids.max"
+        if not limit_file.exists() or (text := limit_file.read_text().strip()) == "max":
+            return remaining
+        return min(remaining, int(text) - int((of_group / "pids.current").read_text()))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -212,8 +212,10 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
     The shell limits the memory that the program can address. Python code between fork and exec
     would be unsafe while threads run, such as JAX's.
     """
-    most = None if memory_bytes is None else within_inherited(resource.RLIMIT_AS, memory_bytes)
-    limit = "" if most is None else f"ulimit -v {most // 1024} || exit\n"
+    most_bytes = (
+        None if memory_bytes is None else within_inherited(resource.RLIMIT_AS, memory_bytes)
+    )
+    limit = "" if most_bytes is None else f"ulimit -v {most_bytes // 1024} || exit\n"
     return ("/bin/sh", "-c", limit + _PROGRAM_OF_A_SHELL, "sh")
 
 

@@ -20,11 +20,11 @@ def installed_version(package: str) -> str:
     >>> installed_version("msgspec")[0].isdigit()
     True
     """
-    wanted = _SEPARATORS.sub("_", package).lower()
+    normalised_name = _SEPARATORS.sub("_", package).lower()
     for directory in sys.path:
         for directory_of_package in Path(directory).glob("*.dist-info"):
             name, _, version = directory_of_package.stem.partition("-")
-            if _SEPARATORS.sub("_", name).lower() == wanted:
+            if _SEPARATORS.sub("_", name).lower() == normalised_name:
                 return version
     from importlib.metadata import version as other_version  # noqa: PLC0415 - as above
 

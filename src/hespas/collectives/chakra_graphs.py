@@ -62,9 +62,9 @@ def rank_graph(program: Program, rank: int, size_bytes: int) -> tuple[ParsedNode
     nodes: list[ParsedNode] = []
     for block, step_id in _steps_in_order(program.ranks[rank]):
         step = block.steps[step_id.step]
-        before = last_nodes.get(StepId(block.id, step_id.step - 1), ())
-        after = () if step.after is None else last_nodes[step.after]
-        depends_on = tuple(sorted({*before, *after}))
+        previous_nodes = last_nodes.get(StepId(block.id, step_id.step - 1), ())
+        awaited_nodes = () if step.after is None else last_nodes[step.after]
+        depends_on = tuple(sorted({*previous_nodes, *awaited_nodes}))
         notes = _notes(program, step, step_id, is_awaited=step_id in awaited)
         for number, node_type in enumerate(_node_types(step.kind), first_number[step_id]):
             task, peer = _task(node_type, block, step, program.chunk_bytes(size_bytes))
@@ -460,13 +460,17 @@ class _RankReader:
         block, step = (node.notes.get(name) for name in ("tb_id", "local_time_step"))
         if isinstance(block, int) and isinstance(step, int):
             return block, step
-        before = node.task.depends_on
-        if isinstance(node.task, ComputeTask) and len(before) == 1 and before[0] in position_of:
+        dependencies = node.task.depends_on
+        if (
+            isinstance(node.task, ComputeTask)
+            and len(dependencies) == 1
+            and dependencies[0] in position_of
+        ):
             (received,) = [
-                node_before for node_before in self.nodes if node_before.task.id == before[0]
+                node_before for node_before in self.nodes if node_before.task.id == dependencies[0]
             ]
             if received.notes.get("is_rrc"):
-                return position_of[before[0]]  # the addition of a receive-reduce-copy
+                return position_of[dependencies[0]]  # the addition of a receive-reduce-copy
         raise self.unknown(node, " doesn't say which step it is of")
 
     def _step(self, node: ParsedNode) -> Step:

@@ -246,8 +246,10 @@ def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int,
     even = next((axis for axis, size in enumerate(sizes) if size % 2 == 0), None)
     if even is None:
         return tuple(_path(sizes, strides))
-    others = [axis for axis in range(len(sizes)) if axis != even]
-    column = list(_path([sizes[axis] for axis in others], [strides[axis] for axis in others]))
+    other_axes = [axis for axis in range(len(sizes)) if axis != even]
+    column = list(
+        _path([sizes[axis] for axis in other_axes], [strides[axis] for axis in other_axes])
+    )
     rows = [row * strides[even] for row in range(sizes[even])]
     # Up and down all columns except the first, row by row, then back along the first one.
     outward = [
@@ -271,7 +273,7 @@ def _path(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
 
 
 class Operation(Enum):
-    """What a target does with a message."""
+    """The effect of a message at its target."""
 
     COPY = "stored"
     REDUCE = "added"
@@ -364,14 +366,14 @@ class Schedule:
         """
         if window is None:
             return self
-        cut = [
+        windowed_rounds = [
             replace(rounds, pattern=shift(first, min(first + window - 1, rounds.pattern.last)))
             if rounds.pattern.form is Form.SHIFT
             else rounds
             for rounds in self.rounds
             for first in _firsts(rounds.pattern, window)
         ]
-        return replace(self, rounds=tuple(cut))
+        return replace(self, rounds=tuple(windowed_rounds))
 
 
 def _firsts(pattern: Pattern, window: int) -> range:

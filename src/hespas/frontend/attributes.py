@@ -166,12 +166,12 @@ _RAGGED_DIMENSIONS = re.compile(r"lhs_ragged_dimensions = (?:\[|array<i64: )(\d+
 
 
 def _dot(record: OpRecord, text: str) -> DotAttrs:
-    listed = {name: read_integers(numbers) for name, numbers in _DOT_DIMENSIONS.findall(text)}
+    dimensions = {name: read_integers(numbers) for name, numbers in _DOT_DIMENSIONS.findall(text)}
     return DotAttrs(
-        lhs_batching=listed.get("lhs_batching", ()),
-        rhs_batching=listed.get("rhs_batching", ()),
-        lhs_contracting=listed.get("lhs_contracting", ()),
-        rhs_contracting=listed.get("rhs_contracting", ()),
+        lhs_batching=dimensions.get("lhs_batching", ()),
+        rhs_batching=dimensions.get("rhs_batching", ()),
+        lhs_contracting=dimensions.get("lhs_contracting", ()),
+        rhs_contracting=dimensions.get("rhs_contracting", ()),
         precision=_precision(record),
         algorithm=record.attributes.get("algorithm", ""),
     )

@@ -220,8 +220,8 @@ def _devices(found: _LoadUsers, product: GroupedProduct, load: ExpertLoad) -> in
     exchange = found.feeding(product)
     if exchange is not None:
         return exchange.devices
-    listed = load.experts or product.groups
-    return listed // product.groups if listed % product.groups == 0 else 1
+    experts = load.experts or product.groups
+    return experts // product.groups if experts % product.groups == 0 else 1
 
 
 def _with_attribute(

@@ -125,12 +125,12 @@ def with_host_memory(
 
 
 def _with_results_placed(main: Function, results: Collection[int]) -> Function:
-    *others, end = main.body.operations
+    *body_operations, end = main.body.operations
     returned = list(end.operands)
     for number in results:
         placed = Value(type=returned[number].type)
         attrs = CustomCallAttrs(target="MoveToHost", backend_config="", called_functions=())
-        others.append(
+        body_operations.append(
             Op(
                 dialect="stablehlo",
                 kind="custom_call",
@@ -141,7 +141,7 @@ def _with_results_placed(main: Function, results: Collection[int]) -> Function:
             )
         )
         returned[number] = placed
-    operations = (*others, replace(end, operands=tuple(returned)))
+    operations = (*body_operations, replace(end, operands=tuple(returned)))
     return Function(
         name=main.name, body=Block(arguments=main.body.arguments, operations=operations)
     )
@@ -168,12 +168,12 @@ class _HostValues:
 
     def grows(self, block: Block) -> bool:
         """Search a block once; return whether the set of values grew."""
-        before = len(self.host)
+        count_before = len(self.host)
         for op in block.operations:
             self._op(op)
             for region in op.regions:
                 self.grows(region)
-        return len(self.host) > before
+        return len(self.host) > count_before
 
     def _op(self, op: Op) -> None:
         placed = placed_on_host(op)
@@ -183,9 +183,9 @@ class _HostValues:
             condition, body = op.regions
             returned = body.operations[-1].operands
             carried = (op.operands, condition.arguments, body.arguments, returned, op.results)
-            for operand, *inside in zip(*carried, strict=True):
-                if operand in self.host or not self.host.isdisjoint(inside):
-                    condition_value, argument, _, result = inside
+            for operand, *inner_values in zip(*carried, strict=True):
+                if operand in self.host or not self.host.isdisjoint(inner_values):
+                    condition_value, argument, _, result = inner_values
                     self.host.update((condition_value, argument, result))
         elif isinstance(op.attrs, CaseAttrs):
             for region in op.regions:

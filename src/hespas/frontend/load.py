@@ -195,7 +195,7 @@ def _partition(
         partition_module,
     )
 
-    kept = None if cache_dir is None else partition_cache(cache_dir)
+    cache_of_texts = None if cache_dir is None else partition_cache(cache_dir)
     if isinstance(parsed, MlirModule):
-        return partition_module(parsed, source, kept=kept)
+        return partition_module(parsed, source, kept=cache_of_texts)
     return partition(stablehlo_of_module(parsed, name=name), name=name)

@@ -44,11 +44,11 @@ def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
     form = "W,W or LINE=W,W, adding to 1"
     pairs = parse_pairs(texts, name="branch_weights", form=form, alone="every branch")
     weights: dict[str, tuple[float, ...]] = {}
-    for place, listed in pairs.items():
-        shares = [share for text in listed.split(",") if (share := amount(text)) is not None]
-        is_whole = len(shares) == listed.count(",") + 1 and isclose(sum(shares), 1.0)
+    for place, weights_text in pairs.items():
+        shares = [share for text in weights_text.split(",") if (share := amount(text)) is not None]
+        is_whole = len(shares) == weights_text.count(",") + 1 and isclose(sum(shares), 1.0)
         if not is_whole or not _PLACE.fullmatch(place):
-            text = f"{place}={listed}" if place else listed
+            text = f"{place}={weights_text}" if place else weights_text
             raise ConfigError(f"{option('branch_weights')} is {text!r}", hint=f"write {form}")
         weights[place] = tuple(shares)
     return weights
@@ -165,13 +165,13 @@ class OverrideRecorder:
             ("loop", self.options.trip_counts, self._loops),
             ("branch", self.options.branch_weights, self._branches),
         )
-        for what, options, names in groups:
+        for subject, options, names in groups:
             for name in options.keys() - names - {""}:
                 available = ", ".join(sorted(names - {""}, key=_sort_key)) or "none"
                 raise ConfigError(
-                    f"there is no {what} on {self.unit} {name}",
+                    f"there is no {subject} on {self.unit} {name}",
                     location=source,
-                    hint=f"{self.unit}s of a {what}: {available}",
+                    hint=f"{self.unit}s of a {subject}: {available}",
                 )
         return UsedOverrides(
             trip_counts=frozenset(self._used_counts), branch_weights=frozenset(self._used_weights)

@@ -125,10 +125,10 @@ def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
     """Return one group for each position on the unused axes."""
     parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
     grouped = [parts.index(part) for part in used]
-    others = [index for index in range(len(parts)) if index not in grouped]
+    unused = [index for index in range(len(parts)) if index not in grouped]
     folded = FoldedGroups(
         dimensions=tuple(part.size for part in parts),
-        permutation=(*others, *grouped),
+        permutation=(*unused, *grouped),
         group_size=prod(part.size for part in used),
     )
     ids = mesh.device_ids
@@ -310,13 +310,15 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     """
     if not isinstance(module, MlirModule):
         attribute_map = module.message.frontend_attributes.map
-        kept, order = (
+        stored_mesh, order = (
             read_axes(attribute_map.get(KEY, "")),
             read_order(attribute_map.get(ORDER_KEY, "")),
         )
-        return Whole(mesh=kept or _largest_mesh(_hlo_meshes(module.message)), device_order=order)
+        return Whole(
+            mesh=stored_mesh or _largest_mesh(_hlo_meshes(module.message)), device_order=order
+        )
     attributes, symbols = module_attributes(module), module_symbols(module)
-    kept = mesh_in_attributes(attributes.get(FRONTEND, ""))
+    stored_mesh = mesh_in_attributes(attributes.get(FRONTEND, ""))
     order = order_in_attributes(attributes.get(FRONTEND, ""))
     meshes = [
         read_mesh(symbol.attributes["mesh"])
@@ -324,7 +326,7 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
         if symbol.op_name == "sdy.mesh"
     ]
     meshes += _meshes_in_attribute(attributes.get(FRONTEND, ""))
-    mesh = kept or _largest_mesh(meshes)
+    mesh = stored_mesh or _largest_mesh(meshes)
     main = symbols.get("main")
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)

@@ -26,7 +26,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What an assumption affects: time, memory fit, or hidden communication.
+    """The consequences of an assumption: time, memory fit, hidden communication.
 
     ``part`` is the part of the step's time, None if its share is unknown. ``fits`` says that it
     decides whether the step fits in memory, ``hidden`` whether a transfer is hidden.

@@ -145,11 +145,11 @@ def _json_layers(path: Path) -> tuple[_Layers, bool]:
         are_shares = key == "shares"
     if not isinstance(value, list) or not value:
         raise ConfigError("it holds no list of experts", location=str(path), hint=_FORM)
-    listed = cast("list[object]", value)
-    if not isinstance(listed[0], list):
-        return [_parse_numbers(listed, str(path))], are_shares
+    entries = cast("list[object]", value)
+    if not isinstance(entries[0], list):
+        return [_parse_numbers(entries, str(path))], are_shares
     return [
-        _parse_numbers(layer, f"{path}: layer {number}") for number, layer in enumerate(listed)
+        _parse_numbers(layer, f"{path}: layer {number}") for number, layer in enumerate(entries)
     ], are_shares
 
 
@@ -285,14 +285,16 @@ def _kernel_product(op: Op, operands: Sequence[TensorType]) -> GroupedProduct | 
     tables = {array.shape[0] for array in operands if _is_table(array)}
     arrays = [array for array in (*operands, *results) if array.rank > 1]
     stacked = [array for array in arrays if array.rank == 3 and array.shape[0] + 1 in tables]
-    others = [array for array in arrays if array.rank == 2]
-    if len(arrays) != 3 or len(stacked) != 1 or len(others) != 2:
+    row_arrays = [array for array in arrays if array.rank == 2]
+    if len(arrays) != 3 or len(stacked) != 1 or len(row_arrays) != 2:
         return None
     sizes = set(stacked[0].shape[1:])
-    rows = [size for size in others[0].shape if size in others[1].shape and size not in sizes]
+    rows = [
+        size for size in row_arrays[0].shape if size in row_arrays[1].shape and size not in sizes
+    ]
     if len(rows) != 1:
         # The row count equals a size of the matrix; rows are the first dimension then.
-        rows = [others[0].shape[0]]
+        rows = [row_arrays[0].shape[0]]
     return GroupedProduct(rows=rows[0], groups=stacked[0].shape[0])
 
 

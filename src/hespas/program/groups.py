@@ -98,10 +98,10 @@ def groups_along(
     """
     sizes = [size for _, size in axes]
     used = [number for number, (name, _) in enumerate(axes) if name in names]
-    others = [number for number in range(len(axes)) if number not in used]
+    unused = [number for number in range(len(axes)) if number not in used]
     folded = FoldedGroups(
         dimensions=tuple(sizes),
-        permutation=(*others, *used),
+        permutation=(*unused, *used),
         group_size=prod(sizes[number] for number in used),
     )
     return folded.listed()

@@ -222,7 +222,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     a framework launched the operations in that order, on streams. ``kernels`` are the compiler's
     kernels, if known; ``compiled_for`` is the part for which hespas had the program compiled
     (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are the versions of the compiler's packages.
-    ``aliases`` are sorted. ``whole`` is what is known of the program over all devices. ``overlap``
+    ``aliases`` are sorted. ``whole`` has facts of the program over all devices. ``overlap``
     is the scheduler's limit if the program exceeded it, and ``warnings`` are about the division of
     the program.
     """
@@ -252,7 +252,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fidelity(self) -> Fidelity:
-        """What the operations of the main function represent.
+        """The origin of the main function's operations.
 
         ``compiled``: a compiler's kernels; ``fused``: the kernels of a model of a compiler;
         ``library``: the kernels of a model of libraries; ``recorded``: the kernels that a framework

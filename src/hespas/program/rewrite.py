@@ -168,9 +168,9 @@ class Builder:
             return value
         starts, limits = [0] * len(shape), list(shape)
         starts[axis], limits[axis] = start, limit
-        cut = (*shape[:axis], limit - start, *shape[axis + 1 :])
+        sliced_shape = (*shape[:axis], limit - start, *shape[axis + 1 :])
         bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
-        return self.add("slice", (value,), TensorType(element=element, shape=cut), bounds)
+        return self.add("slice", (value,), TensorType(element=element, shape=sliced_shape), bounds)
 
     def head(self, value: Value, shape: tuple[int, ...]) -> Value:
         """Slice the first ``shape`` elements of a tensor."""
@@ -283,13 +283,13 @@ def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
     Their order is kept.
     """
     needed = set(outputs)
-    kept: list[Op] = []
+    live_operations: list[Op] = []
     for op in reversed(operations):
         if op.traits.has_effect or not needed.isdisjoint(op.results):
-            kept.append(op)
+            live_operations.append(op)
             needed.update(values_read(op))
-    kept.reverse()
-    return kept
+    live_operations.reverse()
+    return live_operations
 
 
 def each_block(block: Block, change: Callable[[Block], Block]) -> Block:

@@ -28,7 +28,7 @@ def place_text(scope: str, source_location: str) -> str:
 
 
 def joined_scope(outer: str, inner: str) -> str:
-    """Return a callee's name stack behind the call's.
+    """Prefix a callee's name stack with the call's.
 
     A complete inner stack, as compilers write them, stays as it is.
 
@@ -147,12 +147,12 @@ def read_scope(scope: str) -> Named:
         (position for position, part in enumerate(parts) if _is_joined(part)), None
     )
     if joined_position is not None:
-        before, after = parts[:joined_position], parts[joined_position + 1 :]
-        if any(map(_is_joined, after)):
+        prefix, suffix = parts[:joined_position], parts[joined_position + 1 :]
+        if any(map(_is_joined, suffix)):
             return NO_NAME
         alternatives = _split(parts[joined_position][1:-1], ":")
         return _common_name(
-            [read_scope("/".join([*before, alternative, *after])) for alternative in alternatives]
+            [read_scope("/".join([*prefix, alternative, *suffix])) for alternative in alternatives]
         )
     operation = "" if _TRANSFORM.fullmatch(parts[-1]) else parts.pop()
     phase = next((phase for rule, phase in PHASE_RULES if rule.search(scope)), None)
@@ -217,16 +217,16 @@ def _modules(parts: Iterable[str]) -> list[str]:
     transform count once.
     """
     groups: list[list[str]] = [[]]
-    before = ""
+    previous_part = ""
     for part in parts:
         names = _names(part)
         if names is not None:
             groups.append(names)
         elif _BRANCH.fullmatch(part) and groups[-1][-1:] == ["cond"]:
             groups[-1].pop()
-        elif not _is_structure(part, before):
+        elif not _is_structure(part, previous_part):
             groups[-1].append(part)
-        before = part
+        previous_part = part
     path: list[str] = []
     for group in groups:
         most_repeated = min(len(path), len(group))

@@ -67,7 +67,7 @@ PRECISIONS = ("tf32", "f32_high", "f32_highest")
 PRODUCT_TYPES = ELEMENT_TYPES | {
     name: ElementType(name=name, bits=32, kind=NumberKind.FLOAT) for name in PRECISIONS
 }
-"""What hardware multiplies: element types, and products of f32 by their precision."""
+"""The types that hardware multiplies: element types, and f32 by precision."""
 
 
 def element_type(name: str) -> ElementType:

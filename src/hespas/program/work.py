@@ -154,10 +154,10 @@ def parse_custom_calls(texts: Iterable[str]) -> dict[str, CustomCallCost]:
 def _stated_work(text: str, cost: str) -> StatedWork:
     parts = [part.partition(":") for part in cost.split(",")]
     fields = {name.strip(): value.strip() for name, _, value in parts}
-    flops, moved = amount(fields.get("flops", "0")), amount(fields.get("bytes", "0"))
+    flops, bytes_moved = amount(fields.get("flops", "0")), amount(fields.get("bytes", "0"))
     allowed = {"flops", "bytes"} | ({"type"} if "flops" in fields else set[str]())
     is_stated = fields.keys() & {"flops", "bytes"} and len(fields) == len(parts)
-    if flops is None or moved is None or not is_stated or set(fields) - allowed:
+    if flops is None or bytes_moved is None or not is_stated or set(fields) - allowed:
         raise ConfigError(f"{option('custom_call')} is {text!r}", hint=f"write {_FORM}")
     kind = fields.get("type", "f32")
     if kind not in ELEMENT_TYPES:
@@ -165,4 +165,6 @@ def _stated_work(text: str, cost: str) -> StatedWork:
             f"{option('custom_call')} {text!r}: unknown element type {kind!r}",
             hint=suggestion(kind, ELEMENT_TYPES),
         )
-    return StatedWork(work=Work(flops=flop_counts(kind, round(flops)), bytes_read=round(moved)))
+    return StatedWork(
+        work=Work(flops=flop_counts(kind, round(flops)), bytes_read=round(bytes_moved))
+    )

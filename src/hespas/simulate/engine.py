@@ -151,9 +151,9 @@ class Device:
         self._read += 1
         for dependency in depends_on:
             # In a streamed trace, a missing task has ended.
-            before = self.runs.get(dependency)
-            if before is not None:
-                before.children.append(run)
+            earlier_run = self.runs.get(dependency)
+            if earlier_run is not None:
+                earlier_run.children.append(run)
                 run.missing += 1
         key = self._stream_of(task, group)
         if key is not None:
@@ -447,7 +447,7 @@ def _check_complete(
         waits = [
             f"{_devices_of_run(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"
         ]
-    more = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
+    omitted = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
     absent = [
         (match.first.device, devices[number])
         for match in collectives
@@ -456,7 +456,7 @@ def _check_complete(
     ]
     difference = next(filter(None, starmap(_first_difference, absent)), None)
     where = f"; their orders differ first at {difference}" if difference else ""
-    raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + more + where)
+    raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + omitted + where)
 
 
 def _unmatched(run: TaskRun) -> str:

@@ -345,11 +345,14 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
             hint=f"use {option('model')} {Model.HESPAS.value}",
         )
     check_size(job.device_count, system)
-    own, *others = jobs.devices(interconnect_of(system))
-    beside = [(job, devices) for devices in others]
+    own, *other_devices = jobs.devices(interconnect_of(system))
+    busy_neighbours = [(job, devices) for devices in other_devices]
     with_others, alone = [
         _of_devices(_simulate_joined(job, own, neighbours, shared, choice), job, own)
-        for neighbours in (beside, [(_idle(len(devices)), devices) for devices in others])
+        for neighbours in (
+            busy_neighbours,
+            [(_idle(len(devices)), devices) for devices in other_devices],
+        )
     ]
     note = (
         f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "

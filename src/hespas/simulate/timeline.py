@@ -116,8 +116,8 @@ class ClassTimeline:
     @property
     def exposed_communication_ps(self) -> int:
         """The finish less all other terms."""
-        others = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
-        return self.finish_ps - others - self.launch_wait_ps
+        other_terms_ps = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
+        return self.finish_ps - other_terms_ps - self.launch_wait_ps
 
     @property
     def waited_ps(self) -> int:

@@ -115,8 +115,8 @@ def needs_opening(op: Op) -> bool:
         return True
     if not op.regions or stands_alone(op):
         return False
-    inside = (inner for region in op.regions for inner in nested_ops(region))
-    return any(inner.kind in ASYNC or stands_alone(inner) for inner in inside)
+    inner_ops = (inner for region in op.regions for inner in nested_ops(region))
+    return any(inner.kind in ASYNC or stands_alone(inner) for inner in inner_ops)
 
 
 def _too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
@@ -375,10 +375,10 @@ class _Schedule:
                     self.moved.update(dict.fromkeys(op.results, moving))
                 return
             case _Role.MOVES:
-                before = self.waits_for
+                waits_before = self.waits_for
                 self._wait_for(moving)
                 self.moved.update(dict.fromkeys(op.results, (self._add(op),)))
-                self.waits_for = before
+                self.waits_for = waits_before
                 return
             case _ if moving and op.traits.category is not Category.CONTROL:
                 self._wait_for(moving)
@@ -416,14 +416,14 @@ class _Schedule:
         # Compilers skip the condition of a loop of known trip count.
         count = _trip_count(op)
         walked = count if self.most_rounds is None else min(count, self.most_rounds)
-        outside = self.count
+        outer_count = self.count
         for number in range(1, walked + 1):
-            self.count = outside * runs_of_round(number, count, walked=walked)
+            self.count = outer_count * runs_of_round(number, count, walked=walked)
             first = len(self.regions)
             self.block(op.regions[1])
             if len(self.regions) > first:
                 self.rounds.append(_round(op, number, count, first, len(self.regions) - 1))
-        self.count = outside
+        self.count = outer_count
 
     def _asynchronous(self, op: Op) -> None:
         match op.kind:

@@ -234,10 +234,10 @@ class _Lowering:
         return replace(op, operands=operands, attributes=attributes, regions=regions)
 
     def _block(self, block: Block) -> Block:
-        inside = _Lowering(renaming=self.renaming)
+        inner_lowering = _Lowering(renaming=self.renaming)
         for op in block.operations:
-            inside.lower(op)
-        return Block(arguments=block.arguments, operations=tuple(inside.operations))
+            inner_lowering.lower(op)
+        return Block(arguments=block.arguments, operations=tuple(inner_lowering.operations))
 
     def _bitcast(self, op: Op, operand: Value) -> None:
         """Append a bitcast as transpose, reshape, transpose.
@@ -276,8 +276,8 @@ class _Lowering:
         kind = value.type
         if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
             return value
-        moved = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
-        return self._append("transpose", value, moved, (("permutation", _array(order)),))
+        transposed_type = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
+        return self._append("transpose", value, transposed_type, (("permutation", _array(order)),))
 
     def _append(
         self,

@@ -55,12 +55,12 @@ def operation_names(graph: RegionGraph) -> OperationNames:
     else:
         operations = [op for region in graph.regions for op in operations_of(region)]
     listed = tuple(operations)
-    after = _GradientValues()
-    after.walk(listed)
-    unmarked = Phase.OTHER if after.has_marks else Phase.FORWARD
-    if not after.values:
+    gradients = _GradientValues()
+    gradients.walk(listed)
+    unmarked = Phase.OTHER if gradients.has_marks else Phase.FORWARD
+    if not gradients.values:
         return OperationNames(optimiser=frozenset(), unmarked=unmarked)
-    serving = _OptimiserOperations(after=after.values, elsewhere=set(graph.results))
+    serving = _OptimiserOperations(after=gradients.values, elsewhere=set(graph.results))
     serving.walk(listed)
     return OperationNames(optimiser=frozenset(serving.optimiser), unmarked=unmarked)
 
@@ -183,12 +183,12 @@ class Carried:
         return self._found[op]
 
     def _shares(self, op: Op) -> dict[Named, float]:
-        own = self.names.of(op)
-        if not self.has_modules or (len(op.operands) < 2 and own.path):
-            return {own: 1.0}
+        own_name = self.names.of(op)
+        if not self.has_modules or (len(op.operands) < 2 and own_name.path):
+            return {own_name: 1.0}
         total_bytes = sum(size_bytes(value.type) for value in op.operands)
         if not total_bytes:
-            return {own: 1.0}
+            return {own_name: 1.0}
         shares: dict[Named, float] = {}
         unnamed_share = 1.0
         for position, value in enumerate(op.operands):
@@ -197,7 +197,7 @@ class Carried:
                 shares[name] = shares.get(name, 0.0) + part * share
                 unnamed_share -= part * share
         if unnamed_share > _ROUNDING or not shares:
-            combined = _combined_name(op, own)
+            combined = _combined_name(op, own_name)
             shares[combined] = shares.get(combined, 0.0) + max(0.0, unnamed_share)
         return shares
 

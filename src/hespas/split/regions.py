@@ -43,13 +43,13 @@ def rounds_of_regions(
     """
     reached: dict[str, int] = {}
     for loop_round in rounds:
-        inside = [
+        region_ids = [
             number
             for number in region_of[loop_round.first : loop_round.last + 1]
             if number is not None
         ]
-        first = max(min(inside, default=0), reached.get(loop_round.loop, -1) + 1)
-        last = max(inside, default=-1)
+        first = max(min(region_ids, default=0), reached.get(loop_round.loop, -1) + 1)
+        last = max(region_ids, default=-1)
         if first <= last:
             reached[loop_round.loop] = last
             yield replace(loop_round, first=first, last=last)

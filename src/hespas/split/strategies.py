@@ -82,11 +82,11 @@ def _linear_groups(operations: Sequence[Op], options: SplitOptions) -> list[tupl
     limit = options.block_limit or DEFAULT_BLOCK_LIMIT
     for op in operations:
         # An operation on the host is separate, so that its wait delays no computation.
-        alone = stands_alone(op) or is_on_host(op)
-        separates = alone or op.name == options.separator
-        policy = SeparatorPolicy.ISOLATED if alone else options.separator_policy
-        before = separates and policy is not SeparatorPolicy.END_BLOCK
-        if before or len(blocks[-1]) >= limit:
+        is_alone = stands_alone(op) or is_on_host(op)
+        separates = is_alone or op.name == options.separator
+        policy = SeparatorPolicy.ISOLATED if is_alone else options.separator_policy
+        starts_block = separates and policy is not SeparatorPolicy.END_BLOCK
+        if starts_block or len(blocks[-1]) >= limit:
             blocks.append([])
         blocks[-1].append(op)
         if separates and policy is not SeparatorPolicy.START_BLOCK:

@@ -262,9 +262,9 @@ def check_host_link(graph: RegionGraph, bandwidth_bytes_per_s: float | None) -> 
     transfers = graph.host_transfers
     if not transfers or bandwidth_bytes_per_s is not None:
         return
-    moved = format_quantity(sum(transfer.traffic.total_bytes for transfer in transfers), "B")
+    total_text = format_quantity(sum(transfer.traffic.total_bytes for transfer in transfers), "B")
     raise HardwareError(
-        f"a step moves {moved} between the device and its host, and the bandwidth of the link "
+        f"a step moves {total_text} between the device and its host, and the bandwidth of the link "
         "between them is not known",
         location=transfers[0].operation.location,
         hint=f"give {option('host_bandwidth')}, in each direction, as in 64e9 for 64 GB/s",
@@ -280,8 +280,8 @@ def _add_host_transfer(
             "the bandwidth of the link to the host is not known", location=region.operation.location
         )
     traffic = region.traffic
-    moved = ((traffic.to_host_bytes, True), (traffic.from_host_bytes, False))
-    parts = [(count, is_store) for count, is_store in moved if count]
+    directions = ((traffic.to_host_bytes, True), (traffic.from_host_bytes, False))
+    parts = [(count, is_store) for count, is_store in directions if count]
     name, first = region_name(region), len(builder.tasks)
     for count, is_store in parts:
         suffix = "_to_host" if is_store else "_from_host"

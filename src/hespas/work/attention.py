@@ -73,9 +73,9 @@ class Attention:
         seen = self.query_length * self.key_length
         if self.is_causal or self.window:
             # Each query sees one key more than the one before it, until the mask allows no more.
-            most = min(self.key_length, self.window or self.key_length)
-            growing = min(self.query_length, most)
-            seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most
+            most_keys = min(self.key_length, self.window or self.key_length)
+            growing = min(self.query_length, most_keys)
+            seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most_keys
         return self.batch * self.heads * seen
 
     @property

@@ -212,13 +212,13 @@ def attention(op: Op) -> Work:
     steps += fused.has_bias
     product = Work(flops=flop_counts(fused.multiplied, fused.flops))
     softmax = Work(flops=flop_counts("f32", steps * fused.scores), transcendentals=fused.scores)
-    moved = _traffic(op)
+    memory_traffic = _traffic(op)
     if fused.is_paged:
         # Only the pages that the tables name are read.
         pages = bytes_of(op.operands[1:3])
-        read = moved.bytes_read - pages + min(pages, fused.cache_bytes)
-        moved = Work(bytes_read=read, bytes_written=moved.bytes_written)
-    return summed((product, softmax, moved))
+        read = memory_traffic.bytes_read - pages + min(pages, fused.cache_bytes)
+        memory_traffic = Work(bytes_read=read, bytes_written=memory_traffic.bytes_written)
+    return summed((product, softmax, memory_traffic))
 
 
 def _packing(op: Op) -> str:

@@ -132,11 +132,11 @@ def expand(
     Raises `CostError` for an operation or custom call without a rule, and for a loop whose trip
     count is unknown; `ProgramError` for a function that is missing or calls itself.
     """
-    listed = (ops,) if isinstance(ops, Op) else tuple(ops)
+    operations = (ops,) if isinstance(ops, Op) else tuple(ops)
     opening = _Expansion(custom_calls=custom_calls)
-    for name in _callees_first(listed, functions):
+    for name in _callees_first(operations, functions):
         opening.opened[name] = opening.items(functions[name].body.operations)
-    return opening.items(listed)
+    return opening.items(operations)
 
 
 def _callees(ops: Iterable[Op]) -> dict[str, str]:

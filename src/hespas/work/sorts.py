@@ -75,9 +75,9 @@ def is_for_library(op: Op) -> bool:
     if order[0] != op.attrs.dimension or not op.regions:
         return False
     is_long = _is_long_enough(kind.element.bits, kind.element_count, kind.shape[order[0]])
-    others = set(op.regions[0].arguments[2:])
+    other_arguments = set(op.regions[0].arguments[2:])
     read = {value for inner in op.regions[0].operations for value in values_read(inner)}
-    return is_long and not others & read and (not is_plain(op) or _has_library_types(op))
+    return is_long and not other_arguments & read and (not is_plain(op) or _has_library_types(op))
 
 
 def is_plain(op: Op) -> bool:
@@ -99,8 +99,8 @@ def _has_library_types(op: Op) -> bool:
 def _is_long_enough(key_bits: int, elements: int, length: int) -> bool:
     rows = elements // max(1, length)
     return any(
-        length > most and (rows >= fewest if fewest > 1 else rows == 1)
-        for fewest, most in _FEWEST_ROWS.get(key_bits, ())
+        length > limit and (rows >= fewest if fewest > 1 else rows == 1)
+        for fewest, limit in _FEWEST_ROWS.get(key_bits, ())
     )
 
 
@@ -152,10 +152,10 @@ def shared_accesses(op: Op) -> tuple[float, float]:
     pairs, accesses, passes = (kind.element_count // max(1, length) << levels) / 2, 0.0, 0.0
     for size in _element_bytes(op):
         words = max(1, size // _WORD_BYTES)
-        near = ceil_log2(_BANKS // words)
+        conflict_levels = ceil_log2(_BANKS // words)
         stages = sum(phases)
         accesses += _ACCESSES * pairs * stages
-        crowded = sum([min(phase, near) for phase in phases])
+        crowded = sum([min(phase, conflict_levels) for phase in phases])
         passes += _ACCESSES * pairs * words * (stages + crowded) / _BANKS
     return accesses, passes
 
@@ -174,8 +174,8 @@ def launches_of(op: Op) -> tuple[int, int]:
         kind = op.operands[0].type
         bits = kind.element.bits if isinstance(kind, TensorType) else 0
         rows = rows_of_call(op)
-        before = 2 if rows == 1 else 0  # a histogram of all digits, and its prefix sums
-        return radix_passes(bits, rows=rows) + before, 1
+        extra_kernels = 2 if rows == 1 else 0  # a histogram of all digits, and its prefix sums
+        return radix_passes(bits, rows=rows) + extra_kernels, 1
     return 1, 1
 
 
@@ -187,7 +187,7 @@ def radix_sort(op: Op) -> Work:
     Source: Adinets and Merrill, "Onesweep", 2022; CUB's ``DeviceSegmentedRadixSort``.
     """
     keys = operand(op, 0)
-    moved = bytes_of(op.operands)
+    operand_bytes = bytes_of(op.operands)
     rows = rows_of_call(op)
     passes = radix_passes(keys.element.bits, rows=rows)
     histograms = 1 if rows == 1 else passes
@@ -195,6 +195,6 @@ def radix_sort(op: Op) -> Work:
     comparisons = keys.element_count * ceil_log2(length)
     return Work(
         flops=flop_counts(arithmetic_type(keys.element), comparisons),
-        bytes_read=histograms * keys.size_bytes + passes * moved,
-        bytes_written=passes * moved,
+        bytes_read=histograms * keys.size_bytes + passes * operand_bytes,
+        bytes_written=passes * operand_bytes,
     )

@@ -222,9 +222,9 @@ def _group_count(path: str) -> Text:
 
 
 def _reversal(instruction: Any) -> str:
-    turned = [side.window_reversal for side in instruction.window.dimensions]
-    values = ", ".join([str(value).lower() for value in turned])
-    return f"array<i1: {values}>" if any(turned) else ""
+    reversals = [side.window_reversal for side in instruction.window.dimensions]
+    values = ", ".join([str(value).lower() for value in reversals])
+    return f"array<i1: {values}>" if any(reversals) else ""
 
 
 _WINDOW_TEXTS: dict[str, Text] = {
@@ -263,8 +263,8 @@ def _convolution(instruction: Any) -> Reading:
     if kind not in _FORWARD:
         raise UnsupportedError(f"a convolution of the kind {kind.lower()} is not known")
     attrs, texts = convolution_reading(instruction)
-    turned = _reversal(instruction)
-    return attrs, listed({**dict(texts), "window_reversal": turned}) if turned else texts
+    reversal = _reversal(instruction)
+    return attrs, listed({**dict(texts), "window_reversal": reversal}) if reversal else texts
 
 
 def _reading(instruction: Any, *, kind: str, texts: dict[str, Text]) -> Reading:

@@ -104,7 +104,7 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
         if item.opcode == "parameter"
     }
     counts = [leaf_count(parameters[index]) for index in sorted(parameters)]
-    before = [0, *accumulate(counts)]
+    offsets = [0, *accumulate(counts)]
     aliases: list[Alias] = []
     for alias in entries:
         number: int = alias.parameter_number
@@ -115,7 +115,7 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
         aliases.append(
             Alias(
                 result=leaf_number(result_type, tuple(alias.output_shape_index)),
-                argument=before[number]
+                argument=offsets[number]
                 + leaf_number(parameters[number], tuple(alias.parameter_shape_index)),
             )
         )

@@ -26,8 +26,8 @@ def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
         )
     sizes = tuple(size for size, _ in axes)
     used = [number for number, (_, is_used) in enumerate(axes) if is_used]
-    others = [number for number in range(len(axes)) if number not in used]
-    return FoldedGroups(dimensions=sizes, permutation=(*others, *used), group_size=len(set(ranks)))
+    unused = [number for number in range(len(axes)) if number not in used]
+    return FoldedGroups(dimensions=sizes, permutation=(*unused, *used), group_size=len(set(ranks)))
 
 
 def _axes(ranks: list[int], world_size: int) -> list[tuple[int, bool]] | None:

@@ -82,8 +82,10 @@ def _passes(reads: int, writes: int = 1, launches: int = 1) -> Callable[[Operati
     """Return a rule for kernels that pass several times over all tensors."""
 
     def moved(operation: Operation) -> Moved:
-        once = _all(operation)
-        return Moved(read=reads * once.read, written=writes * once.written, launches=launches)
+        single_pass = _all(operation)
+        return Moved(
+            read=reads * single_pass.read, written=writes * single_pass.written, launches=launches
+        )
 
     return moved
 
@@ -173,8 +175,8 @@ def _softmax_gradient(operation: Operation) -> Moved:
     """
     gradient, probabilities = operation.inputs[:2]
     summed = size_of(gradient) + (0 if "log" in operation.name else size_of(probabilities))
-    once = size_of(gradient) + size_of(probabilities)
-    read = once if _is_short(gradient) else once + summed
+    single_pass = size_of(gradient) + size_of(probabilities)
+    read = single_pass if _is_short(gradient) else single_pass + summed
     return Moved(read=read, written=sizes_of(operation.outputs))
 
 
@@ -223,9 +225,9 @@ def _launches_of_lists(lists: int, tensors: Sequence[RecordedTensor]) -> int:
     >>> _launches_of_lists(1, [tensor] * 111)
     2
     """
-    most = _MOST_TENSORS[min(max(lists, 1), len(_MOST_TENSORS)) - 1]
+    most_tensors = _MOST_TENSORS[min(max(lists, 1), len(_MOST_TENSORS)) - 1]
     blocks = sum(ceil(prod(tensor.shape) / _CHUNK_ELEMENTS) for tensor in tensors)
-    return max(1, ceil(len(tensors) / most), ceil(blocks / _MOST_BLOCKS))
+    return max(1, ceil(len(tensors) / most_tensors), ceil(blocks / _MOST_BLOCKS))
 
 
 def _listed(operation: Operation) -> Moved:

@@ -173,7 +173,7 @@ def _open_manual_computations(
     )
     if opened is not None:
         return opened
-    others = {
+    other_functions = {
         name: function
         for name, function in program.functions.items()
         if name != "main" and not any(map(_is_manual, nested_ops(function.body)))
@@ -181,7 +181,7 @@ def _open_manual_computations(
     partitions = program.partitions
     if program.declared_devices is None:
         partitions = max((mesh.device_count for mesh in meshes.values()), default=None)
-    functions = {"main": opening.function(main)} | others
+    functions = {"main": opening.function(main)} | other_functions
     return replace(program, functions=functions, partitions=partitions)
 
 
@@ -283,7 +283,7 @@ class _ManualOpening:
                     location=op.location,
                     hint=_PARTITION_FIRST,
                 )
-        self.operations.extend(copied_op(inside, renaming) for inside in body.operations[:-1])
+        self.operations.extend(copied_op(inner_op, renaming) for inner_op in body.operations[:-1])
         for result, value in zip(op.results, body.operations[-1].operands, strict=True):
             self.local[result] = renaming.get(value, value)
         return None

@@ -264,10 +264,10 @@ def real_pairs(axis: WindowAxis) -> int:
     # of r * b = low - s * a (modulo d) are d / gcd(r, d) apart, if there are any.
     hole = axis.input_dilation
     common = gcd(axis.kernel_dilation, hole)
-    apart = hole // common
-    inverse = pow(axis.kernel_dilation // common, -1, apart)
+    spacing = hole // common
+    inverse = pow(axis.kernel_dilation // common, -1, spacing)
     last_a, last_b = min(hole, axis.output_size), min(hole, axis.kernel_size)
-    if last_a * (1 + last_b // apart) > MOST_DILATION_CASES:
+    if last_a * (1 + last_b // spacing) > MOST_DILATION_CASES:
         raise CostError(
             f"an input dilation of {hole} along a dimension of a convolution is too large to count",
             hint=f"at most {MOST_DILATION_CASES} cases are counted",
@@ -277,7 +277,7 @@ def real_pairs(axis: WindowAxis) -> int:
         beyond = axis.padding_low - axis.stride * a
         if beyond % common:
             continue
-        for b in range(beyond // common * inverse % apart, last_b, apart):
+        for b in range(beyond // common * inverse % spacing, last_b, spacing):
             outputs = _count_positions(axis.output_size, a, hole)
             taps = _count_positions(axis.kernel_size, b, hole)
             quotient = (axis.kernel_dilation * b - beyond) // hole

@@ -21,7 +21,7 @@ def moved_bytes(op: Op) -> Work:
 
 
 LAUNCHED = Traits(category=Category.KERNEL, work=moved_bytes, has_effect=True)
-"""Stands for all operations with `hespas.program.attrs.KernelAttrs`, whatever their names."""
+"""The traits of all operations with `hespas.program.attrs.KernelAttrs`, under any name."""
 
 _EVENT = Traits(category=Category.STRUCTURE, work=nothing, runs_nothing=True, has_effect=True)
 TRAITS = {"host_wait": _EVENT, "record_event": _EVENT, "wait_event": _EVENT}

@@ -118,10 +118,10 @@ def fft(op: Op) -> Work:
     flops = 5 * points * log2(points) if points > 1 else 0
     is_real = attrs.kind in ("RFFT", "IRFFT")
     count = batch * round(flops / 2 if is_real else flops)
-    once = traffic(op, flops=flop_counts(arithmetic_type(transformed.element), count))
+    first_pass = traffic(op, flops=flop_counts(arithmetic_type(transformed.element), count))
     between = source.size_bytes if attrs.kind == "IRFFT" else transformed.size_bytes
-    again = (len(attrs.lengths) - 1) * between
-    return once + Work(bytes_read=again, bytes_written=again)
+    later_bytes = (len(attrs.lengths) - 1) * between
+    return first_pass + Work(bytes_read=later_bytes, bytes_written=later_bytes)
 
 
 def batch_norm_inference(op: Op) -> Work:

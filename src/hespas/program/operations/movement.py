@@ -50,10 +50,10 @@ def sliced(op: Op) -> Work:
     The rest of the operand is not touched. It holds for slices at fixed and at computed positions
     and for gathers. Rows that are gathered twice are read twice.
     """
-    cut = result(op)
-    read = in_memory(operand(op, 0), cut.size_bytes)
+    output = result(op)
+    read = in_memory(operand(op, 0), output.size_bytes)
     indices = bytes_of(op.operands[1:])
-    return Work(bytes_read=read + indices, bytes_written=memory_bytes(cut))
+    return Work(bytes_read=read + indices, bytes_written=memory_bytes(output))
 
 
 def dynamic_update_slice(op: Op) -> Work:

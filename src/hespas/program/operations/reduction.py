@@ -108,10 +108,10 @@ def _applications(axes: list[_WindowAxis]) -> int:
     Axes that every window covers are reduced first.
     """
     reduced = prod(axis.length for axis in axes if axis.is_whole)
-    others = [axis for axis in axes if not axis.is_whole]
-    results = prod(axis.results for axis in others)
-    separate = results * (reduced * prod(axis.size for axis in others) - 1)
-    sliding = [axis for axis in others if axis.size > 1]
+    partial_axes = [axis for axis in axes if not axis.is_whole]
+    results = prod(axis.results for axis in partial_axes)
+    separate = results * (reduced * prod(axis.size for axis in partial_axes) - 1)
+    sliding = [axis for axis in partial_axes if axis.size > 1]
     if len(sliding) != 1 or not (sliding[0].from_start or sliding[0].to_end):
         return separate
     (axis,) = sliding

@@ -23,9 +23,9 @@ def joined(tables: Iterable[Mapping[str, Traits]]) -> dict[str, Traits]:
     """
     table: dict[str, Traits] = {}
     for part in tables:
-        twice = table.keys() & part.keys()
-        if twice:
-            raise ValueError(f"two records of {', '.join(sorted(twice))}")
+        repeated = table.keys() & part.keys()
+        if repeated:
+            raise ValueError(f"two records of {', '.join(sorted(repeated))}")
         table.update(part)
     return table
 

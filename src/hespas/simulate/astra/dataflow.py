@@ -76,7 +76,7 @@ def _is_alike(one: Task, other: Task) -> bool:
 def _is_in_rows(graph: TaskGraph) -> bool:
     """Return whether each task depends on all earlier ones of its stream."""
     index_of = {task.id: index for index, task in enumerate(graph.tasks)}
-    before: list[int] = []
+    ancestors_of: list[int] = []
     last: dict[type, int] = {}
     for index, task in enumerate(graph.tasks):
         is_simple = isinstance(task, ComputeTask) and not task.is_on_host
@@ -86,8 +86,8 @@ def _is_in_rows(graph: TaskGraph) -> bool:
         ancestors = 0
         for dependency in task.depends_on:
             position = index_of[dependency]
-            ancestors |= before[position] | 1 << position
-        before.append(ancestors)
+            ancestors |= ancestors_of[position] | 1 << position
+        ancestors_of.append(ancestors)
         previous = last.get(type(task))
         if previous is not None and not ancestors >> previous & 1:
             return False
@@ -166,15 +166,17 @@ class _Run:
         if table is None:
             return [self._everyone]
         if table not in self._groups:
-            alike: dict[object, list[Members]] = {}
+            groups_of_shape: dict[object, list[Members]] = {}
             parts: list[_Part] = []
             for group in self._graph.group_tables[table]:
                 shape = self._shape_of(group)
                 if shape is None:
                     parts.append(self._everyone)
                 else:
-                    alike.setdefault((len(group), shape), []).append(group)
-            parts += [(groups[0], np.array(groups, dtype=np.int64)) for groups in alike.values()]
+                    groups_of_shape.setdefault((len(group), shape), []).append(group)
+            parts += [
+                (groups[0], np.array(groups, dtype=np.int64)) for groups in groups_of_shape.values()
+            ]
             self._groups[table] = parts
         return self._groups[table]
 
@@ -184,20 +186,22 @@ class _Run:
             np.ascontiguousarray(np.stack(times).T) if times else np.zeros((0, 0), dtype=np.int64)
             for times in (self._starts, self._ends)
         )
-        alike: dict[object, list[int]] = {}
+        devices_of_times: dict[object, list[int]] = {}
         for device, graph_index in enumerate(self._job.graph_of_device):
             times = (starts[device].tobytes(), ends[device].tobytes())
-            alike.setdefault((graph_index, self._presence(device), *times), []).append(device)
-        for devices in alike.values():
+            devices_of_times.setdefault((graph_index, self._presence(device), *times), []).append(
+                device
+            )
+        for devices in devices_of_times.values():
             first = devices[0]
             graph = self._job.graphs[self._job.graph_of_device[first]]
-            own = [i for i, is_own in enumerate(self._presence(first)) if is_own]
+            own_indices = [i for i, is_own in enumerate(self._presence(first)) if is_own]
             yield class_timeline(
                 tuple(devices),
                 graph,
-                [graph.tasks[index] for index in own],
-                starts[first, own].tolist(),
-                ends[first, own].tolist(),
+                [graph.tasks[index] for index in own_indices],
+                starts[first, own_indices].tolist(),
+                ends[first, own_indices].tolist(),
             )
 
     def _presence(self, device: int) -> tuple[bool, ...]:

@@ -61,7 +61,7 @@ class GroupShape:
 
 
 Timing: TypeAlias = Route | GroupShape | None
-"""What times communication: a channel's route, a group's shape; None for all devices."""
+"""The timing key of communication: a channel's route, a group's shape; None for all devices."""
 
 
 def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
@@ -238,10 +238,10 @@ def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: in
     if window < n - 1 or (kind is _AR and len(delays_ns) > 1):
         return Span(_one_member_ns(kind, ring, size_bytes, window), ring.endpoint_ns)
     rounds = 2 if kind is _AR else 1
-    twice = kind is _AR and ring.is_subgroup and n > 2
-    reductions = {_AR: 2 if twice else 1, _RS: 1}.get(kind, 0)
+    reduces_twice = kind is _AR and ring.is_subgroup and n > 2
+    reductions = {_AR: 2 if reduces_twice else 1, _RS: 1}.get(kind, 0)
     total_ns = (rounds + 1) * ring.endpoint_ns + rounds * max(delays_ns) + reductions * reduce_ns
-    return Span(total_ns, reduce_ns if kind is _RS or twice else ring.endpoint_ns)
+    return Span(total_ns, reduce_ns if kind is _RS or reduces_twice else ring.endpoint_ns)
 
 
 def _one_member_ns(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> int:
@@ -310,7 +310,7 @@ class ClosedForms:
         }
 
     def timing(self, group: Group) -> Timing:
-        """Return what times the communication of a group."""
+        """Return the timing key of a group: its route or shape."""
         check_group(group)
         if isinstance(group, Channel):
             return route(self._system, group.source, group.target)
@@ -376,10 +376,16 @@ class ClosedForms:
         spans: list[Span] = []
         for phase in plan.phases:
             ring = plan.rings[phase.ring]
-            logical, how = self._logical_ring(ring, shape), ring.implementation
+            logical, implementation = self._logical_ring(ring, shape), ring.implementation
             if logical is None:
                 return None
-            phase_span = span(how.algorithm, how.window, phase.kind, logical, phase.size_bytes)
+            phase_span = span(
+                implementation.algorithm,
+                implementation.window,
+                phase.kind,
+                logical,
+                phase.size_bytes,
+            )
             if phase_span is None:
                 return None
             spans.append(phase_span)
@@ -494,14 +500,14 @@ def _pipeline_ns(plan: Plan, spans: Sequence[Span], width: int) -> int:
         kernel.after(spans[position[chunk]].total_ns * PS_PER_NS, proceed, chunk)
 
     def proceed(chunk: int) -> None:
-        before = position[chunk]
-        position[chunk] = after = before + 1
-        if after < len(spans):
-            queues.enter(plan.phases[after].queue(chunk), partial(start, chunk))
-        if before >= 0:
-            queues.leave(plan.phases[before].queue(chunk))
-        if after < len(spans):
-            queues.kick(plan.phases[after].queue(chunk))
+        finished_phase = position[chunk]
+        position[chunk] = next_phase = finished_phase + 1
+        if next_phase < len(spans):
+            queues.enter(plan.phases[next_phase].queue(chunk), partial(start, chunk))
+        if finished_phase >= 0:
+            queues.leave(plan.phases[finished_phase].queue(chunk))
+        if next_phase < len(spans):
+            queues.kick(plan.phases[next_phase].queue(chunk))
 
     for chunk in range(plan.chunks):
         proceed(chunk)

@@ -220,15 +220,15 @@ class _EventNetwork:
         peers: dict[tuple[object, ...], int] = {}
         total = 0
         for device in self._devices:
-            most = 0
+            most_of_device = 0
             for run in device.runs.values():
                 task = run.task
                 if isinstance(task, CollectiveTask) and task.recorded_ps is None:
                     key = (task.kind, task.size_bytes, run.group)
                     if key not in peers:
                         peers[key] = self._peers(task, run.group)
-                    most = max(most, peers[key])
-            total += most
+                    most_of_device = max(most_of_device, peers[key])
+            total += most_of_device
         return total
 
     def _peers(self, task: CollectiveTask, group: int) -> int:

@@ -158,14 +158,18 @@ class _Fold:
     def _find_parts(self) -> list[dict[int, tuple[int, ...]]]:
         """Return each group's devices with their roles."""
         parts: list[dict[int, tuple[int, ...]]] = [{} for _ in self._groups]
-        most = max(map(len, self._groups_of), default=0)
+        most_roles = max(map(len, self._groups_of), default=0)
         # Most devices have one role in a group, and share one tuple.
-        single = [(role,) for role in range(most)]
+        single = [(role,) for role in range(most_roles)]
         for device, groups in enumerate(self._groups_of):
             for role, group in enumerate(groups):
                 if group != NONE:
-                    own = parts[group]
-                    own[device] = (*own[device], role) if device in own else single[role]
+                    roles_of_device = parts[group]
+                    roles_of_device[device] = (
+                        (*roles_of_device[device], role)
+                        if device in roles_of_device
+                        else single[role]
+                    )
         return parts
 
     def run(self, *, each_alone: bool) -> Folded:
@@ -198,9 +202,9 @@ class _Fold:
         )
 
     def _result(self, classes: list[int], group_classes: list[int]) -> Folded:
-        alike: list[list[int]] = [[] for _ in set(classes)]
+        devices_of_class: list[list[int]] = [[] for _ in set(classes)]
         for device, number in enumerate(classes):
-            alike[number].append(device)
+            devices_of_class[number].append(device)
         first_group = {number: i for i, number in reversed(list(enumerate(group_classes)))}
         group_classes = [*group_classes, NONE]
         devices = [
@@ -210,7 +214,7 @@ class _Fold:
                 roles=self._roles[self._job.graph_of_device[own[0]]],
                 groups=tuple([group_classes[group] for group in self._groups_of[own[0]]]),
             )
-            for own in alike
+            for own in devices_of_class
         ]
         groups = [self._groups[first_group[number]] for number in range(len(first_group))]
         return Folded(

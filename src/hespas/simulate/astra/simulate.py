@@ -53,7 +53,7 @@ def simulate(
     otherwise, or always with ``by_events``, every message of every device is simulated. The results
     are equal. ``injection_scale`` multiplies the system's endpoint delay, rounded down.
     Raises `DeviceCountError` if the job and the system differ in size, and
-    `SimulationError`, which says why, for whatever is outside this model.
+    `SimulationError`, which says why, for jobs and systems outside this model.
     """
     job = as_job(work)
     check_size(job.device_count, system)

@@ -240,10 +240,10 @@ def _read_varint(stream: BinaryIO, digit: int, position: int, location: str) -> 
     for length in range(1, 10):
         if digit < 0x80:
             return size, length
-        more = stream.read(1)
-        if not more:
+        next_byte = stream.read(1)
+        if not next_byte:
             raise TraceError("the file ends inside a length", location=location)
-        digit = more[0]
+        digit = next_byte[0]
         size |= (digit & 0x7F) << 7 * length
     if digit < 0x80:
         return size, 10
@@ -316,10 +316,10 @@ def write_traces(
             device for device, graph_index in enumerate(job.graph_of_device) if graph_index == index
         ]
         writer = _NodeWriter(graph, roles[index], group_ids)
-        alike: dict[tuple[int | None, ...], list[int]] = {}
+        devices_of_key: dict[tuple[int | None, ...], list[int]] = {}
         for device in followers:
-            alike.setdefault(roles[index].key(device), []).append(device)
-        for key, devices in alike.items():
+            devices_of_key.setdefault(roles[index].key(device), []).append(device)
+        for key, devices in devices_of_key.items():
             _write_alike(writer.content(key, devices[0]), [files[device] for device in devices])
     groups = {number: group for group, number in group_ids.items()}
     group_file = directory / COMM_GROUP_FILE
@@ -351,11 +351,11 @@ def _remove_stale(directory: Path, prefix: str, device_count: int) -> None:
 
 
 def _write_alike(content: bytes, files: list[Path]) -> None:
-    first, *others = files
+    first, *other_files = files
     # Write a new file each time: the old one may have links under other names.
     first.unlink(missing_ok=True)
     first.write_bytes(content)
-    for file in others:
+    for file in other_files:
         file.unlink(missing_ok=True)
         try:
             file.hardlink_to(first)
@@ -436,8 +436,8 @@ class _NodeWriter:
         """Return the attribute of dependencies that only order communication."""
         if len(needs) == len(depends_on):
             return b""
-        others = sorted({*depends_on}.difference(needs))
-        return self._attributes({"order_only": " ".join(map(str, others))})
+        order_only = sorted({*depends_on}.difference(needs))
+        return self._attributes({"order_only": " ".join(map(str, order_only))})
 
     def _compute(self, task: ComputeTask, depends_on: tuple[int, ...]) -> bytes:
         # One message is reused: a new one each time would double the cost.

@@ -130,14 +130,14 @@ def parse_node(
         reader.fail(f"a node of type {_type_name(node.type)} has no model here")
     if with_notes:
         allowed |= _NOTES
-    unknown = () if allowed.issuperset(values) else tuple(sorted(values.keys() - allowed))
+    unknown_names = () if allowed.issuperset(values) else tuple(sorted(values.keys() - allowed))
     if is_recorded and node.type != NodeType.COMP:
-        return _recorded(reader)._replace(unknown=unknown)
+        return _recorded(reader)._replace(unknown=unknown_names)
     if values.get("is_cpu_op", False) and node.type != NodeType.COMP:
         reader.fail("communication of the CPU has no model here")
     parsed = _PARSERS[node.type](reader)
-    if unknown:
-        parsed = parsed._replace(unknown=unknown)
+    if unknown_names:
+        parsed = parsed._replace(unknown=unknown_names)
     if not with_notes:
         return parsed
     notes = {name: value for name, value in values.items() if name in _NOTES}

@@ -61,11 +61,11 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
     context = _GroupTables(groups, len(files))
     traces: list[_Trace] = []
     shared: dict[tuple[Task, ...], tuple[Task, ...]] = {}
-    unknown: Counter[str] = Counter()
+    unknown_counts: Counter[str] = Counter()
     for devices in distinct_files(files):
         location = str(files[devices[0]])
         parsed = list(parsed_nodes(files[devices[0]], is_recorded=is_recorded))
-        unknown.update([name for node in parsed for name in node.unknown])
+        unknown_counts.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
         nodes = [_with_global_group(node, context) for node in parsed]
@@ -75,8 +75,10 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         ordered = list(_without_metadata(_dependencies_first(nodes, location)))
         trace = _trace(ordered, tuple(devices))
         traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
-    if unknown:
-        names = ", ".join(f"{name} ({unknown[name]} nodes)" for name in sorted(unknown))
+    if unknown_counts:
+        names = ", ".join(
+            f"{name} ({unknown_counts[name]} nodes)" for name in sorted(unknown_counts)
+        )
         log.warning("%s: unknown attributes are ignored: %s", prefix, names)
     return _merged(prefix.name, traces, groups, len(files))
 
@@ -286,12 +288,12 @@ def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
 
 def _check_ids(nodes: list[ParsedNode], by_id: Mapping[int, ParsedNode], location: str) -> None:
     if len(by_id) != len(nodes):
-        twice = next(node for node in nodes if by_id[node.task.id] is not node)
-        raise TraceError("the id is used twice", location=node_location(location, twice))
+        repeated = next(node for node in nodes if by_id[node.task.id] is not node)
+        raise TraceError("the id is used twice", location=node_location(location, repeated))
     for node in nodes:
-        unknown = [dep for dep in node.task.depends_on if dep not in by_id]
-        if unknown:
-            message = f"the node depends on {unknown[0]}, which is not in the file"
+        missing = [dep for dep in node.task.depends_on if dep not in by_id]
+        if missing:
+            message = f"the node depends on {missing[0]}, which is not in the file"
             raise TraceError(message, location=node_location(location, node))
 
 
@@ -321,7 +323,11 @@ def _merged(
     by_tasks: dict[tuple[Task, ...], list[_Trace]] = {}
     for trace in traces:
         by_tasks.setdefault(trace.tasks, []).append(trace)
-    parts = [part for same in by_tasks.values() for part in _mergeable(same, groups)]
+    parts = [
+        part
+        for traces_of_tasks in by_tasks.values()
+        for part in _mergeable(traces_of_tasks, groups)
+    ]
     graph_of_device = [0] * device_count
     for index, part in enumerate(parts):
         for trace in part:

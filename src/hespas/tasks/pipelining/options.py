@@ -42,8 +42,8 @@ def parse_overlaps(texts: Iterable[str]) -> dict[str, bool]:
     >>> parse_overlaps(["tp=off,gradients=on"])
     {'tp': False, 'gradients': True}
     """
-    listed = (text for argument in texts for text in argument.split(","))
-    pairs = parse_pairs(listed, name="overlap", form="NAME=on or NAME=off")
+    entries = (text for argument in texts for text in argument.split(","))
+    pairs = parse_pairs(entries, name="overlap", form="NAME=on or NAME=off")
     for name, value in pairs.items():
         check_overlap(name, name)
         if value not in {"on", "off"}:

@@ -98,13 +98,13 @@ class Schedule:
         kind, micro_batch, chunk = action
         part = self.part(stage, chunk)
         if kind is Pass.FORWARD and part > 0:
-            before, its_chunk = self.place(part - 1)
-            yield before, Action(kind, micro_batch, its_chunk)
+            previous_stage, its_chunk = self.place(part - 1)
+            yield previous_stage, Action(kind, micro_batch, its_chunk)
         if kind is Pass.BACKWARD:
             yield stage, Action(Pass.FORWARD, micro_batch, chunk)
             if part + 1 < self.parts:
-                behind, its_chunk = self.place(part + 1)
-                yield behind, Action(kind, micro_batch, its_chunk)
+                next_stage, its_chunk = self.place(part + 1)
+                yield next_stage, Action(kind, micro_batch, its_chunk)
         if kind is Pass.WEIGHTS:
             yield stage, Action(Pass.BACKWARD, micro_batch, chunk)
 
@@ -153,11 +153,11 @@ def check_schedule(schedule: Schedule, *, location: str = "") -> None:
         for chunk in range(schedule.chunks)
     }
     for stage, order in enumerate(schedule.order):
-        counted = Counter(order)
-        twice = next((action for action in order if counted[action] > 1), None)
-        if twice is not None:
+        counts = Counter(order)
+        repeated = next((action for action in order if counts[action] > 1), None)
+        if repeated is not None:
             raise ConfigError(
-                f"stage {stage} has {twice} {counted[twice]} times",
+                f"stage {stage} has {repeated} {counts[repeated]} times",
                 location=location,
                 hint="keep one",
             )
@@ -305,8 +305,8 @@ def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tup
     turns = list(_turns(stages, micro_batches, chunks))
     forward = [Action(Pass.FORWARD, number, chunk) for number, chunk in turns]
     backward = [Action(Pass.BACKWARD, number, chunks - 1 - chunk) for number, chunk in turns]
-    behind = stages - 1 - stage
-    filling = behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
+    later_stages = stages - 1 - stage
+    filling = later_stages if chunks == 1 else 2 * later_stages + (chunks - 1) * stages
     filling = min(filling, len(forward))
     steady = len(forward) - filling
     pairs = zip(forward[filling:], backward[:steady], strict=True)

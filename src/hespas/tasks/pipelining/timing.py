@@ -176,13 +176,13 @@ class _Clock:
         The dictionary has the saving of each; it is empty, and the start unchanged, if they would
         not end earlier than one after the other.
         """
-        behind = self._next(stage, behind=1)
-        if self.durations.hidden is None or behind is None:
+        next_action = self._next(stage, behind=1)
+        if self.durations.hidden is None or next_action is None:
             return start, {}
-        if (action.kind, behind.kind) != (Pass.BACKWARD, Pass.FORWARD):
+        if (action.kind, next_action.kind) != (Pass.BACKWARD, Pass.FORWARD):
             return start, {}
-        ready = self._ready(stage, behind)
-        shorter = self.durations.hidden(stage, action, behind)
+        ready = self._ready(stage, next_action)
+        shorter = self.durations.hidden(stage, action, next_action)
         if ready is None or ready - start >= sum(shorter):
             return start, {}
-        return max(start, ready), dict(zip((action, behind), shorter, strict=True))
+        return max(start, ready), dict(zip((action, next_action), shorter, strict=True))

@@ -174,15 +174,15 @@ def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
     ``devices`` is the number of devices with each of ``loads``.
     """
     flops = [load.work.total_flops for load in loads]
-    most = flops.index(max(flops))
+    index = flops.index(max(flops))
     mean = sum(map(mul, flops, devices)) / max(1, sum(devices))
     if len(set(flops)) == 1:
-        return loads[most]
+        return loads[index]
     note = (
-        f"kernel {loads[most].name}: devices have different blocks to compute; it takes as long as "
-        f"on the device that has most, {flops[most] / mean:.3g} times the mean"
+        f"kernel {loads[index].name}: devices have different blocks to compute; it takes as long "
+        f"as on the device that has most, {flops[index] / mean:.3g} times the mean"
     )
-    return msgspec.structs.replace(loads[most], notes=(*loads[most].notes, note))
+    return msgspec.structs.replace(loads[index], notes=(*loads[index].notes, note))
 
 
 class _Groups(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,12 +278,12 @@ def _shortest_table(kernel: MosaicKernel, axis: int) -> int:
     blocks = [window.indices for window in kernel.windows if window.indices is not None]
     for block in (kernel.body, *blocks):
         tables = block.arguments[len(kernel.grid) :][: kernel.prefetched]
-        same = {block.arguments[axis]}
+        axis_values = {block.arguments[axis]}
         for op in kernel_ops(block):
-            if op.name == "arith.index_cast" and op.operands[0] in same:
-                same.update(op.results)
+            if op.name == "arith.index_cast" and op.operands[0] in axis_values:
+                axis_values.update(op.results)
             elif op.name == "memref.load" and op.operands[0] in tables:
-                lengths += _indexed_by(kernel, op, same)
+                lengths += _indexed_by(kernel, op, axis_values)
     if not lengths:
         raise UnsupportedError(
             f"how long dimension {axis} of the grid of kernel {kernel.name} is depends on data"

@@ -162,10 +162,10 @@ def uses(name: str, operands: Types, results: Types) -> list[VectorUse] | None:
     """
     if name not in _RULES:
         return None
-    chosen = [(unit, choose(operands, results), counts) for unit, choose, counts in _RULES[name]]
+    choices = [(unit, choose(operands, results), counts) for unit, choose, counts in _RULES[name]]
     return [
         VectorUse(unit=unit, kind=kind, is_arithmetic=counts)
-        for unit, kind, counts in chosen
+        for unit, kind, counts in choices
         if kind
     ]
 
@@ -230,9 +230,9 @@ class Tally:
             self.products[product] += count * times
         for use, count in other.vectors.items():
             self.vectors[use] += count * times
-        for moved, more in ((self.read, other.read), (self.written, other.written)):
-            for number, count in more.items():
-                moved[number] += count * times
+        for totals, added in ((self.read, other.read), (self.written, other.written)):
+            for number, count in added.items():
+                totals[number] += count * times
 
     @property
     def size(self) -> tuple[float, float, float]:

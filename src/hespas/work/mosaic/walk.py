@@ -248,11 +248,11 @@ class Walk:
             return opaque(root, self.rank, indices)
         if not indices:
             return number(int(table_numbers.reshape(-1)[0]), self.rank)
-        inside = tuple(
+        clamped_indices = tuple(
             np.clip(index.numbers, 0, length - 1)
             for index, length in zip(indices, shape, strict=True)
         )
-        return Scalar(table_numbers.reshape(shape)[inside])
+        return Scalar(table_numbers.reshape(shape)[clamped_indices])
 
     def _copy(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         """Count a copy between memory and chip once, at its wait."""
@@ -267,18 +267,20 @@ class Walk:
         ]
         source, target = references[:2]
         kind = self._type(source)
-        moved = prod(kind.shape) * element_bits(kind) / 8 * self._times(weights)
+        size_bytes = prod(kind.shape) * element_bits(kind) / 8 * self._times(weights)
         if self._type(source).space in _IN_MEMORY:
-            tally.read[self.roots.get(source, source)] += moved
+            tally.read[self.roots.get(source, source)] += size_bytes
         if self._type(target).space in _IN_MEMORY:
-            tally.written[self.roots.get(target, target)] += moved
+            tally.written[self.roots.get(target, target)] += size_bytes
 
     def _times(self, weights: Weights) -> float:
         lengths = self.lengths[: self.depth]
-        alike = prod(
-            length for length, own in zip(lengths, weights.shape, strict=False) if own == 1
+        repeats = prod(
+            length
+            for length, weight_length in zip(lengths, weights.shape, strict=False)
+            if weight_length == 1
         )
-        return float(weights.sum()) * alike
+        return float(weights.sum()) * repeats
 
     def _branch(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         condition = self._value(op.operands[0])
@@ -367,9 +369,9 @@ class Walk:
         if not any(body.size):
             return
         rounds = [
-            self.array_bytes[root] / moved
-            for root, moved in (*body.read.items(), *body.written.items())
-            if root in self.array_bytes and moved
+            self.array_bytes[root] / bytes_moved
+            for root, bytes_moved in (*body.read.items(), *body.written.items())
+            if root in self.array_bytes and bytes_moved
         ]
         if not rounds:
             where = f" at {op.place}" if op.place else ""
