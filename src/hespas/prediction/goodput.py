@@ -105,6 +105,13 @@ class GoodputOptions:
         needs="spare_nodes",
         default=DEFAULT_REPAIR_S,
     )
+    elastic_nodes: int | None = declare(
+        help="Nodes of a copy of the model: a run without a spare leaves a copy out, rather than "
+        "wait, and takes it in again when its nodes are repaired.",
+        least=1,
+        default_text="the run waits",
+        needs="spare_nodes",
+    )
     train_tokens: float | None = declare(
         help="Tokens of the whole run, as in 15T, to say how many days it takes.",
         unit="",
@@ -155,7 +162,8 @@ class LongRun:
     nothing fails. ``start_s`` is from a failure until the program runs again, ``load_s`` loads the
     checkpoint; training waits for ``save_s`` while one is saved, every ``interval_s`` of training,
     and it can be loaded ``behind_s`` after that. ``spares`` nodes stand by, None for as many as it
-    takes, and one that failed is back after ``repair_s`` on average.
+    takes, and one that failed is back after ``repair_s`` on average. A run that is played goes on
+    without copies of ``elastic_nodes`` nodes where spares are missing; None: it waits.
     """
 
     failure_interval_s: float
@@ -166,6 +174,7 @@ class LongRun:
     spares: int | None = None
     repair_s: float = 0.0
     behind_s: float = 0.0
+    elastic_nodes: int | None = None
 
     @property
     def restart_s(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf, sqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hespas.prediction.goodput import LongRun
@@ -60,7 +60,7 @@ def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: in
     import numpy as np  # noqa: PLC0415 - few predictions play runs
 
     run = replace(run, save_s=run.save_s + _validation_s(run, hazards.causes))
-    wide = max(1, _lemons(hazards), (run.spares or 0) + _most_nodes(hazards.causes))
+    wide = max(1, _lemons(hazards), _most_away(run, hazards))
     size = max(1, min(seeds, _BATCH_CELLS // wide))
     batches = [
         _Batch(
@@ -134,6 +134,20 @@ def _most_nodes(causes: Sequence[Cause]) -> int:
     return max((cause.nodes for cause in causes), default=0)
 
 
+def _most_away(run: LongRun, hazards: Hazards) -> int:
+    """Return how many nodes in repair are remembered: the last ones decide how long a run waits.
+
+    A run that goes on without them needs all: the mean and six deviations more.
+    """
+    count = (run.spares or 0) + max(1, _most_nodes(hazards.causes))
+    if run.elastic_nodes is None:
+        return count
+    peak = 1.0 if hazards.infant is None else hazards.infant.factor
+    mean = sum(cause.nodes / cause.interval_s for cause in hazards.causes) * run.repair_s * peak
+    most = count + ceil(mean + 6.0 * sqrt(mean * max(1, _most_nodes(hazards.causes))))
+    return min(most, max(count, hazards.nodes))
+
+
 def _lemons(hazards: Hazards) -> int:
     unequal = hazards.unequal
     return 0 if unequal is None else max(1, round(unequal.nodes * hazards.nodes))
@@ -144,7 +158,8 @@ class _Batch:
     """Seeds that are played at once; arrays have an entry, or a row, for each.
 
     ``ran_s`` is how long each has run, ``since_s`` since its last restart began, of which starting
-    and loading take ``start_s`` and ``load_s``.
+    and loading take ``start_s`` and ``load_s``. ``speed`` is the share of the nodes that train, and
+    ``grows_s`` when more of them are back.
     """
 
     run: LongRun
@@ -159,6 +174,8 @@ class _Batch:
     since_s: Floats = field(init=False)
     start_s: Floats = field(init=False)
     load_s: Floats = field(init=False)
+    speed: Floats = field(init=False)
+    grows_s: Floats = field(init=False)
     repaired_s: Floats = field(init=False)
     lemon_back_s: Floats = field(init=False)
     lemon_failures: Floats = field(init=False)
@@ -175,8 +192,8 @@ class _Batch:
             setattr(self, name, np.zeros(seeds))
         self.lemon_failures, self.node_failures = np.zeros(seeds), np.zeros(seeds)
         self.struck = np.zeros((len(causes), seeds))
-        spares = 0 if self.run.spares is None else self.run.spares
-        self.repaired_s = np.zeros((seeds, spares + max(1, _most_nodes(causes))))
+        self.speed, self.grows_s = np.ones(seeds), np.full(seeds, inf)
+        self.repaired_s = np.zeros((seeds, _most_away(self.run, self.hazards)))
         self.lemon_back_s = np.zeros((seeds, _lemons(self.hazards)))
         rates = np.array([1.0 / cause.interval_s for cause in causes])
         infant = self.hazards.infant
@@ -188,21 +205,32 @@ class _Batch:
             draws = self.random.random((8, seeds))
             left_s = self.run_s - self.now_s
             gap_s = -np.log1p(-draws[0]) / peak if peak else np.full(seeds, inf)
+            runs = goes_on
+            if self.run.elastic_nodes is not None:
+                # No failure comes before a copy is back: from there on the next one is drawn anew.
+                grows = goes_on & (self.grows_s - self.now_s < np.minimum(gap_s, left_s))
+                self._grow(grows)
+                runs = goes_on & ~grows
             ends = gap_s >= left_s
-            passed_s = np.where(goes_on, np.minimum(gap_s, left_s), 0.0)
-            self.now_s += passed_s
-            self.ran_s += passed_s
-            self.since_s += passed_s
-            self._settle(goes_on & ends, planned=np.zeros(seeds, dtype=bool))
-            goes_on &= ~ends
+            passed_s = np.where(runs, np.minimum(gap_s, left_s), 0.0)
+            self._pass(passed_s)
+            self._settle(runs & ends, planned=np.zeros(seeds, dtype=bool))
+            goes_on = goes_on & ~(runs & ends) & (self.now_s < self.run_s)
+            runs = runs & goes_on
             if not peak:
                 continue
             place = np.count_nonzero(np.less_equal.outer(share, draws[1]), axis=0)
             chosen = np.minimum(place, len(causes) - 1)
-            hits = goes_on & (draws[2] * factor < self._ageing())
+            hits = runs & (draws[2] * factor < self._ageing())
             hits &= self._is_there(chosen, hits, draws)
             self._interrupt(chosen, hits, draws)
             goes_on &= self.now_s < self.run_s
+
+    def _pass(self, passed_s: Floats) -> None:
+        """Let time pass in which seeds run."""
+        self.now_s += passed_s
+        self.ran_s += passed_s
+        self.since_s += passed_s
 
     def worst(self) -> Floats:
         """Return the share of nodes' failures by unequal nodes."""
@@ -295,7 +323,43 @@ class _Batch:
         until_s = away.min(axis=1) if needed == 1 else np.partition(away, needed - 1)[:, needed - 1]
         wait_s = np.zeros(self.seeds)
         wait_s[rows] = np.maximum(0.0, until_s - self.now_s[rows])
+        if self.run.elastic_nodes is not None:
+            shrunk = np.zeros(self.seeds, dtype=bool)
+            shrunk[rows] = True
+            wait_s = np.where(self._resize(shrunk), 0.0, wait_s)
         self._spend("waiting", wait_s, hits)
+
+    def _resize(self, seeds: Flags) -> Flags:
+        """Let seeds train on the copies whose nodes are there; return those that have one."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        copy, nodes = self.run.elastic_nodes or 1, self.hazards.nodes
+        is_away = self.repaired_s > np.expand_dims(self.now_s, 1)
+        missing = np.maximum(0, is_away.sum(axis=1) - (self.run.spares or 0))
+        speed = 1.0 - np.ceil(missing / copy) * copy / nodes
+        goes_on = seeds & (speed > 0.0)
+        self.speed = np.where(goes_on, speed, np.where(seeds, 1.0, self.speed))
+        # The first return that completes a copy: as many as are missing from the last one.
+        back_s = np.sort(np.where(is_away, self.repaired_s, inf), axis=1)
+        needed = np.maximum(0, (missing - 1) % copy)
+        column = np.minimum(needed, back_s.shape[1] - 1).astype(int)
+        grows_s = np.take_along_axis(back_s, np.expand_dims(column, 1), axis=1)[:, 0]
+        self.grows_s = np.where(
+            seeds, np.where(goes_on & (missing > 0), grows_s, inf), self.grows_s
+        )
+        return goes_on
+
+    def _grow(self, seeds: Flags) -> None:
+        """Let time pass until a copy is complete again, and restart with it, saving first."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        self._pass(np.where(seeds, np.maximum(0.0, self.grows_s - self.now_s), 0.0))
+        self._settle(seeds, planned=seeds)
+        self._spend("saving", np.full(self.seeds, self.run.save_s + self.run.behind_s), seeds)
+        self._resize(seeds)
+        self.since_s[seeds] = 0.0
+        self.start_s[seeds] = self.run.start_s
+        self.load_s[seeds] = self.run.load_s
 
     def _settle(self, seeds: Flags, *, planned: Flags) -> None:
         """Add up what the time since the last restart went to; a planned stop keeps all of it."""
@@ -314,7 +378,8 @@ class _Batch:
         for name, amount_s in (
             ("starting", starting_s),
             ("loading", loading_s),
-            ("productive", kept_s),
+            ("productive", kept_s * self.speed),
+            ("waiting", kept_s * (1.0 - self.speed)),
             ("saving", saving_s),
             ("lost", np.where(planned, 0.0, rest_s)),
         ):

@@ -107,3 +107,52 @@ def test_the_best_spares_are_worth_their_nodes() -> None:
     for other in (spares // 2, spares + 8):
         runs = played(replace(plan, spares=other), ALIKE, run_s=54 * DAY_S, seeds=50, seed=0)
         assert runs.goodput.mean() * 100 / (100 + other) <= reached * 100 / (100 + spares)
+
+
+SCARCE = replace(RUN, spares=2, repair_s=2 * DAY_S)
+"""Some 17 nodes are in repair at a time."""
+
+
+def test_a_run_that_goes_on_with_fewer_nodes_trains_more() -> None:
+    waits, goes_on = [
+        of(replace(SCARCE, elastic_nodes=copy), ALIKE).goodput.mean() for copy in (None, 1)
+    ]
+    assert goes_on > waits + 0.2
+
+
+def test_smaller_copies_train_more() -> None:
+    runs = [of(replace(SCARCE, elastic_nodes=copy), ALIKE).goodput.mean() for copy in (5, 25, 100)]
+    assert runs == sorted(runs, reverse=True)
+
+
+def test_a_run_of_one_copy_waits() -> None:
+    waits = of(SCARCE, ALIKE)
+    elastic = of(replace(SCARCE, elastic_nodes=100), ALIKE)
+    assert elastic.goodput == pytest.approx(waits.goodput)
+
+
+@pytest.mark.parametrize("hazards", [ALIKE, GROUPED])
+def test_all_time_of_an_elastic_run_goes_to_a_category(hazards: Hazards) -> None:
+    runs = of(replace(SCARCE, elastic_nodes=4), hazards, days=20)
+    assert sum(runs.seconds.values()) == pytest.approx(20 * DAY_S)
+    assert all((seconds >= 0).all() for seconds in runs.seconds.values())
+
+
+def test_nodes_that_are_away_are_what_is_missing() -> None:
+    """Little fails but nodes: speed is that of the nodes that are there, by Little's law."""
+    often = Hazards(causes=(Cause(name="a device", interval_s=20_000.0),), nodes=100)
+    run = LongRun(
+        failure_interval_s=20_000, start_s=0, load_s=0, save_s=0, interval_s=1.0, spares=0,
+        repair_s=2 * DAY_S, elastic_nodes=1,
+    )  # fmt: skip
+    assert of(run, often, days=200).goodput.mean() == pytest.approx(
+        1 - 2 * DAY_S / 20_000 / 100, abs=0.003
+    )
+
+
+def test_spares_are_never_worse_for_an_elastic_run() -> None:
+    runs = [
+        of(replace(SCARCE, elastic_nodes=4, spares=spares), ALIKE).goodput.mean()
+        for spares in (0, 2, 8, 32)
+    ]
+    assert runs == sorted(runs)

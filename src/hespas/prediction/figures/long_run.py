@@ -132,6 +132,16 @@ def _long_run(
         assumed.append("a node that failed is replaced at once (--spare-nodes)")
     elif given.repair_time == DEFAULT_REPAIR_S:
         assumed.append("a node that failed is back after a day (--repair-time)")
+    if given.elastic_nodes is not None:
+        if given.run_days is None:
+            raise ConfigError(
+                f"{option('elastic_nodes')} has no effect on closed forms, which wait for nodes",
+                hint=f"give {option('run_days')}, or drop it",
+            )
+        assumed.append(
+            f"runs that are played go on without copies of {given.elastic_nodes} nodes, at as much "
+            "of their speed; the figures above them wait"
+        )
     assumed.append(f"failures come at random, and {_WAITS[given.checkpoint_mode]}")
     return LongRun(
         failure_interval_s=failure_interval_s,
@@ -142,6 +152,7 @@ def _long_run(
         spares=given.spare_nodes,
         repair_s=given.repair_time,
         behind_s=behind_s,
+        elastic_nodes=given.elastic_nodes,
     )
 
 
