@@ -420,6 +420,22 @@ SCALED: dict[str, Any] = {
 }
 KINDRED: dict[str, tuple[str, dict[str, Any]]] = {
     "arcee": ("Arcee", {"hidden_act": "relu2"}),
+    "bamba": (
+        "Bamba",
+        {
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 8,
+            "attn_layer_indices": [1],
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    "bloom": (
+        "Bloom",
+        {"n_layer": 2, "n_head": 4, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    ),
     "cohere": ("Cohere", {"logit_scale": 0.0625}),
     "cohere2": ("Cohere2", {**HALF_WINDOWED, "head_dim": 16, "logit_scale": 0.25}),
     "dots1": ("Dots1", {**EXPERTS, "head_dim": 16, "first_k_dense_replace": 1}),
@@ -429,8 +445,22 @@ KINDRED: dict[str, tuple[str, dict[str, Any]]] = {
     "glm": ("Glm", {"head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5}),
     "glm4_moe_lite": ("Glm4MoeLite", {**MLA, **EXPERTS}),
+    "gptj": (
+        "GPTJ",
+        {
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "rotary_dim": 8,
+            "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_new",
+            "n_inner": 96,
+        },
+    ),
     "granitemoe": ("GraniteMoe", {**SCALED, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "helium": ("Helium", {"head_dim": 16}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", {"head_dim": 16}),
     "hy_v3": (
         "HYV3",
         {
@@ -443,6 +473,30 @@ KINDRED: dict[str, tuple[str, dict[str, Any]]] = {
             "router_scaling_factor": 2.5,
         },
     ),
+    "mamba2": (
+        "Mamba2",
+        {
+            "num_heads": 8,
+            "head_dim": 16,
+            "state_size": 16,
+            "n_groups": 2,
+            "chunk_size": 8,
+            "expand": 2,
+            "layer_norm_epsilon": 1e-5,
+            **dict.fromkeys(("num_attention_heads", "num_key_value_heads")),
+        },
+    ),
+    "minicpm3": (
+        "MiniCPM3",
+        {
+            **{key: MLA[key] for key in MLA if "rank" in key or "head_dim" in key},
+            "num_key_value_heads": 4,
+            "scale_emb": 12,
+            "scale_depth": 1.4,
+            "dim_model_base": 16,
+        },
+    ),
+    "olmo": ("Olmo", {"clip_qkv": 0.5}),
     "olmo3": (
         "Olmo3",
         {
@@ -454,6 +508,10 @@ KINDRED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmoe": ("Olmoe", OLMO_EXPERTS),
+    "phi": (
+        "Phi",
+        {"hidden_act": "gelu_new", "partial_rotary_factor": 0.5, "num_key_value_heads": 4},
+    ),
     "qwen3_5": (
         "Qwen3_5",
         {

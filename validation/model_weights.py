@@ -24,9 +24,29 @@ SHIFTED_NORMS = {"gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text"}
 """Types whose norms multiply by 1 more than their weights."""
 INTERLEAVED = {
     *("llama4_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"),
-    *("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"),
+    *("cohere", "cohere2", "ernie4_5", "glm", "glm4", "gptj", "helium"),
 }
 """Types whose rotary positions turn neighbours, where hespas pairs halves."""
+RENAMED = (
+    ("transformer.wte", "model.embed_tokens"),
+    ("transformer.word_embeddings.", "model.embed_tokens."),
+    ("transformer.ln_f", "model.norm"),
+    ("model.final_layernorm", "model.norm"),
+    ("transformer.h.", "model.layers."),
+    ("backbone.layers.", "model.layers."),
+    (".self_attention.dense.", ".self_attn.o_proj."),
+    (".self_attn.dense.", ".self_attn.o_proj."),
+    (".attn.out_proj.", ".self_attn.o_proj."),
+    (".attn.", ".self_attn."),
+    (".query_layernorm.", ".q_norm."),
+    (".key_layernorm.", ".k_norm."),
+    (".ln_1.", ".input_layernorm."),
+    (".pre_ff_layernorm.", ".post_attention_layernorm."),
+    (".feed_forward.", ".mlp."),
+    *((f".mlp.{name}.", ".mlp.up_proj.") for name in ("fc1", "fc_in", "dense_h_to_4h")),
+    *((f".mlp.{name}.", ".mlp.down_proj.") for name in ("fc2", "fc_out", "dense_4h_to_h")),
+)
+"""Parts of names of older models, and what newer ones call them."""
 NORMS = {
     "attention_norm": ("input_layernorm", "norm", "norm_1"),
     "after_attention_norm": ("post_self_attn_layernorm", "post_attention_layernorm"),
@@ -100,6 +120,24 @@ def _turned(rows: Array, kind: str, turning: int = 0) -> Array:
     return np.concatenate((first[0], second[0], first[1], second[1]), -2)
 
 
+def renamed(tensors: Mapping[str, Array], heads: int) -> dict[str, Array]:
+    """Return tensors by the names of newer models, with queries, keys and values apart."""
+    made: dict[str, Array] = {}
+    for key, tensor in tensors.items():
+        name = key
+        for old, new in RENAMED:
+            name = name.replace(old, new)
+        if ".self_attention.query_key_value." not in name:
+            made[name] = tensor
+            continue
+        # Of each head a query, a key and a value stand one behind the other.
+        parts = np.split(tensor.reshape(heads, 3, -1, *tensor.shape[1:]), 3, 1)
+        for letter, part in zip("qkv", parts, strict=True):
+            own = name.replace("self_attention.query_key_value", f"self_attn.{letter}_proj")
+            made[own] = part.reshape(-1, *tensor.shape[1:])
+    return made
+
+
 def _split(rows: Array, *counts: int) -> list[Array]:
     return np.split(rows, np.cumsum(counts)[:-1], 0)
 
@@ -111,7 +149,7 @@ def _heads(rows: Array, size: int) -> Array:
 
 def _attention(layer: Layer) -> dict[str, Array]:
     size, heads, turning = (layer.sizes[name] for name in ("head_size", "heads", "turning"))
-    merged = layer.first("self_attn.qkv_proj.weight", "attn.Wqkv.weight")
+    merged = layer.first("self_attn.qkv_proj.weight", "self_attn.Wqkv.weight")
     if merged is not None:
         others = layer.sizes["kv_heads"] * size
         query, key, value = _split(merged, heads * size, others, others)
@@ -279,6 +317,9 @@ def _dense(layer: Layer, prefix: str = "") -> dict[str, Array]:
         gate, up = np.split(both, 2)
         return made | {f"{prefix}gate": gate.T, f"{prefix}up": up.T}
     made[f"{prefix}up"] = part.one("up_proj.weight").T
+    for name in ("up", "down"):
+        if f"mlp.{name}_proj.bias" in part.tensors:
+            made[f"{prefix}{name}_bias"] = part.tensors[f"mlp.{name}_proj.bias"]
     if any(key.endswith("gate_proj.weight") for key in part.tensors):
         made[f"{prefix}gate"] = part.one("gate_proj.weight").T
     return made
@@ -334,6 +375,8 @@ def layer_weights(layer: Layer, kind: Any, names: set[str]) -> dict[str, Array]:
     for name in names & set(NORMS):
         found = next(each for each in NORMS[name] if f"{each}.weight" in layer.tensors)
         made[name] = layer.norm(f"{found}.weight")
+        if f"{name}_bias" in names:
+            made[f"{name}_bias"] = layer.one(f"{found}.bias")
     if "layer_scale" in names:
         made["layer_scale"] = layer.one("layer_scalar")
     if "input_gate" in names:
@@ -368,15 +411,25 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
         model=model, divided=Divided(mesh=run.mesh, sizes=model.sizes, axes=model.axes)
     )
     expected = decoder.weights("float32")
+    tensors = renamed(tensors, model.sizes_of_layers.heads)
     outer = Layer(kind=kind, tensors=tensors, sizes=model.sizes)
     weights: dict[str, Any] = {
-        "embedding": outer.one("embed_tokens.weight", "embeddings.weight", "wte.weight"),
-        "norm": outer.norm(
-            "model.norm.weight" if "model.norm.weight" in tensors else "norm_f.weight"
-        ),
+        "embedding": outer.one("embed_tokens.weight", "embeddings.weight"),
     }
+    if "norm" in expected:
+        weights["norm"] = outer.norm(
+            "model.norm.weight" if "model.norm.weight" in tensors else "norm_f.weight"
+        )
     if "head" in expected:
         weights["head"] = tensors["lm_head.weight"].T
+    for name, own in (
+        ("head_bias", "lm_head.bias"),
+        ("norm_bias", "model.norm.bias"),
+        ("embedding_norm", "transformer.word_embeddings_layernorm.weight"),
+        ("embedding_norm_bias", "transformer.word_embeddings_layernorm.bias"),
+    ):
+        if name in expected:
+            weights[name] = tensors[own]
     if "input_table" in expected:
         sizes = expected["input_table"].shape
         rows = outer.one("per_layer_model_projection.weight")

@@ -65,9 +65,12 @@ class Style:
     of the row multiplies what attention makes. Each layer has an input of ``layer_input`` numbers
     of its own, from a table of ``input_vocabulary`` tokens and a product of the first layer's
     input, unless that is 0. Tokens of training are looked up by a product with a
-    ``one_hot`` matrix. Its batches may have several ``documents`` in a sequence, which unfused
-    attention keeps apart, in the type that is computed in, dividing by sums of exponentials behind
-    its products, as MaxText does.
+    ``one_hot`` matrix. Norms without ``norm_weights`` multiply nothing; ``norms_embedding`` adds
+    one before the first layer. Queries, keys and values are cut off at ``clip``, unless that is 0.
+    Norms of heads come after rotation where both are asked for; after it alone, they have no
+    weights. Batches may have several ``documents`` in a sequence, which unfused attention keeps
+    apart, in the type that is computed in, dividing by sums of exponentials behind its products, as
+    MaxText does.
     """
 
     IS_FIXED: ClassVar[bool] = True
@@ -75,6 +78,8 @@ class Style:
 
     norm: Literal["rms", "layer"] = "rms"
     norm_biases: bool = True
+    norm_weights: bool = True
+    norms_embedding: bool = False
     epsilon: float = 1e-5
     norms_before: bool = True
     before_mlp: Literal["yes", "same_norm", "own_norm"] = "yes"
@@ -88,6 +93,8 @@ class Style:
     gated: bool = True
     attention_biases: Literal["none", "inputs", "all"] = "none"
     mlp_biases: bool = False
+    head_biases: bool = False
+    clip: float = 0.0
     tied: bool = False
     learned_positions: int = 0
     alibi: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +23,30 @@ from hespas.models.quantization import read_precision
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Prefill
 from hespas.models.weights import parameters
+from hespas.models.wrapped import language_part, notes_of
 
 FILE = "config.json"
 SHIPPED = Path(__file__).parents[1] / "configs" / "models"
 """Published configurations, sizes only, as ``ORG/NAME.json``."""
 _MTP_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules")
+_TYPING_ERRORS = 1
+_UNLIKE = {
+    "deepseek_v4": ": its tokens are compressed, and its rows are several",
+    "falcon_mamba": ": its states decay by channel (Mamba-1)",
+    "gemma3n": ": its rows are several, and parts of its activations are zero",
+    "jamba": ": its states decay by channel (Mamba-1)",
+    "mamba": ": its states decay by channel (Mamba-1)",
+    "mllama": ": its layers attend to images, too",
+    "mllama_text_model": ": its layers attend to images, too",
+    "rwkv": ": its states decay by channel",
+    "zamba2": ": its layers of attention share weights",
+}
+"""What hespas has no program for, of families that people ask for."""
+_LENGTHS = (
+    *("max_position_embeddings", "max_seq_len", "n_positions"),
+    *("model_max_length", "seq_length"),
+)
+"""Fields with the tokens of the longest context: the first that there is."""
 _MOST_PARAMETERS, _LONGEST = 1e14, 4096
 
 
@@ -52,9 +72,8 @@ def is_known(values: Mapping[str, Any]) -> bool:
     """Return whether the family of a configuration is known."""
     if _network_kind(values) in NETWORKS:
         return True
-    text = values.get("text_config") or values
-    family = text.get("model_type") or values.get("model_type") or ""
-    return str(family).removesuffix("_text") in DECODERS
+    family = language_part(Fields(values=values, location=""))[1]
+    return family.removesuffix("_text") in DECODERS
 
 
 def is_configuration(path: Path) -> bool:
@@ -93,15 +112,11 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     outer = Fields(values=values, location=location)
     if _network_kind(values) in NETWORKS:
         return _network(outer, name)
-    family = outer.text("model_type")
-    fields, notes = outer, list[str]()
-    if "text_config" in values:
-        fields = outer.part("text_config")
-        family = fields.text("model_type", default=family)
-        notes.append("the language model alone: what takes in images or sound is left out")
+    fields, family = language_part(outer)
     reader = DECODERS.get(family.removesuffix("_text"))
     if reader is None:
-        raise _unknown_family(family, values, location)
+        raise _unknown_family(family, fields.values, location)
+    notes = list[str]()
     heads = (fields.size(name, default=0, least=0) for name in _MTP_FIELDS)
     if any(list(heads)):
         notes.append(MTP_NOTE)
@@ -109,13 +124,11 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
         raise ConfigError("models with an encoder are not known", location=location)
     description = reader(fields)
     layers = description.sizes.layers
-    quantised = outer.part("quantization_config")
-    if not quantised.values:
-        quantised = fields.part("quantization_config")
-    precision, published = read_precision(quantised, layers=layers)
+    precision, published = read_precision(fields.part("quantization_config"), layers=layers)
     notes += published
     fields.check_read()
-    longest = fields.size("max_position_embeddings", "max_seq_len", "n_positions", default=0)
+    longest = next((size for name in _LENGTHS if (size := fields.size(name, default=0))), 0)
+    notes += notes_of(outer, fields)
     description, whole = _without_long_windows(description, longest)
     notes += whole
     model = _model(description)
@@ -176,17 +189,32 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
             hint=f"known: {', '.join((*DECODERS, *NETWORKS))}",
         )
 
-    shipped = _shipped_fields()
-    close = nearest(family, (*DECODERS, *NETWORKS))
-    likest = close[0] if close else max(shipped, key=lambda name: len(shipped[name] & set(values)))
-    unlike = sorted(set(values) - shipped.get(likest, set()) - {"model_type"})
-    named = [name for name in unlike if not IGNORED.fullmatch(name)]
+    shipped, own = _shipped_fields(), _telling(set(values))
+    alike = {name: len(own & other) / len(own | other) for name, other in shipped.items()}
+    close = [
+        name for name in nearest(family, (*DECODERS, *NETWORKS)) if _is_one_letter(name, family)
+    ]
+    likest = close[0] if close else max(alike, key=lambda name: alike[name])
+    named = sorted(own - shipped.get(likest, own))
     differs = f", which has no {', '.join(named[:5])}" if named else ""
     return ConfigError(
-        f"model_type {family!r} is not known",
+        f"model_type {family!r} is not known{_UNLIKE.get(family, '')}",
         location=location,
-        hint=f"the nearest that is known is {likest}{differs}",
+        hint=f"the nearest that is known is {likest}{differs}; torch:hf:DIRECTORY runs what the "
+        "library computes",
     )
+
+
+def _is_one_letter(name: str, other: str) -> bool:
+    """Return whether two names differ by no more than letters that one leaves out or adds."""
+    return abs(len(name) - len(other)) <= _TYPING_ERRORS and (
+        sum((Counter(name) - Counter(other)).values()) <= _TYPING_ERRORS
+    )
+
+
+def _telling(names: set[str]) -> set[str]:
+    """Return the fields that may say how a model is put together."""
+    return {name for name in names if not IGNORED.fullmatch(name)} - {"model_type"}
 
 
 def _shipped_fields() -> dict[str, set[str]]:
@@ -197,7 +225,7 @@ def _shipped_fields() -> dict[str, set[str]]:
         values = values.get("text_config", values)
         family = _network_kind(values).removesuffix("_text")
         if family in DECODERS or family in NETWORKS:
-            fields.setdefault(family, set()).update(values)
+            fields.setdefault(family, set()).update(_telling(set(values)))
     return fields
 
 

@@ -25,7 +25,11 @@ from hespas.models.architecture import (
 )
 from hespas.models.fields import Fields
 
-_ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su")
+_ROPE_TYPES = (
+    *("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su"),
+    # Images have rows and columns; tokens of text turn as by default.
+    "mrope",
+)
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -53,7 +57,7 @@ class Description:
 
 def sizes_of(fields: Fields, **changed: int) -> Sizes:
     """Return the sizes that most families name alike."""
-    embedding = fields.size("hidden_size", "n_embd", "d_model")
+    embedding = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
     is_given = "head_size" in changed or fields.values.get("head_dim") is not None
@@ -79,9 +83,8 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
 def style_of(fields: Fields, **facts: Any) -> Style:
     """Return the style that most families share, with a family's own facts."""
     names = ("hidden_act", "hidden_activation", "mlp_hidden_act")
-    epsilon = fields.number(
-        "rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", default=1e-5
-    )
+    epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon")
+    epsilon = fields.number(*epsilons, "layer_norm_epsilon", default=1e-5)
     rope = rope_of(fields)
     found: dict[str, Any] = {
         "activation": activation_named(fields, *names, default="silu"),
@@ -92,9 +95,8 @@ def style_of(fields: Fields, **facts: Any) -> Style:
         "mlp_biases": fields.flag("mlp_bias"),
     }
     if rope.share != 1:
-        head = fields.size("head_dim", default=0, least=0) or fields.size(
-            "hidden_size"
-        ) // fields.size("num_attention_heads")
+        sizes = sizes_of(fields)
+        head = sizes.head_size
         found["rotary_size"] = int(head * rope.share)
     return Style(**(found | facts))
 
@@ -244,6 +246,20 @@ def granite_style(fields: Fields) -> Style:
         residual_scale=fields.number("residual_multiplier", default=1.0),
         query_scale=fields.number("attention_multiplier", default=0.0),
         logit_scale=1 / fields.number("logits_scaling", default=1.0),
+    )
+
+
+def latent_of(fields: Fields, *, indexed: bool = False) -> Latent:
+    """Return the vectors that keys and values are made of, as DeepSeek's models have them."""
+    embedding, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    return Latent(
+        query_rank=fields.size("q_lora_rank", default=0, least=0),
+        kv_rank=fields.size("kv_lora_rank"),
+        rope_size=fields.size("qk_rope_head_dim"),
+        value_size=fields.size("v_head_dim", default=embedding // heads),
+        indexed_tokens=fields.size("index_topk") if indexed else 0,
+        index_heads=fields.size("index_n_heads") if indexed else 0,
+        index_size=fields.size("index_head_dim") if indexed else 0,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from hespas.errors import ConfigError
 from hespas.models.architecture import (
     Delta,
-    Latent,
     LayerKind,
     Routing,
     RoutingStyle,
@@ -31,6 +30,7 @@ from hespas.models.decoder_parts import (
     check_types,
     experts_of_deepseek,
     granite_style,
+    latent_of,
     rope_of,
     rotating_layers,
     sizes_of,
@@ -39,6 +39,7 @@ from hespas.models.decoder_parts import (
 )
 from hespas.models.fields import Fields
 from hespas.models.kindred_decoders import KINDRED
+from hespas.models.older_decoders import OLDER
 
 
 def _llama(fields: Fields) -> Description:
@@ -64,19 +65,15 @@ def _mixtral(fields: Fields) -> Description:
 
 def _qwen(fields: Fields, **facts: Any) -> Description:
     sizes = sizes_of(fields)
-    window = fields.size("sliding_window", default=0, least=0)
-    first = fields.size("max_window_layers", default=sizes.layers, least=0)
-    is_used = fields.flag("use_sliding_window")
     types = fields.texts("layer_types")
     check_types(fields, types, ATTENTION_TYPES)
-    kinds = tuple(
-        LayerKind(
-            window=window
-            if is_used and (types[index] == ATTENTION_TYPES[1] if types else index >= first)
-            else 0
-        )
-        for index in range(sizes.layers)
-    )
+    kinds = alike(sizes)
+    fields.known("sliding_window", "max_window_layers")
+    if fields.flag("use_sliding_window"):
+        window = fields.size("sliding_window", default=0, least=0)
+        first = fields.size("max_window_layers", default=sizes.layers, least=0)
+        types = types or [ATTENTION_TYPES[index >= first] for index in range(sizes.layers)]
+        kinds = tuple(LayerKind(window=window * (each == ATTENTION_TYPES[1])) for each in types)
     return Description(sizes=sizes, style=style_of(fields, **facts), kinds=kinds)
 
 
@@ -155,15 +152,7 @@ def _deepseek(
     fields.known("rope_interleave", "indexer_rope_interleave", "head_dim", "qk_head_dim")
     check_types(fields, fields.texts("layer_types"), ("full_attention", "indexed_attention"))
     check_types(fields, fields.texts("indexer_types"), ("full",))
-    latent = Latent(
-        query_rank=fields.size("q_lora_rank", default=0, least=0),
-        kv_rank=fields.size("kv_lora_rank"),
-        rope_size=fields.size("qk_rope_head_dim"),
-        value_size=fields.size("v_head_dim"),
-        indexed_tokens=fields.size("index_topk") if indexed else 0,
-        index_heads=fields.size("index_n_heads") if indexed else 0,
-        index_size=fields.size("index_head_dim") if indexed else 0,
-    )
+    latent = latent_of(fields, indexed=indexed)
     style = style_of(fields, rotary_size=0)
     scaling = style.rotary_scaling
     if scaling is not None and (mscale := _mscale_of_all(fields)):
@@ -437,13 +426,7 @@ def _nemotron_h(fields: Fields) -> Description:
             f"num_hidden_layers is {layers}, and {len(kinds)} layers are described",
             location=fields.location,
         )
-    sizes = sizes_of(
-        Fields(
-            values={**fields.values, "num_hidden_layers": layers},
-            location=fields.location,
-            read=fields.read,
-        )
-    )
+    sizes = sizes_of(fields.with_values(num_hidden_layers=layers))
     style = style_of(fields, activation="relu_squared", gated=False, rotary_size=0)
     space = StateSpace(
         state_heads=fields.size("mamba_num_heads"),
@@ -564,9 +547,15 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "mistral": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
+    "qwen2_vl": _qwen2,
+    "qwen2_5_vl": _qwen2,
+    "qwen2_5_omni": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
+    "qwen3_vl": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_vl_moe": _qwen3_moe,
+    "qwen3_omni_moe": _qwen3_moe,
     "qwen3_next": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
     "qwen3_5": _qwen_delta,
     "qwen3_5_moe": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
@@ -577,6 +566,7 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "glm_moe_dsa": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
     "kimi_k2": lambda fields: _deepseek(fields, "sigmoid"),
     "glm4_moe": _glm4_moe,
+    "glm4v_moe": _glm4_moe,
     "minimax_m2": _minimax_m2,
     "gpt_oss": _gpt_oss,
     "gemma2": _gemma2,
@@ -594,5 +584,6 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "youtu": lambda fields: _deepseek(fields, "softmax"),
     "sarvam_mla": lambda fields: _deepseek(fields, "sigmoid"),
     **KINDRED,
+    **OLDER,
 }
 """What reads the configuration of each ``model_type``."""

@@ -35,7 +35,10 @@ class Tower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bert:
-    """Layers with norms behind, over tokens of two kinds; each token is guessed."""
+    """Layers with norms behind, over tokens of some kinds; each token is guessed.
+
+    The first ``unused`` of the positions are those of no token.
+    """
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
@@ -44,16 +47,17 @@ class Bert:
     vocabulary: int
     positions: int
     kinds: int
+    unused: int = 0
 
     @property
     def longest(self) -> int:
         """The tokens of the longest sequence."""
-        return self.positions
+        return self.positions - self.unused
 
     @property
     def defaults(self) -> Mapping[str, int]:
         """Settings of a training step."""
-        return {"batch": 8, "sequence": self.positions}
+        return {"batch": 8, "sequence": min(self.longest, 512)}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
@@ -79,7 +83,8 @@ class Bert:
                 part.table("token_type_embeddings", self.kinds, size), given["kinds"]
             )
             positions = part.table("position_embeddings", self.positions, size)
-            x = part.norm("LayerNorm", x + positions[: x.shape[1]], tower.epsilon)
+            used = positions[self.unused : self.unused + x.shape[1]]
+            x = part.norm("LayerNorm", x + used, tower.epsilon)
         x = net.repeat("bert.encoder.layer", tower.layers, block, ops.rows(x))
         with ops.scope("head"):
             head = net["cls.predictions"]

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from hespas.base.suggest import nearest
@@ -20,7 +20,7 @@ IGNORED = re.compile(
     r"source|date|architectures|auto_map|_.*|.*_token_ids?|.*token_index|torch_dtype|dtype|"
     r"transformers_version|use_cache|.*dropout.*|.*pdrop|.*initializer_.*|init_.*|.*_init|output_.*|"
     r"return_.*|id2label|label2id|pretraining_tp|max_length|tokenizer_class|problem_type|"
-    r"router_aux_loss_coef|.*aux_loss.*|router_jitter_noise|router_z_loss_coef|.*_loss_coef|"
+    r"router_aux_loss_coef|.*_implementation|transformers\.js_config|mamba_ssm_dtype|unk_token|.*_token|.*aux_loss.*|router_jitter_noise|.*z_loss_coef.*|.*_loss_coef|"
     r"max_position_embeddings|max_seq_len|initial_context_length|original_max_position_embeddings|"
     r"is_decoder|is_encoder_decoder|add_cross_attention|cross_attention_hidden_size|chunk_size_feed"
     r"_forward|gradient_checkpointing|seq_aux|ep_size|num_nextn_predict_layers|mtp_.*|num_mtp_.*|"
@@ -35,7 +35,8 @@ IGNORED = re.compile(
     r"diversity_penalty|do_sample|early_stopping|.*no_repeat_ngram_size|.*length_penalty|"
     r"forced_.*|.*suppress_tokens|min_length|num_beam.*|num_return_sequences|repetition_penalty|"
     r"remove_invalid_values|temperature|top_[kp]|typical_p|bad_words_ids|tf_legacy_loss|"
-    r"torchscript|use_bfloat16|ignore_index|finetuning_task|media_.*"
+    r"torchscript|use_bfloat16|ignore_index|finetuning_task|media_.*|full_attn_mod|"
+    r"is_composition|interpolate_factor|model_max_length|seq_length"
 )
 """Fields that change nothing of what a step costs, or that others say already."""
 _MISSING = object()
@@ -44,17 +45,26 @@ _MOST_LAYERS = 2000
 
 @dataclass(slots=True, kw_only=True)
 class Fields:
-    """The fields of a configuration, which of them were read, and which change nothing."""
+    """The fields of a configuration, which of them were read, and which change nothing.
+
+    A field that is not given has that of ``defaults``, and is ``assumed`` once it was asked for.
+    """
 
     values: Mapping[str, Any]
     location: str
     read: set[str] = field(default_factory=set)
     ignored: re.Pattern[str] = IGNORED
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    assumed: set[str] = field(default_factory=set)
 
     def given(self, *names: str) -> Any:
         """Return what the first of names that is given has; `ConfigError` where two disagree."""
         self.read |= set(names)
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        default = next((name for name in names if name in self.defaults), None)
+        if default is not None and not set(names) & set(self.values):
+            self.assumed.add(default)
+            return self.defaults[default]
         first, *others = found or names
         for name, value in ((name, found[name]) for name in others if name in found):
             if value != found[first]:
@@ -145,6 +155,10 @@ class Fields:
     def known(self, *names: str) -> None:
         """Take fields as read that say nothing of cost here."""
         self.read |= set(names)
+
+    def with_values(self, **values: Any) -> Fields:
+        """Return the fields with some changed; what is read of them is read of these."""
+        return replace(self, values={**self.values, **values})
 
     def part(self, name: str) -> Fields:
         """Return the fields of a part; none where it is absent."""

@@ -334,6 +334,7 @@ KINDRED: dict[str, Callable[[Fields], Description]] = {
     "gemma": _gemma,
     "glm": _glm,
     "glm4": lambda fields: _glm(fields, norms_after=True),
+    "glm4v": lambda fields: _glm(fields, norms_after=True),
     "gpt_neox": _gpt_neox,
     "granitemoe": _granite_moe,
     "granitemoeshared": _granite_moe,

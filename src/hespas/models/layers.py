@@ -192,14 +192,15 @@ class Layers:
         with jax.named_scope("projections"):
             query, *others = self._projected(kind, x, weights)
             key, value = others if is_own else places.keys[kind.window]
-        query = scaled(style, query)
+        is_normed_after = style.norms_after_rotation and kind.rotates
+        query = query if is_normed_after else scaled(style, query)
         with jax.named_scope("rotary"):
             rotation = model.rotation(kind)
             query = rotated(query, places, rotation, style)
             key = rotated(key, places, rotation, style) if is_own else key
-            if style.norms_after_rotation and kind.rotates:
-                query = scaled(style, plainly_normalised(style, query))
-                key = plainly_normalised(style, key)
+            if is_normed_after:
+                query = scaled(style, normalised(style, query, weights, "query_norm"))
+                key = normalised(style, key, weights, "key_norm")
         sinks = weights.get("sinks_bias")
         keys = (key, value) if kind.keys == "kept" else None
         if cache is not None:
@@ -232,8 +233,10 @@ class Layers:
                 one + weights[f"{name}_bias"].astype(one.dtype)
                 for one, name in zip(made, _PROJECTED, strict=False)
             ]
+        if style.clip:
+            made = [jnp.clip(one, -style.clip, style.clip) for one in made]
         norm = _normalised_rows if style.norms_of_rows else normalised
-        if style.norms_of_heads or style.norms_of_rows:
+        if (style.norms_of_heads and not style.norms_after_rotation) or style.norms_of_rows:
             norms = ("query_norm", "key_norm")
             of_heads = [
                 norm(style, one, weights, name) for one, name in zip(made, norms, strict=False)

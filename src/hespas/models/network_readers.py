@@ -57,8 +57,8 @@ def _divides(fields: Fields, name: str, size: int, of: str, whole: int) -> None:
         )
 
 
-def _bert(fields: Fields) -> Bert:
-    _class(fields, "BertForMaskedLM", "BertForPreTraining", "BertModel")
+def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
+    _class(fields, *(f"{kind}{head}" for head in ("ForMaskedLM", "ForPreTraining", "Model")))
     fields.one_of("position_embedding_type", ("absolute",))
     fields.one_of("is_decoder", (False,))
     fields.one_of("add_cross_attention", (False,))
@@ -68,6 +68,7 @@ def _bert(fields: Fields) -> Bert:
         vocabulary=fields.size("vocab_size"),
         positions=fields.size("max_position_embeddings", default=512),
         kinds=fields.size("type_vocab_size", default=2),
+        unused=unused,
     )
 
 
@@ -384,6 +385,9 @@ def _resnet(fields: Fields) -> ResNet:
 
 NETWORKS: dict[str, Callable[[Fields], Any]] = {
     "bert": _bert,
+    "camembert": lambda fields: _bert(fields, "Camembert", unused=2),
+    "roberta": lambda fields: _bert(fields, "Roberta", unused=2),
+    "xlm-roberta": lambda fields: _bert(fields, "XLMRoberta", unused=2),
     "vit": _vit,
     "siglip": _siglip,
     "t5": _t5,

@@ -32,7 +32,9 @@ def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.A
     """Return rows with a mean square of 1, layer norms with a mean of 0 too; in f32, as ``x``."""
     if style.eager and style.norm == "rms":
         return _one_by_one(style, x, weights[name])
-    scaled = plainly_normalised(style, x) * weights[name].astype(x.dtype)
+    scaled = plainly_normalised(style, x)
+    if name in weights:
+        scaled = scaled * weights[name].astype(x.dtype)
     bias = weights.get(f"{name}_bias")
     return apart(style, scaled if bias is None else scaled + bias.astype(x.dtype))
 

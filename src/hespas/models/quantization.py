@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -14,13 +15,15 @@ from hespas.errors import ConfigError
 from hespas.models.fields import Fields
 from hespas.models.precision import FORMATS, UNQUANTISED, Precision
 
-_METHODS = ("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors", "awq", "gptq")
+_METHODS = (
+    *("fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors", "awq", "gptq"),
+    *("bitsandbytes", "quark"),
+)
 _OF_MODELOPT = {"FP8": "f8", "NVFP4": "nvfp4"}
-_OF_PACKING = {
-    ("float", 8): ("f8",),
-    ("float", 4): ("nvfp4",),
-    ("int", 4): ("int4", "int4_32"),
-}
+_OF_PACKING = {("float", 8): "f8", ("float", 4): "nvfp4", ("int", 4): "int4", ("int", 8): "f8"}
+_OF_GROUPS = {128: "int4", 32: "int4_32"}
+_INT8 = "weights in int8 are predicted in f8: as many bytes, and on parts with both the same rate"
+_NF4 = "weights in nf4 are predicted in int4: as many bytes within 1 %, widened before products too"
 _LAYER = "layers.7"
 _MODULES = {
     "attention": ("self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj"),
@@ -40,7 +43,7 @@ def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str
         return UNQUANTISED, ()
     name, left_out, cache = _format(fields)
     parts: dict[str, str] = {}
-    notes: list[str] = []
+    notes = _notes(fields)
     for part, modules in _MODULES.items():
         named = [pattern for pattern in left_out if _matches(pattern, modules)]
         numbers = {match[1] for match in map(_NUMBER.search, named) if match}
@@ -57,7 +60,8 @@ def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str
 def _format(fields: Fields) -> tuple[str, list[str], str]:
     """Return the format of what is quantised, the modules that are not, and the cache's type."""
     method = fields.text("quant_method")
-    left_out = fields.texts("modules_to_not_convert", "ignore", "exclude_modules")
+    names = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
+    left_out = [module for name in names for module in fields.texts(name)]
     cache = UNQUANTISED.cache
     match method:
         case "fp8" | "fbgemm_fp8":
@@ -72,9 +76,14 @@ def _format(fields: Fields) -> tuple[str, list[str], str]:
         case "compressed-tensors":
             name, cache = _packed(fields), _cache(fields)
         case "awq" | "gptq":
-            fields.one_of("bits", (4,))
-            fields.one_of("group_size", (FORMATS["int4"].group,))
-            name = "int4"
+            name = _integers(fields, "bits")
+        case "bitsandbytes":
+            name = "f8" if fields.flag("load_in_8bit") else "int4"
+            left_out += fields.texts("llm_int8_skip_modules")
+        case "quark":
+            weights = fields.part("global_quant_config").part("weight")
+            weights.one_of("dtype", ("fp8_e4m3",))
+            name = "f8"
         case _:
             raise ConfigError(
                 f"weights quantised by {method!r} are not known",
@@ -129,10 +138,28 @@ def _packed(fields: Fields) -> str:
             f"weights of {kind or 'no type'} in {bits} bits, in {len(names)} groups of modules, "
             "are not known",
             location=fields.location,
-            hint="known: one group of modules, float in 8 or 4 bits, int in 4",
+            hint="known: one group of modules, float or int in 8 or 4 bits",
         )
-    if known == ("f8",):
+    if kind == "int":
+        return _integers(weights, "num_bits")
+    if name != "f8":
+        weights.one_of("group_size", (FORMATS[name].group,))
+    return name
+
+
+def _integers(weights: Fields, bits: str) -> str:
+    """Return the format of whole numbers, by the field that has their bits."""
+    if weights.size(bits, default=4) == 8:
         return "f8"
-    by_group = {FORMATS[name].group: name for name in known}
-    weights.one_of("group_size", tuple(by_group))
-    return by_group[weights.size("group_size", default=FORMATS[known[0]].group)]
+    weights.one_of(bits, (4,))
+    weights.one_of("group_size", tuple(_OF_GROUPS))
+    return _OF_GROUPS[weights.size("group_size", default=128)]
+
+
+def _notes(fields: Fields) -> list[str]:
+    """Return what is said of formats that others stand for."""
+    if fields.text("quant_method") == "bitsandbytes":
+        return [_INT8 if fields.flag("load_in_8bit") else _NF4]
+    text = json.dumps(dict(fields.values))
+    is_whole = '"type": "int"' in text and '"num_bits": 8' in text
+    return [_INT8] if is_whole or fields.size("bits", default=4) == 8 else []

@@ -127,8 +127,9 @@ class Transformer:
 
     def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
         """Return the abstract weights of a part of the model: layers, and what stands around."""
-        before = {"embedding", "positions"}
-        behind = {"norm", "norm_bias", "embedding" if self.model.style.tied else "head"}
+        before = {"embedding", "positions", "embedding_norm", "embedding_norm_bias"}
+        head = "embedding" if self.model.style.tied else "head"
+        behind = {"norm", "norm_bias", head, "head_bias"}
         needed = (before if is_first else set[str]()) | (behind if is_last else set[str]())
         absent = (before | behind) - needed
         return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
@@ -212,6 +213,8 @@ class Transformer:
                 x = x * jnp.asarray(scale, x.dtype)
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
+            if self.model.style.norms_embedding:
+                x = normalised(self.model.style, x, weights, "embedding_norm")
             return self.layers.between(x)
 
     def through_layers(
@@ -308,6 +311,8 @@ class Transformer:
             else:
                 logits = product("bse,ev->bsv", x, weights["head"])
             logits = logits.astype(jnp.float32)
+            if style.head_biases:
+                logits = logits + weights["head_bias"].astype(jnp.float32)
             if style.logit_scale != 1:
                 logits = logits * style.logit_scale
             if style.logit_cap:

@@ -156,6 +156,10 @@ def outer_weights(model: LanguageModel) -> Shapes:
     shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
     if not model.style.tied:
         shapes["head"] = ("embedding", "vocabulary")
+    if model.style.head_biases:
+        shapes["head_bias"] = ("vocabulary",)
+    if model.style.norms_embedding:
+        shapes |= norm_weights(model.style, "embedding_norm")
     if model.style.learned_positions:
         shapes["positions"] = ("positions", "embedding")
     if model.style.layer_input:
@@ -244,6 +248,8 @@ def _latent_weights(style: Style, latent: Latent) -> Shapes:
 
 def norm_weights(style: Style, name: str, dimension: str = "norm") -> Shapes:
     """Return the dimensions of a norm's weights."""
+    if not style.norm_weights:
+        return {}
     is_biased = style.norm == "layer" and style.norm_biases
     bias: Shapes = {f"{name}_bias": (dimension,)} if is_biased else {}
     return {name: (dimension,), **bias}
