@@ -189,16 +189,15 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
             hint=f"known: {', '.join((*DECODERS, *NETWORKS))}",
         )
 
+    plain = family.removesuffix("_text")
     shipped, own = _shipped_fields(), _telling(set(values))
     alike = {name: len(own & other) / len(own | other) for name, other in shipped.items()}
-    close = [
-        name for name in nearest(family, (*DECODERS, *NETWORKS)) if _is_one_letter(name, family)
-    ]
+    close = [name for name in nearest(plain, (*DECODERS, *NETWORKS)) if _is_one_letter(name, plain)]
     likest = close[0] if close else max(alike, key=lambda name: alike[name])
     named = sorted(own - shipped.get(likest, own))
     differs = f", which has no {', '.join(named[:5])}" if named else ""
     return ConfigError(
-        f"model_type {family!r} is not known{_UNLIKE.get(family, '')}",
+        f"model_type {family!r} is not known{_UNLIKE.get(plain, '')}",
         location=location,
         hint=f"the nearest that is known is {likest}{differs}; torch:hf:DIRECTORY runs what the "
         "library computes",

@@ -132,8 +132,8 @@ def _packed(fields: Fields) -> str:
     names = list(groups.values)
     weights = groups.part(names[0]).part("weights") if names else groups
     kind, bits = weights.text("type"), weights.size("num_bits", default=0)
-    known = _OF_PACKING.get((kind, bits), ())
-    if not known or len(names) != 1:
+    name = _OF_PACKING.get((kind, bits))
+    if name is None or len(names) != 1:
         raise ConfigError(
             f"weights of {kind or 'no type'} in {bits} bits, in {len(names)} groups of modules, "
             "are not known",
