@@ -144,10 +144,10 @@ class LanguageModel:
     def merges_products(self) -> bool:
         """Whether products of the same rows are one.
 
-        They are where weights are never changed, and in 8 bits, as Megatron-LM and Transformer
+        They are where weights are never changed, and in few bits, as Megatron-LM and Transformer
         Engine hold such weights side by side.
         """
-        return not isinstance(self.run, Training) or self.run.product_dtype == "f8"
+        return not isinstance(self.run, Training) or self.run.product_dtype != "same"
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:

@@ -257,7 +257,7 @@ class Layers:
         run = self.model.run
         if isinstance(run, Training) and run.sequence_parallel:
             hidden = self.between(hidden)
-            if run.product_dtype == "f8" and name != "norm":
+            if run.product_dtype != "same" and name != "norm":
                 return hidden
         return self._rows(hidden)
 

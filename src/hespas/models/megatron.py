@@ -74,8 +74,6 @@ _UNFUSED = ("no_rope_fusion", "no_masked_softmax_fusion", "no_bias_gelu_fusion",
             "no_bias_swiglu_fusion", "no_bias_dropout_fusion", "no_persist_layer_norm")  # fmt: skip
 """Arguments that divide kernels which are one here: they are taken, and said."""
 _REFUSED = {
-    "fp4": "products in 4 bits have no model here",
-    "fp4_format": "products in 4 bits have no model here",
     "first_last_layers_bf16": "layers are all of one precision here",
     "use_torch_fsdp2": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
     "use_megatron_fsdp": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
@@ -642,13 +640,15 @@ def _dtype(fields: Fields) -> str:
 
 def _product_dtype(fields: Fields) -> str:
     fields.one_of("fp8_recipe", ("delayed", "tensorwise", "blockwise", "mxfp8"))
+    fields.one_of("fp4_recipe", ("nvfp4",))
+    fields.one_of("fp4_format", ("e2m1",))
     fields.one_of("fp8_format", ("hybrid", "e4m3"))
     fields.known("fp8_recipe", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention")
     for name in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
         fields.one_of(name, (False,))
     mixed = fields.text("mixed_precision", "precision_config").casefold()
-    if "fp4" in mixed:
-        raise ConfigError("products in 4 bits have no model here", location=fields.location)
+    if "fp4" in mixed or fields.given("fp4_format", "fp4") is not None:
+        return "f4"
     is_small = fields.given("fp8_format", "fp8") is not None or "fp8" in mixed
     return "f8" if is_small else "same"
 

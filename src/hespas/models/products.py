@@ -52,6 +52,10 @@ class Grouped:
     rounds_rows: bool = False
 
 
+SMALL_TYPES: Mapping[str, Any] = {"f8": SMALL, "f4": jnp.float4_e2m1fn}
+"""The types of operands of products in few bits, by the name of the setting."""
+
+
 class Rounded(NamedTuple):
     """A weight that is trained, and rounded to 8 bits where it is multiplied.
 
@@ -60,6 +64,10 @@ class Rounded(NamedTuple):
 
     weight: jax.Array
     stored: jax.Array | None = None
+
+
+class RoundedTo4Bits(Rounded):
+    """A weight that is trained, and rounded to 4 bits where it is multiplied."""
 
 
 STORED = "_in_8_bits"
@@ -87,14 +95,16 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     """Return the product of activations and a weight, as ``jnp.einsum`` of both.
 
     A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
-    products of training have operands of 8 bits: this one, and those of both gradients. One in 8
+    products of training have operands of few bits: this one, and those of both gradients. One in 8
     bits is a pair with its scale, its dimensions in `stored_order`; activations are then rounded to
     8 bits with a scale that was measured before, as it is when models are served. One in 4 bits is
     widened by its scales.
     """
     if isinstance(weight, Rounded):
         trained, stored = weight
-        stored = in_8_bits(trained.astype(x.dtype)) if stored is None else stored
+        if stored is None:
+            name = "f4" if isinstance(weight, RoundedTo4Bits) else "f8"
+            stored = in_few_bits(trained.astype(x.dtype), SMALL_TYPES[name])
         return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
     if not is_stored(weight):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
@@ -200,7 +210,7 @@ def _small_forward(
     equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     del weight
-    taken = in_8_bits(x)
+    taken = in_few_bits(x, stored.dtype)
     made = jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype)
     return made, (taken, stored)
 
@@ -211,7 +221,7 @@ def _small_backward(
     given, made = equation.split("->")
     left, right = given.split(",")
     taken, stored = kept
-    small, dtype = in_8_bits(gradient), gradient.dtype
+    small, dtype = in_few_bits(gradient, stored.dtype), gradient.dtype
     of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
     of_weight = jnp.einsum(f"{left},{made}->{right}", taken, small, preferred_element_type=dtype)
     return of_x, of_weight, jnp.zeros_like(stored)
@@ -225,4 +235,10 @@ def in_8_bits(x: jax.Array) -> jax.Array:
 
     All are of one type, four bits of which are the exponent.
     """
-    return jnp.clip(x / jnp.asarray(ACTIVATION_SCALE, x.dtype), -448, 448).astype(SMALL)
+    return in_few_bits(x, SMALL)
+
+
+def in_few_bits(x: jax.Array, dtype: Any) -> jax.Array:
+    """Round to a type of 8 or 4 bits as `in_8_bits` does."""
+    largest = float(jnp.finfo(dtype).max)
+    return jnp.clip(x / jnp.asarray(ACTIVATION_SCALE, x.dtype), -largest, largest).astype(dtype)

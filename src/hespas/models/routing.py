@@ -32,6 +32,7 @@ from hespas.models.products import (
     ACTIVATION_SCALE,
     Grouped,
     Rounded,
+    RoundedTo4Bits,
     grouped_product,
     in_8_bits,
     is_stored,
@@ -83,8 +84,9 @@ def through_experts(
     }
     rows = divided.spec("batch", "sequence", None)
     routed = partial(_routed, routing, model.style, divided)
-    if isinstance(model.run, Training) and model.run.expert_product_dtype == "f8":
-        routed = partial(_in_8_bits, routed)
+    if isinstance(model.run, Training) and model.run.expert_product_dtype != "same":
+        is_4_bits = model.run.expert_product_dtype == "f4"
+        routed = partial(_in_few_bits, routed, RoundedTo4Bits if is_4_bits else Rounded)
     if not divided.mesh.names:
         return routed(own, x, sent)
     mapped = jax.shard_map(
@@ -97,12 +99,16 @@ def through_experts(
     return mapped(own, x, sent)
 
 
-def _in_8_bits(
-    routed: Callable[..., jax.Array], weights: Weights, x: jax.Array, sent: jax.Array
+def _in_few_bits(
+    routed: Callable[..., jax.Array],
+    kind: type[Rounded],
+    weights: Weights,
+    x: jax.Array,
+    sent: jax.Array,
 ) -> jax.Array:
-    """Return what ``routed`` makes with products of experts in 8 bits, forward and backward."""
+    """Return what ``routed`` makes with products of experts in few bits, forward and backward."""
     small = {
-        name: Rounded(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
+        name: kind(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
     }
     return routed(small, x, sent)
 

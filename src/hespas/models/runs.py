@@ -16,11 +16,11 @@ class Training:
     what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
     gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
-    ``product_dtype`` f8, products of layers have operands of 8 bits, forward and backward; those of
-    experts with ``expert_product_dtype`` f8. An ``eager`` step runs each operation of PyTorch as a
-    kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels`` eager what is
-    between products of experts, as far as Megatron-LM has no kernel for all of it. Each of
-    ``mtp_layers`` predicts a further token (multi-token prediction).
+    ``product_dtype`` f8 or f4, products of layers have operands of 8 or 4 bits, forward and
+    backward; those of experts with ``expert_product_dtype``. An ``eager`` step runs each operation
+    of PyTorch as a kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels``
+    eager what is between products of experts, as far as Megatron-LM has no kernel for all of it.
+    Each of ``mtp_layers`` predicts a further token (multi-token prediction).
     """
 
     mesh: MeshAxes

@@ -30,7 +30,7 @@ from hespas.models.norms import (
     turns,
 )
 from hespas.models.plan import Loop, layers_of
-from hespas.models.products import SMALL, STORED, is_multiplied, product, rounded
+from hespas.models.products import SMALL_TYPES, STORED, is_multiplied, product, rounded
 from hespas.models.remat import rematerialised
 from hespas.models.runs import Training
 from hespas.models.sharding import Divided, dtype_named
@@ -135,14 +135,14 @@ class Transformer:
         return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
 
     def fixed_weights(self) -> dict[str, Any]:
-        """Return the abstract weights in 8 bits, which a step makes once, where the layers stand.
+        """Return the abstract weights in few bits, which a step makes once, where the layers stand.
 
-        Empty where products are not in 8 bits.
+        Empty where products are in the type of the activations.
         """
         run = self.model.run
-        if not isinstance(run, Training) or run.product_dtype != "f8":
+        if not isinstance(run, Training) or run.product_dtype == "same":
             return {}
-        weights = self.weights(SMALL)
+        weights = self.weights(SMALL_TYPES[run.product_dtype])
 
         def fixed(layers: Any) -> Any:
             if not isinstance(layers, dict):
@@ -345,7 +345,7 @@ class Transformer:
     def _rematerialised(self, kind: LayerKind) -> Any:
         run = self.model.run
         assert isinstance(run, Training)  # noqa: S101 - for the type checker
-        is_small = run.product_dtype == "f8"
+        is_small = run.product_dtype != "same"
 
         def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights

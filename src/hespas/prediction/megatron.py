@@ -32,7 +32,8 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
     from hespas.prediction.machines import system_of  # noqa: PLC0415 - the same
 
     path = Path(text.removeprefix(ARGUMENTS_PREFIX))
-    layout = read_arguments(path).layout
+    arguments = read_arguments(path)
+    layout = arguments.layout
     system = system_of(options.network)
     if system is None:
         raise ConfigError(
@@ -47,6 +48,8 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
         settings["sequence_parallel"] = "true"
     if layout.product_dtype != "same":
         settings["product_dtype"] = layout.product_dtype
+        if arguments.model.routing is not None:
+            settings["expert_product_dtype"] = layout.product_dtype
     changes: dict[str, Any] = {
         "mesh": model.mesh or _mesh(layout, system.device_count, text),
         "sequence": model.sequence or layout.sequence,

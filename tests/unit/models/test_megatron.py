@@ -134,9 +134,13 @@ def test_recomputation_is_a_policy(tmp_path: Path, more: str, expected: str) -> 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
-    [("--fp8-format hybrid", "f8"), ("--fp8-format e4m3 --fp8-recipe mxfp8", "f8")],
+    [
+        ("--fp8-format hybrid", "f8"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "f8"),
+        ("--fp4-format e2m1 --fp4-recipe nvfp4", "f4"),
+    ],
 )
-def test_products_in_8_bits_are_read(tmp_path: Path, more: str, expected: str) -> None:
+def test_products_in_few_bits_are_read(tmp_path: Path, more: str, expected: str) -> None:
     assert llama(tmp_path, more).layout.product_dtype == expected
 
 
@@ -168,7 +172,7 @@ def test_what_is_not_modelled_of_it_is_said(tmp_path: Path) -> None:
         ("--hidden-size 5120", "", ("--hidden-size is given twice, as 4096 and 5120",)),
         ("--global-batch-size", "--global-batch-size 64", ("global_batch_size is true",)),
         ("--seq-length $SEQ", "--seq-length 8192", ("--seq-length is $SEQ", "write SEQ=...")),
-        ("--fp4-format e2m1", "", ("--fp4-format: products in 4 bits",)),
+        ("--fp4-format e2m1 --fp4-recipe mxfp4", "", ("fp4_recipe is 'mxfp4'", "'nvfp4'")),
         ("--optimizer sgd", "", ("optimizer is 'sgd'", "changes what is computed")),
         ("--recompute-granularity selective --recompute-modules mlp", "", ("recompute_modules",)),
         (

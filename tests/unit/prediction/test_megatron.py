@@ -45,6 +45,13 @@ def test_the_arguments_become_options(tmp_path: Path) -> None:
     assert made.is_pipeline
 
 
+def test_experts_are_multiplied_in_8_bits_as_other_products(tmp_path: Path) -> None:
+    experts = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 512 --fp8-format hybrid"
+    made = with_arguments(options(tmp_path, more=experts))
+    settings = made.program.model.settings
+    assert (settings["product_dtype"], settings["expert_product_dtype"]) == ("f8", "f8")
+
+
 def test_options_beside_the_file_stand(tmp_path: Path) -> None:
     model = ModelOptions(mesh=parse_mesh("pipe=4,tp=2"), sequence=256)
     made = with_arguments(options(tmp_path, model=model))

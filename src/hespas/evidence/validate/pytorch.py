@@ -426,10 +426,12 @@ def _tensor_parallel(tensor: int) -> dict[str, str]:
 def _precision(line: _Line, *, has_experts: bool = False) -> dict[str, str]:
     precision = line.text("precision").casefold()
     if "fp4" in precision:
-        raise _UnmappedError("products in 4 bits are not modelled")
-    if not re.search(r"f(loat|p)8", precision):
+        small = "f4"
+    elif re.search(r"f(loat|p)8", precision):
+        small = "f8"
+    else:
         return {}
-    return {"product_dtype": "f8"} | ({"expert_product_dtype": "f8"} if has_experts else {})
+    return {"product_dtype": small} | ({"expert_product_dtype": small} if has_experts else {})
 
 
 def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:

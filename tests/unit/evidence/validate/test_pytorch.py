@@ -63,7 +63,7 @@ def test_every_packaged_row_is_mapped_or_says_why() -> None:
             mesh = parse_mesh(row.options["mesh"])
             assert mesh.device_count == row.devices
             model_named(row.workload)
-    assert sum(bool(row.missing) for row in packaged) <= 7
+    assert sum(bool(row.missing) for row in packaged) <= 2
 
 
 def test_the_layout_of_a_pipeline_is_that_of_megatron(tmp_path: Path) -> None:
