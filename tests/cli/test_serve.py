@@ -127,3 +127,26 @@ def test_mistakes_are_one_line(call: Call, arguments: tuple[str, ...], message: 
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_log_is_calibrated_with_and_its_factors_are_used(
+    call: Call, small: str, tmp_path: Path
+) -> None:
+    log, kept = tmp_path / "log.csv", tmp_path / "kept"
+    rows = [f"{0.01 * number},64,16,0.0001,0.004,0.003" for number in range(12)]
+    head = "arrival_s,input_tokens,output_tokens,queue_s,ttft_s,tpot_s"
+    log.write_text("\n".join([head, *rows]))
+    given = ("--serving", str(log), "-o", str(kept), "--node", "H100_80GB")
+    refused = call("hespas", "calibrate", *given)
+    assert refused.returncode == 2
+    assert "give --model" in refused.stderr
+    done = call("hespas", "calibrate", *given, "--model", small, "--mesh", "tp=2", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert abs(answer["log"]["fitted"]["tpot_mean"]) < abs(answer["log"]["predicted"]["tpot_mean"])
+    done = call("hespas", "serve", small, *ON, *LOAD, "--step-factors", str(kept), "--json")
+    assert done.returncode == 0, done.stderr
+    factor = f"{answer['log']['decode_factor']:.3g} times"
+    assert any(factor in assumption for assumption in json.loads(done.stdout)["assumptions"])
+    done = call("hespas", "serve", small, *ON, *LOAD, "--step-factors", str(tmp_path / "none"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
-from hespas.errors import ConfigError, MeasurementError
+from hespas.errors import ConfigError, MeasurementError, option
 from hespas.evidence.calibrate.factors import Group, fit_factors
 from hespas.evidence.calibrate.gemm_csv import gemm_groups
 from hespas.evidence.calibrate.nccl_tests import (
@@ -25,12 +29,21 @@ from hespas.evidence.calibrate.preset import (
 )
 from hespas.evidence.calibrate.profile import profile_groups
 from hespas.evidence.calibrate.ranks import read_ranks
+from hespas.evidence.calibrate.serving import calibrated_serving, serving_calibration_text
 from hespas.evidence.calibrate.steps import PipelineSteps, step_group
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_device, load_system, system_directory
 from hespas.hardware.system import interconnect_of
+from hespas.models.model import parse_mesh
 from hespas.prediction.composition import load_alone
 from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
+from hespas.serve.options import ServeOptions
+
+_OF_SERVING = (
+    *("mesh", "engine", "max_sequences", "max_batched_tokens", "memory_share", "dtype", "set"),
+    "time_limit",
+)
+"""Options of ``hespas serve`` that say how a log was measured."""
 
 
 @answering(
@@ -90,6 +103,15 @@ from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
     help="How long each rank computes in each step: rank,step,seconds.",
 )
 @flags.plain(
+    "--serving",
+    "serving_log",
+    type=flags.FILE,
+    metavar="LOG",
+    help="Measured requests of an engine that served --model: arrival_s, input_tokens, "
+    "output_tokens, queue_s, ttft_s, tpot_s.",
+)
+@flags.plain("--model", metavar="MODEL", help="The model that --serving was measured with.")
+@flags.plain(
     "--output",
     "-o",
     type=flags.FILE,
@@ -97,6 +119,7 @@ from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
     metavar="DIR",
     help="The directory of the new preset.",
 )
+@flags.derived(ServeOptions, only=_OF_SERVING)
 def calibrate(
     *,
     node: str,
@@ -109,14 +132,24 @@ def calibrate(
     kernels: Path | None,
     steps: Path | None,
     ranks: Path | None,
+    serving_log: Path | None,
+    model: str | None,
     output: Path,
+    **given: Any,
 ) -> Answer:
     """Fit the presets to measurements, report how well they fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
     --steps were given), its link.json a link (where --nccl was), its variation.json a variation
-    for --variation (where --ranks was), and with --system a system for --system too.
+    for --variation (where --ranks was), and with --system a system for --system too. --serving
+    stands alone: DIR is then what hespas serve takes as --step-factors.
     """
+    if serving_log is not None:
+        files = (*gemm_files, *nccl_files, profile, program, kernels, steps, ranks, link, system)
+        if any(file is not None for file in files):
+            raise ConfigError("--serving stands alone", hint="calibrate in two runs")
+        return _of_serving(serving_log, model, node, given, output)
+    _refuse_serving(model, given)
     _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
     if (profile is None) != (program is None):
         raise ConfigError("--profile and --program belong together", hint="give both")
@@ -142,7 +175,7 @@ def calibrate(
         runs = with_reach(runs, interconnect_of(load_system(home)), base)
     variation = None if ranks is None else read_ranks(ranks)
     if not fits and not runs and variation is None:
-        hint = "give --gemm, --nccl, --profile, --steps or --ranks"
+        hint = "give --gemm, --nccl, --profile, --steps, --ranks or --serving"
         raise ConfigError("there is nothing to calibrate with", hint=hint)
     named = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
     calibration = Calibration(
@@ -161,6 +194,29 @@ def calibrate(
         text=lambda: f"{report_text(calibration)}\nWritten: {names}",
         json=lambda: report_json(calibration),
     )
+
+
+def _of_serving(
+    log: Path, model: str | None, node: str, given: Mapping[str, Any], output: Path
+) -> Answer:
+    if model is None:
+        raise ConfigError("--serving needs the model that was served", hint="give --model")
+    mesh = given["mesh"] or "tp=1"
+    served = {"model_name": model, "mesh": mesh, "log": log}
+    served["cluster"] = f"{parse_mesh(mesh).device_count}x{node}"
+    options = flags.built(ServeOptions, {**given, **served})
+    calibrated = calibrated_serving(options, node, output)
+    return Answer(
+        text=lambda: serving_calibration_text(calibrated, output),
+        json=lambda: msgspec.to_builtins(calibrated),
+    )
+
+
+def _refuse_serving(model: str | None, given: Mapping[str, Any]) -> None:
+    used = {"model": model, **given}
+    for name, value in used.items():
+        if value not in (None, (), {}):
+            raise ConfigError(f"{option(name)} has no effect without --serving", hint="drop it")
 
 
 def _check_effects(

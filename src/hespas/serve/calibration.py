@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from hespas.base.decode import read_text
@@ -23,8 +24,35 @@ from hespas.serve.simulation import ServingPlan
 from hespas.serve.step_times import StepFactors
 
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "queue_s", "ttft_s", "tpot_s")
+FACTORS_FILE = "serving.json"
+"""What a calibration by a log keeps its factors in."""
 _ROUNDS = 12
 _LEAST_REQUESTS = 4
+
+
+class KeptFactors(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors of iterations that decode, and of those with prompts, in a file."""
+
+    decode: float
+    prompts: float
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    step_factors: KeptFactors
+
+
+def read_factors(path: Path) -> StepFactors:
+    """Read the factors that a calibration kept; a directory or its file."""
+    file = path / FACTORS_FILE if path.is_dir() else path
+    try:
+        kept = msgspec.json.decode(read_text(file), type=_Kept).step_factors
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"holds no factors: {error}",
+            location=str(file),
+            hint="hespas calibrate --serving writes them",
+        ) from error
+    return StepFactors(decode=kept.decode, prompts=kept.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.serve.answer import Objectives
-from hespas.serve.calibration import read_log
+from hespas.serve.calibration import read_factors, read_log
 from hespas.serve.engine import Engine
 from hespas.serve.load import (
     Arrivals,
@@ -61,11 +61,13 @@ def parse_objectives(texts: Iterable[str] | str) -> Objectives:
 
 
 def parse_factors(texts: Iterable[str] | str) -> StepFactors:
-    """Return the factors of texts such as ``decode=1.05,prompts=0.9``.
+    """Return the factors of texts such as ``decode=1.05,prompts=0.9``, or of a calibration.
 
     >>> parse_factors("decode=1.05").decode
     1.05
     """
+    if isinstance(texts, str) and "=" not in texts:
+        return read_factors(Path(texts))
     pieces = texts.split(",") if isinstance(texts, str) else texts
     factors: dict[str, float] = {}
     for name, text in parse_pairs(pieces, name="step_factors", form="decode=1.05").items():
@@ -390,9 +392,10 @@ class ServeOptions:
         default=Phase.LIBRARY,
     )
     step_factors: StepFactors = declare(
-        help="How much longer iterations take than predicted, as in decode=1.05,prompts=0.9.",
+        help="How much longer iterations take than predicted, as in decode=1.05,prompts=0.9, or "
+        "the directory of hespas calibrate --serving.",
         parse=parse_factors,
-        metavar="PART=X,..",
+        metavar="PART=X,..|DIR",
         default=StepFactors,
     )
     device_hour_usd: float | None = declare(
