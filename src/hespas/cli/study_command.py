@@ -23,6 +23,7 @@ from hespas.cli.answers import Answer, answering
 from hespas.cli.help import Commands
 from hespas.cli.progress import is_terminal, time_text
 from hespas.errors import ConfigError, option
+from hespas.models.precision import FORMATS
 from hespas.report.serving import serving_search_text
 from hespas.serve.options import ServeOptions
 from hespas.serve.search import search_serving
@@ -445,6 +446,11 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     group=Group.MAIN,
     help="Search how MODEL is served: with --rate or --load, and --slo.",
 )
+@flags.plain(
+    "--weights",
+    metavar="TYPE,..",
+    help="With --serve: types of weights that are searched, as in bf16,f8 (default: the model's).",
+)
 @flags.both(
     "output",
     "-o",
@@ -455,7 +461,12 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
 @flags.derived(ServeOptions, only=_OF_SERVING)
 @flags.derived(ExecutorOptions)
 def search(
-    model: str, output: Path | None, compiled: int | None, serves: bool, **given: Any
+    model: str,
+    output: Path | None,
+    compiled: int | None,
+    serves: bool,
+    weights: str | None,
+    **given: Any,
 ) -> Answer | int:
     """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
 
@@ -465,20 +476,28 @@ def search(
     """
     if serves:
         others = {"output": output, "compile": compiled, **given}
-        return _searched_serving(model, others)
-    _refuse_given(given, _OF_SERVING, f"without {option('serve')}", "add it")
+        return _searched_serving(model, others, weights)
+    needs_serve = {**given, "weights": weights}
+    _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
     if output is None:
         raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
     own = {name: value for name, value in given.items() if name not in _OF_SERVING}
     return _ran(search_from(model, own, compiled=compiled), output, own)
 
 
-def _searched_serving(model: str, given: Mapping[str, Any]) -> Answer:
+def _searched_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
     allowed = {*_OF_SERVING, *_SHARED}
     others = [name for name in given if name not in allowed]
     _refuse_given({**given, "fidelity": None}, others, f"with {option('serve')}", "drop it")
     own = {name: value for name, value in given.items() if name in allowed}
-    found = search_serving(flags.built(ServeOptions, {**own, "model_name": model}))
+    options = flags.built(ServeOptions, {**own, "model_name": model})
+    types = [text.strip() for text in weights.split(",")] if weights else [""]
+    for name in types if weights else ():
+        if name not in FORMATS:
+            raise ConfigError(
+                f"{option('weights')} names {name!r}", hint=f"known: {', '.join(FORMATS)}"
+            )
+    found = search_serving(options, weights=tuple(dict.fromkeys(types)))
     return Answer(text=lambda: serving_search_text(found), json=lambda: msgspec.to_builtins(found))
 
 

@@ -136,7 +136,7 @@ def serving_search_text(search: ServingSearch) -> str:
         f"{layout_name(layout)}: {layout.reason}" for layout in search.layouts if layout.reason
     ]
     trade_offs = [
-        (f"tp={layout.tp}, {point.concurrency} under way", point)
+        (f"{layout_name(layout)}, {point.concurrency} under way", point)
         for layout in search.layouts
         for point in layout.trade_offs
         if point.is_best

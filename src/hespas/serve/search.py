@@ -21,6 +21,10 @@ CONCURRENT = (1, 4, 16, 64, 256)
 """Requests under way on a replica, for the trade-off of speed and throughput."""
 _SAMPLED = 4
 """Requests for each that is under way."""
+_LIMITS = (16, 64, 256)
+"""Sequences of a batch, where objectives may ask for fewer than the engine takes."""
+_BETTER = 1.01
+"""How much more is served by fewer sequences where a layout has a limit of them."""
 
 
 class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +39,16 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """One way to serve: replicas of ``tp`` devices; one that is refused has no ``report``.
 
-    Of those beside them, ``prefill_replicas`` compute prompts alone. ``reason`` says why it is not
-    the best, empty for the best.
+    Of those beside them, ``prefill_replicas`` compute prompts alone. Weights are of
+    ``weight_dtype``, empty for the model's own; a batch has at most ``max_sequences``, the engine's
+    where it is None. ``reason`` says why it is not the best, empty for the best.
     """
 
     tp: int
     replicas: int
     prefill_replicas: int = 0
+    weight_dtype: str = ""
+    max_sequences: int | None = None
     reason: str = ""
     report: ServingReport | None = None
     trade_offs: tuple[TradeOff, ...] = ()
@@ -49,8 +56,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 def layout_name(layout: Layout) -> str:
     """Return what tables call a layout."""
-    beside = layout.prefill_replicas
-    return f"tp={layout.tp}" + (f", {beside} for prompts" if beside else "")
+    parts = [f"tp={layout.tp}"]
+    if layout.weight_dtype:
+        parts.append(layout.weight_dtype)
+    if layout.prefill_replicas:
+        parts.append(f"{layout.prefill_replicas} for prompts")
+    if layout.max_sequences is not None:
+        parts.append(f"batches of {layout.max_sequences}")
+    return ", ".join(parts)
 
 
 class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +74,13 @@ class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[Layout, ...]
 
 
-def search_serving(options: ServeOptions) -> ServingSearch:
+def search_serving(options: ServeOptions, *, weights: Sequence[str] = ("",)) -> ServingSearch:
     """Rank the layouts of a cluster by the largest rate that they serve within the objectives.
 
-    Layouts are the powers of two of ``tp``, with as many replicas as there is room for, and of
-    these as many that compute prompts alone as prompts are of the work. Raises
-    `ConfigError` for a load without a rate, and where the options fix a layout.
+    Layouts are the powers of two of ``tp``, with ``weights`` of each type, with as many replicas as
+    there is room for; of these about as many that compute prompts alone as prompts are of the work;
+    and, where it meets objectives better, a smaller limit of a batch. Raises `ConfigError` for a
+    load without a rate, and where the options fix a layout.
     """
     if options.load.concurrency is not None:
         raise ConfigError(
@@ -77,7 +91,12 @@ def search_serving(options: ServeOptions) -> ServingSearch:
             "a search chooses the mesh and the replicas",
             hint=f"drop {option('mesh')} and {option('replicas')}",
         )
-    layouts = sorted(_layouts(options), key=_rank)
+    if weights != ("",) and "weight_dtype" in options.model.settings:
+        raise ConfigError(
+            f"the types of weights are given by {option('set')} too", hint="give them once"
+        )
+    found = [layout for weight in weights for layout in _layouts(_with_weights(options, weight))]
+    layouts = sorted(found, key=_rank)
     explained = [_explained(layout, layouts[0]) for layout in layouts]
     return ServingSearch(
         model=options.model_name, cluster=options.cluster, layouts=_with_best(explained)
@@ -92,46 +111,76 @@ def _rank(layout: Layout) -> tuple[bool, float, float]:
     return False, -(report.max_rate or 0.0), report.latency_s.mean
 
 
+def _with_weights(options: ServeOptions, weight: str) -> ServeOptions:
+    if not weight:
+        return options
+    settings = {**options.model.settings, "weight_dtype": weight}
+    return replace(options, model=replace(options.model, settings=settings))
+
+
 def _layouts(options: ServeOptions) -> Iterator[Layout]:
     count, tensor, surfaces = find_system(options.cluster).device_count, 1, Surfaces()
+    weight = str(options.model.settings.get("weight_dtype", ""))
     while tensor <= count:
         mesh = MeshAxes(axes=(("tp", tensor),))
         own = replace(options, model=replace(options.model, mesh=mesh))
-        replicas = count // tensor
+        layout = Layout(tp=tensor, replicas=count // tensor, weight_dtype=weight)
         try:
             report = serving(own, surfaces)
         except HespasError as error:
-            yield Layout(tp=tensor, replicas=replicas, reason=error.message)
+            yield msgspec.structs.replace(layout, reason=error.message)
         else:
-            trade_offs = tuple(_trade_offs(own, replicas, surfaces))
-            yield Layout(tp=tensor, replicas=replicas, report=report, trade_offs=trade_offs)
-            if replicas > 1:
-                yield _divided(own, tensor, replicas, report, surfaces)
+            trade_offs = tuple(_trade_offs(own, layout.replicas, surfaces))
+            whole = msgspec.structs.replace(layout, report=report, trade_offs=trade_offs)
+            yield whole
+            yield from _limited(own, whole, surfaces)
+            if layout.replicas > 1:
+                yield _divided(own, whole, report, surfaces)
         tensor *= 2
 
 
+def _limited(options: ServeOptions, layout: Layout, surfaces: Surfaces) -> Iterator[Layout]:
+    """Yield the layout with the limit of a batch that serves most, where it serves more."""
+    if not options.slo.are_given or options.engine.max_sequences is not None:
+        return
+    best = layout
+    for limit in _LIMITS:
+        engine = replace(options.engine, max_sequences=limit)
+        report = serving(replace(options, engine=engine), surfaces)
+        most = 0.0 if best.report is None else best.report.max_rate or 0.0
+        if (report.max_rate or 0.0) > _BETTER * most:
+            best = msgspec.structs.replace(
+                layout, report=report, max_sequences=limit, trade_offs=()
+            )
+    if best is not layout:
+        yield best
+
+
 def _divided(
-    options: ServeOptions,
-    tensor: int,
-    replicas: int,
-    together: ServingReport,
-    surfaces: Surfaces,
+    options: ServeOptions, whole: Layout, together: ServingReport, surfaces: Surfaces
 ) -> Layout:
-    """Return the layout in which some replicas compute prompts alone."""
-    prefills = min(replicas - 1, max(1, round(replicas * together.prompt_share)))
-    own = replace(options, prefill_replicas=prefills)
-    report, reason = None, ""
-    try:
-        report = serving(own, surfaces)
-    except HespasError as error:
-        reason = error.message
-    return Layout(
-        tp=tensor,
-        replicas=replicas - prefills,
-        prefill_replicas=prefills,
-        report=report,
-        reason=reason,
-    )
+    """Return the best layout in which some replicas compute prompts alone."""
+    replicas = whole.replicas
+    share = round(replicas * together.prompt_share)
+    counts = {min(replicas - 1, max(1, share + more)) for more in (-1, 0, 1)}
+    divided: list[Layout] = []
+    for count in sorted(counts):
+        report, reason = None, ""
+        try:
+            report = serving(replace(options, prefill_replicas=count), surfaces)
+        except HespasError as error:
+            reason = error.message
+        divided.append(
+            msgspec.structs.replace(
+                whole,
+                replicas=replicas - count,
+                prefill_replicas=count,
+                report=report,
+                reason=reason,
+                trade_offs=(),
+            )
+        )
+    return min(divided, key=_rank)
 
 
 def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Iterator[TradeOff]:
@@ -155,13 +204,15 @@ def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Ite
 def _explained(layout: Layout, best: Layout) -> Layout:
     """Return a layout with the reason why it is not the best."""
     report, most = layout.report, best.report
-    if report is None or most is None or layout is best:
+    if report is None or most is None:
         return layout
     if report.max_rate is None:
         alone = f"a request takes {report.ttft_s.p50 * 1e3:.0f} ms to its first token"
         if report.tpot_s is not None:
             alone += f" and {report.tpot_s.p50 * 1e3:.1f} ms between tokens"
         return msgspec.structs.replace(layout, reason=f"no rate meets the objectives: {alone}")
+    if layout is best:
+        return layout
     share = "as fast" if not most.max_rate else f"{report.max_rate / most.max_rate:.0%} of the best"
     bound = report.bound
     reason = f"{share}; decoding is bound by {bound.decode}, prompts by {bound.prefill}"

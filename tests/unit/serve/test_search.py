@@ -13,9 +13,9 @@ from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.report.serving import serving_search_text
 from hespas.serve import search
-from hespas.serve.answer import Bound, Latency, ServingReport, SurfaceReport
+from hespas.serve.answer import Bound, Latency, Objectives, ServingReport, SurfaceReport
 from hespas.serve.options import LoadOptions, ServeOptions
-from hespas.serve.search import CONCURRENT, search_serving
+from hespas.serve.search import CONCURRENT, layout_name, search_serving
 from hespas.serve.surface import Surfaces
 from hespas.sources.options import ModelOptions
 
@@ -142,3 +142,41 @@ def test_what_a_search_chooses_is_not_given(changed: dict[str, object], message:
     options = ServeOptions(**{**given, **changed})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=message):
         search_serving(options)
+
+
+@pytest.mark.usefixtures("served")
+def test_each_type_of_weights_is_searched() -> None:
+    found = search_serving(OPTIONS, weights=("bf16", "f8"))
+    assert {layout.weight_dtype for layout in found.layouts} == {"bf16", "f8"}
+    assert layout_name(found.layouts[0]) == "tp=4, bf16"
+    fixed = replace(OPTIONS, model=ModelOptions(settings={"weight_dtype": "f8"}))
+    with pytest.raises(ConfigError, match="types of weights are given"):
+        search_serving(fixed, weights=("bf16",))
+
+
+def test_smaller_batches_are_a_layout_where_objectives_ask_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def serving(options: ServeOptions, surfaces: Surfaces) -> ServingReport:
+        del surfaces
+        limit = options.engine.max_sequences
+        most = {None: None, 16: 3.0, 64: 5.0, 256: 5.01}[limit]
+        return msgspec.structs.replace(_report(2, options.load.concurrency or 1), max_rate=most)
+
+    monkeypatch.setattr(search, "serving", serving)
+    best, *others = search_serving(replace(OPTIONS, slo=Objectives(tpot_s=0.01))).layouts
+    assert (best.max_sequences, best.reason) == (64, "")
+    assert layout_name(best).endswith("batches of 64")
+    assert any("no rate meets the objectives" in layout.reason for layout in others)
+
+
+def test_objectives_that_no_layout_meets_are_said_of_the_first_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def serving(options: ServeOptions, surfaces: Surfaces) -> ServingReport:
+        del surfaces
+        return msgspec.structs.replace(_report(2, options.load.concurrency or 1), max_rate=None)
+
+    monkeypatch.setattr(search, "serving", serving)
+    layouts = search_serving(replace(OPTIONS, slo=Objectives(tpot_s=1e-6))).layouts
+    assert all("no rate meets the objectives" in layout.reason for layout in layouts)
