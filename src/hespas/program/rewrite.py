@@ -152,7 +152,7 @@ class Builder:
         )
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """Transpose a tensor; return it unchanged if the order is."""
+        """Transpose a tensor; return it unchanged for the identity order."""
         source = tensor_of(value)
         if tuple(order) == tuple(range(source.rank)):
             return value

@@ -46,7 +46,7 @@ from hespas.work.fusion import is_on_host
 def split_program(
     program: Program, options: SplitOptions, *, most_rounds: int | None = None
 ) -> RegionGraph:
-    """Split a program into regions by ``options``.
+    """Split a program into regions, as ``options`` specify.
 
     Every operation except constants is in exactly one region, in program order. A program that a
     compiler scheduled is split into its kernels, with ``most_rounds`` of each loop if set

@@ -22,7 +22,7 @@ _EVERY_ELEMENT = (Category.ELEMENTWISE, Category.BROADCAST, Category.MOVEMENT)
 
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
-    """Count the body's arithmetic, the elements needed and the results."""
+    """Count the body's arithmetic, the reads that results need, and writes."""
     needed, written = block_traffic(op.regions[0])
     read = dict.fromkeys(op.operands, 0)
     for inner, outer in zip(op.regions[0].arguments, op.operands, strict=True):

@@ -137,7 +137,7 @@ def _window(op: Op) -> WindowAttrs:
 
 
 def scatter(op: Op, bodies: Bodies) -> Work:
-    """Combine each update element with its target element, in place.
+    """Count update elements combined with their targets, in place.
 
     Indices and updates are read, and the target elements unless they are only replaced; the target
     elements are written. The rest of the operand is not touched.

@@ -358,7 +358,7 @@ PALETTE = (
     "#a3a632",
     "#e07ba1",
 )
-"""Colours that most readers, colour-blind ones too, distinguish on white and near black."""
+"""A palette that most readers, colour-blind ones too, distinguish on white and near black."""
 OF_PARTS = {
     "arithmetic": PALETTE[0],
     "memory": PALETTE[2],
@@ -379,7 +379,7 @@ OF_PHASES = {
     "compute": PALETTE[5],
     "communication": PALETTE[6],
 }
-"""Colours of a step's parts and phases, the same in all charts."""
+"""The colour of each part and phase of a step, the same in all charts."""
 Values = Sequence[Mapping[str, Any]]
 
 

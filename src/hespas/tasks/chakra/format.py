@@ -491,7 +491,7 @@ def _field(value: float | str | bool) -> str:
 
 
 def _whole_micros(tasks: Iterable[Task]) -> dict[int, int]:
-    """Round durations to microseconds, keeping every partial sum within half."""
+    """Round durations to microseconds; partial sums stay within half of one."""
     micros: dict[int, int] = {}
     total_ps = written = 0
     for task in tasks:
