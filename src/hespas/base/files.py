@@ -66,7 +66,7 @@ def replaced_file(path: Path) -> Generator[Path]:
         else:
             path.write_bytes(temporary.read_bytes())
     except OSError as error:
-        raise _failed(path, error) from error
+        raise _write_error(path, error) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def _umask() -> int:
     return current
 
 
-def _failed(path: Path, error: OSError) -> OutputError:
+def _write_error(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written: {error.strerror or error}",
         location=str(path),
@@ -140,7 +140,7 @@ def directory_beside(target: Path) -> Generator[Path]:
         stage = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
         yield stage
     except OSError as error:
-        raise _failed(target, error) from error
+        raise _write_error(target, error) from error
     finally:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)

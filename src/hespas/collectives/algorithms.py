@@ -32,20 +32,20 @@ _BROADCAST, _REDUCE = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
 _GATHER, _SCATTER = CollectiveKind.GATHER, CollectiveKind.SCATTER
 
 
-def _only(part: int) -> range:
+def _single_part(part: int) -> range:
     return range(part, part + 1)
 
 
 def _part_of_source(message: Message) -> range:
-    return _only(message.source)
+    return _single_part(message.source)
 
 
 def _part_of_target(message: Message) -> range:
-    return _only(message.target)
+    return _single_part(message.target)
 
 
 def _part_of_channel(message: Message) -> range:
-    return _only(message.channel)
+    return _single_part(message.channel)
 
 
 def _levels(members: int) -> list[int]:
@@ -59,7 +59,7 @@ def _ring_rounds(members: int, first: int, operation: Operation) -> Rounds:
     """Return n - 1 ring rounds that begin with part rank + ``first``."""
 
     def parts(message: Message) -> range:
-        return _only((message.source + first - message.round) % members)
+        return _single_part((message.source + first - message.round) % members)
 
     return Rounds(pattern=shift(1), count=members - 1, parts=parts, operation=operation)
 
@@ -80,7 +80,7 @@ def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
         distance = (1 + isqrt(1 + 8 * message.round)) // 2
         hop = message.round - distance * (distance - 1) // 2
         origin = (message.source - hop) % members
-        return _only(origin * members + (origin + distance) % members)
+        return _single_part(origin * members + (origin + distance) % members)
 
     return (Rounds(pattern=shift(1), count=members * (members - 1) // 2, parts=parts),)
 
@@ -93,7 +93,7 @@ def _chain(
 
     def parts(message: Message) -> range:
         piece = message.round - message.source
-        return _only(piece) if 0 <= piece < count else range(0)
+        return _single_part(piece) if 0 <= piece < count else range(0)
 
     rounds = Rounds(
         pattern=Pattern(Form.PATH),
@@ -139,7 +139,9 @@ def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Round
             # In the other direction, members are numbered backwards.
             source = -message.source % members if message.channel else message.source
             (part,) = rounds.parts(message._replace(source=source))
-            return _only(2 * (-part % members if message.channel else part) + message.channel)
+            return _single_part(
+                2 * (-part % members if message.channel else part) + message.channel
+            )
 
         return replace(rounds, pattern=Pattern(Form.NEIGHBOURS), parts=parts)
 
@@ -180,7 +182,7 @@ def _direct(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 def _direct_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
     def parts(message: Message) -> range:
-        return _only(message.source * members + message.target)
+        return _single_part(message.source * members + message.target)
 
     return (Rounds(pattern=shift(1, members - 1), parts=parts),)
 
@@ -208,7 +210,7 @@ def _dissemination(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 # `hespas.collectives.schedule.tree_parent` for the trees and their source.
 
 
-def _up_and_down(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]:
+def _tree_rounds(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]:
     levels = range(1, max(tree_depths(members)) + 1)
     up = [
         Rounds(pattern=Pattern(climb, level), parts=_part_of_channel, operation=Operation.REDUCE)
@@ -220,12 +222,12 @@ def _up_and_down(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]
 
 def binary_tree_all_reduce(members: int) -> Schedule:
     """Return an all-reduce up and down one tree, level by level."""
-    rounds = _up_and_down(members, Form.CLIMB, Form.DESCEND)
+    rounds = _tree_rounds(members, Form.CLIMB, Form.DESCEND)
     return cut_evenly("binary-tree", _ALL_REDUCE, members, rounds, parts=1)
 
 
 def _double_binary_tree(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    return _up_and_down(members, Form.CLIMB_BOTH, Form.DESCEND_BOTH)
+    return _tree_rounds(members, Form.CLIMB_BOTH, Form.DESCEND_BOTH)
 
 
 # Recursive halving and doubling, among a power of two. In halving, the members at a distance

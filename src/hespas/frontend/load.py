@@ -39,7 +39,7 @@ def read_source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def check_source(path: Path) -> None:
@@ -48,10 +48,10 @@ def check_source(path: Path) -> None:
         with path.open("rb"):
             pass
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> ProgramError:
+def _unreadable_error(path: Path, error: OSError) -> ProgramError:
     if isinstance(error, FileNotFoundError):
         return ProgramError("no such file", location=str(path), hint="check the path")
     return ProgramError(f"cannot be read: {error.strerror}", location=str(path))

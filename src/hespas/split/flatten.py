@@ -83,7 +83,7 @@ def flatten(program: Program) -> FlatProgram:
             assumptions=(),
         )
     if _opened_size(body) > MOST_OPERATIONS:
-        raise _too_large(program.source, what="operations")
+        raise _too_large_error(program.source, what="operations")
     flat = _Flattening(program=program)
     results = flat.inline(body, body.arguments)
     return FlatProgram(
@@ -119,7 +119,7 @@ def needs_opening(op: Op) -> bool:
     return any(inner.kind in ASYNC or stands_alone(inner) for inner in inner_ops)
 
 
-def _too_large(source: str, *, what: str, instead: str = "") -> UnsupportedError:
+def _too_large_error(source: str, *, what: str, instead: str = "") -> UnsupportedError:
     """Return the error for more than `MOST_OPERATIONS` unrolled operations.
 
     ``instead`` is an alternative for the hint, if any.
@@ -402,7 +402,7 @@ class _Schedule:
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
             instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
-            raise _too_large(self.program.source, what="kernels", instead=instead)
+            raise _too_large_error(self.program.source, what="kernels", instead=instead)
         if op not in self.kept:
             inputs = tuple(dict.fromkeys(values_read(op)))
             self.kept[op] = region_of(number, (op,), (), inputs, op.results)

@@ -195,7 +195,7 @@ class _Expansion:
             return (Leaf(op=op, work=work, assumption=assumption),)
         rule = fusion if op.kind == "fusion" else op.traits.work_of_bodies
         if rule is None:
-            raise _unknown(op)
+            raise _no_rule_error(op)
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
         return (Leaf(op=op, work=_counted(op, lambda each: rule(each, bodies))),)
 
@@ -244,7 +244,7 @@ def _bytes_assumption(op: Op) -> str:
     )
 
 
-def _unknown(op: Op) -> CostError:
+def _no_rule_error(op: Op) -> CostError:
     reason = op.traits.without_work
     if reason:
         return CostError(f"{op.name} has no cost rule: {reason}", location=op.location)

@@ -60,7 +60,7 @@ def triton_work(op: Op) -> tuple[Work, str]:
     try:
         kernel, programs = _kernel(attrs.backend_config)
     except ProgramError as error:
-        raise _unknown(op, error.message) from error
+        raise _no_model_error(op, error.message) from error
     works = [_work(inner, kernel, op) for inner in kernel.operations]
     total = summed(works) * programs
     read = min(total.bytes_read, bytes_of(op.operands))
@@ -74,7 +74,7 @@ def triton_work(op: Op) -> tuple[Work, str]:
     return work, "; ".join(f"kernel {kernel.name}: {note}" for note in kernel.notes)
 
 
-def _unknown(op: Op, why: str) -> CostError:
+def _no_model_error(op: Op, why: str) -> CostError:
     return CostError(
         f"the work of custom call {TRITON!r} is not known: {why}",
         location=op.location,
@@ -114,7 +114,7 @@ def _work(inner: TritonOp, kernel: TritonKernel, op: Op) -> Work:
         return rule(inner) * inner.count
     if inner.name in _NOTHING or inner.name.startswith(_PLAIN):
         return Work()
-    raise _unknown(op, f"operation {inner.name} of kernel {kernel.name} has no model")
+    raise _no_model_error(op, f"operation {inner.name} of kernel {kernel.name} has no model")
 
 
 def _loaded(inner: TritonOp) -> Work:

@@ -212,7 +212,7 @@ def _read_reduce_scatter(
         return False
     size = group_size(replica_groups(collective))
     pairs = zip(reduced, results, strict=True)
-    dimensions = [_divided(full.type, part.type, size) for full, part in pairs]
+    dimensions = [_scattered_dimension(full.type, part.type, size) for full, part in pairs]
     if None in dimensions:
         return False
     for dimension in dict.fromkeys(dimensions):
@@ -234,7 +234,7 @@ def _read_reduce_scatter(
     return True
 
 
-def _divided(whole: Type, part: Type, parts: int) -> int | None:
+def _scattered_dimension(whole: Type, part: Type, parts: int) -> int | None:
     if not isinstance(whole, TensorType) or not isinstance(part, TensorType):
         return None
     if whole.rank != part.rank:

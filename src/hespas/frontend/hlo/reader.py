@@ -275,7 +275,7 @@ class ModuleReader:
                 return
             handler = self.handlers.get(opcode)
             if handler is None:
-                raise _unknown(opcode)
+                raise _unknown_opcode_error(opcode)
             handler(self, instruction, scope)
         except ProgramError as error:
             error.location = error.location or f"{self.source}: %{instruction.name}"
@@ -354,7 +354,7 @@ def _parameter(instruction: Any, parameters: Sequence[Tree]) -> Tree:
     return parameters[number]
 
 
-def _unknown(opcode: str) -> ProgramError:
+def _unknown_opcode_error(opcode: str) -> ProgramError:
     if opcode in GAPS:
         return UnsupportedError(f"{opcode} has no model: {GAPS[opcode]}")
     return UnsupportedError(f"HLO opcode {opcode!r} is not known")

@@ -120,13 +120,13 @@ def _fold(
     folded.iota_transpose_perm.extend(permutation)
 
 
-def _is_between(instruction: Any) -> bool:
+def _is_between_slices(instruction: Any) -> bool:
     return instruction.frontend_attributes.map.get(_HANDLER, "") == _MEGASCALE
 
 
 def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Start the collective that a send and a receive form."""
-    if not _is_between(instruction):
+    if not _is_between_slices(instruction):
         plain(reader, instruction, scope)
         return
     attributes = instruction.frontend_attributes.map
@@ -207,7 +207,7 @@ def _numbers(text: str) -> list[int] | None:
 
 def _receive(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Record a receive's send; its data arrives at ``recv-done``."""
-    if not _is_between(instruction):
+    if not _is_between_slices(instruction):
         plain(reader, instruction, scope)
         return
     scope.received[instruction.id] = instruction.frontend_attributes.map[_RENDEZVOUS]
@@ -216,7 +216,7 @@ def _receive(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 def _send_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Pass on the token: no operation waits for the sent buffer."""
-    if not _is_between(instruction):
+    if not _is_between_slices(instruction):
         plain(reader, instruction, scope)
         return
     scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
@@ -224,7 +224,7 @@ def _send_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 def _receive_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Wait for the collective."""
-    if not _is_between(instruction):
+    if not _is_between_slices(instruction):
         plain(reader, instruction, scope)
         return
     (start,) = instruction.operand_ids

@@ -54,7 +54,7 @@ def kernels_of(operation: Operation) -> KernelAttrs | None:
     rule = _RULES.get(name)
     if rule is None:
         rule = next((family for start, family in _FAMILIES.items() if name.startswith(start)), None)
-    applied = rule or _Rule(label="other", moved=_all)
+    applied = rule or _Rule(label="other", moved=_single_pass)
     moved = applied.moved(operation)
     return KernelAttrs(
         bytes_read=moved.read,
@@ -74,7 +74,7 @@ def _sources(operation: Operation) -> tuple[RecordedTensor, ...]:
     return tuple([tensor for tensor in operation.inputs if tensor.storage not in written])
 
 
-def _all(operation: Operation) -> Moved:
+def _single_pass(operation: Operation) -> Moved:
     return Moved(read=sizes_of(_sources(operation)), written=sizes_of(operation.outputs))
 
 
@@ -82,7 +82,7 @@ def _passes(reads: int, writes: int = 1, launches: int = 1) -> Callable[[Operati
     """Return a rule for kernels that pass several times over all tensors."""
 
     def moved(operation: Operation) -> Moved:
-        single_pass = _all(operation)
+        single_pass = _single_pass(operation)
         return Moved(
             read=reads * single_pass.read, written=writes * single_pass.written, launches=launches
         )
@@ -190,7 +190,7 @@ def _loss(operation: Operation) -> Moved:
     """Count the target's element of each row (NLLLoss.cu, Loss.cu)."""
     targets = next((tensor for tensor in operation.inputs if _is_index(tensor)), None)
     if targets is None:
-        return _all(operation)
+        return _single_pass(operation)
     rows = prod(targets.shape)
     return Moved(read=size_of(targets) + rows * _SECTOR_BYTES, written=sizes_of(operation.outputs))
 
@@ -326,12 +326,12 @@ _NOTHING = frozenset(
 ) | {"prim::device", "fsdp::set"}
 """Operations that run no kernel: views, and uninitialised memory."""
 
-_ELEMENTWISE = _Rule(label="elementwise", moved=_all)
-_COPY = _Rule(label="copy", moved=_all)
+_ELEMENTWISE = _Rule(label="elementwise", moved=_single_pass)
+_COPY = _Rule(label="copy", moved=_single_pass)
 _FILL = _Rule(label="fill", moved=_only_written)
 _RANDOM = _Rule(label="random numbers", moved=_only_written)
-_REDUCTION = _Rule(label="reduction", moved=_all, is_reduction=True)
-_NORM = _Rule(label="norm", moved=_all, is_reduction=True)
+_REDUCTION = _Rule(label="reduction", moved=_single_pass, is_reduction=True)
+_NORM = _Rule(label="norm", moved=_single_pass, is_reduction=True)
 # LayerNormBackwardKernelImplInternal: one kernel for the input's gradient, one for the weights'
 # (layer_norm_kernel.cu); batch norms read once for the statistics (Normalization.cuh).
 _NORM_TWICE = _Rule(label="norm", moved=_passes(2, launches=2), is_reduction=True)

@@ -302,7 +302,7 @@ def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tup
     With several chunks, a stage computes one micro-batch per stage with one chunk, then with the
     next.
     """
-    turns = list(_turns(stages, micro_batches, chunks))
+    turns = list(_interleaved_order(stages, micro_batches, chunks))
     forward = [Action(Pass.FORWARD, number, chunk) for number, chunk in turns]
     backward = [Action(Pass.BACKWARD, number, chunks - 1 - chunk) for number, chunk in turns]
     later_stages = stages - 1 - stage
@@ -313,7 +313,7 @@ def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tup
     return (*forward[:filling], *(action for pair in pairs for action in pair), *backward[steady:])
 
 
-def _turns(stages: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, int]]:
+def _interleaved_order(stages: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, int]]:
     """Yield micro-batches and chunks in every stage's forward order."""
     if chunks == 1:
         yield from ((number, 0) for number in range(micro_batches))

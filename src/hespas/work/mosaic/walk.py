@@ -186,7 +186,7 @@ class Walk:
             operands = [self._type(value) for value in op.operands]
         units = uses(op.name, operands, [self._type(value) for value in op.results])
         if units is None:
-            self._unknown(op)
+            self._raise_no_model(op)
         times = self._times(weights)
         for use in units:
             tally.vectors[use] += times
@@ -194,7 +194,7 @@ class Walk:
             if not self._type(result).is_vector:
                 self.values[result] = self._opaque(op)
 
-    def _unknown(self, op: KernelOp) -> NoReturn:
+    def _raise_no_model(self, op: KernelOp) -> NoReturn:
         where = f" at {op.place}" if op.place else ""
         raise CostError(
             f"kernel {self.kernel.name} has an operation without a model, {op.name}{where}",
@@ -229,7 +229,7 @@ class Walk:
         if outcome is None and not is_known:
             outcome = unchanged(op.name, operands)
         if outcome is None and not _is_known(op.name):
-            self._unknown(op)
+            self._raise_no_model(op)
         for result in op.results:
             self.values[result] = self._opaque(op, operands) if outcome is None else outcome
 
@@ -257,7 +257,7 @@ class Walk:
     def _copy(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
         """Count a copy between memory and chip once, at its wait."""
         if op.name == "tpu.enqueue_indirect_dma":
-            self._unknown(op)
+            self._raise_no_model(op)
         if op.name != ("tpu.wait_dma2" if self.waits else "tpu.enqueue_dma"):
             return
         references = [
