@@ -94,8 +94,8 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrangement:
-    """All of a program that decides its buffers."""
+class _BufferInputs:
+    """The parts of a program that decide its buffers."""
 
     functions: tuple[Function, ...]
     aliases: tuple[Alias, ...]
@@ -108,18 +108,18 @@ def settled(program: Program, *, space: int = DEVICE_MEMORY) -> Settled:
 
     Buffers outside of ``space``, a number of `hespas.program.types.TensorType`, have no size.
     """
-    arrangement = _Arrangement(
+    inputs = _BufferInputs(
         functions=tuple(program.functions.values()),
         aliases=tuple(program.aliases),
         is_scheduled=program.is_scheduled,
         program=program,
     )
-    return _settled(arrangement, space)
+    return _settled(inputs, space)
 
 
 @lru_cache(maxsize=4)
-def _settled(arrangement: _Arrangement, space: int) -> Settled:
-    program = arrangement.program
+def _settled(inputs: _BufferInputs, space: int) -> Settled:
+    program = inputs.program
     main = with_calls_opened(program)
     arguments = argument_buffers(main.body.arguments, space=space)
     destinations = _destinations(program, main, arguments)
