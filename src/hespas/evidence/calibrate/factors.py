@@ -1,8 +1,8 @@
 """Fit factors by predicting with them.
 
 Not all of a prediction grows with a factor: launches and communication stay as they are, and
-nothing gets faster than the peaks. So a factor is fitted by predicting with it, and the errors
-that are reported are those of predictions with all the factors that are written.
+nothing gets faster than the peaks. So a factor is fitted by predicting with it, and the reported
+errors are those of predictions with all the factors that are written.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hespas.evidence.calibrate.samples import Case, FactorFit, Sample
 from hespas.hardware.device import Device
 
 SMALLEST_FACTOR = 1e-3
-"""With this, only what no factor scales is left of a prediction."""
+"""With this factor, only the unscaled part of a prediction is left."""
 
 _LARGEST_LOG = -log(SMALLEST_FACTOR)
 _CLOSE_ENOUGH = 1e-5
 _MOST_PREDICTIONS = 60
 _TELLING = 1.5
-"""A prediction that twice the factor makes less than this much longer is mostly no factor's."""
+"""Predictions that twice the factor lengthens less than this hardly depend on it."""
 
 Predict = Callable[[Device], Sequence[float]]
 
@@ -46,7 +46,7 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
     """Return a factor for each group, fitted one after the other.
 
     The median of measured over predicted time becomes 1, which no outlier pulls. Raises
-    `MeasurementError` where no factor does that.
+    `MeasurementError` if no factor does that.
     """
     calibrated = device
     fitted: list[tuple[Group, float, tuple[str, ...]]] = []
@@ -67,17 +67,17 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
 
 
 def combined(known: Mapping[str, float], fitted: Mapping[str, float]) -> dict[str, float]:
-    """Return a node's factors with fitted ones, of four digits, multiplied onto them.
+    """Multiply fitted factors, of four digits, onto a node's factors.
 
     >>> combined({"gemm": 2.0, "kernels": 0.5}, {"gemm.bf16": 1.5, "kernels": 3.0})
     {'gemm': 2.0, 'kernels': 1.5, 'gemm.bf16': 3.0}
     """
-    made = {name: float(f"{value * _known(known, name):.4g}") for name, value in fitted.items()}
-    return {**known, **made}
+    products = {name: float(f"{value * _known(known, name):.4g}") for name, value in fitted.items()}
+    return {**known, **products}
 
 
 def _known(known: Mapping[str, float], name: str) -> float:
-    """Return the factor that holds: one of products of all types goes where one's own comes."""
+    """Return the current factor; ``gemm`` stands in for one of a type."""
     general = known.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
     return known.get(name, general)
 
@@ -88,7 +88,7 @@ def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
 
 
 def scaled(device: Device, name: str, factor: float) -> Device:
-    """Return the device with a factor that isn't rounded."""
+    """Return the device with an unrounded factor."""
     return _told(device, lambda known: {**known, name: factor * _known(known, name)})
 
 
@@ -102,13 +102,15 @@ def _told(
 
 
 def _telling(group: Group, device: Device) -> list[int]:
-    """Return which cases say something of the factor: all, where none does much."""
+    """Return the cases that depend on the factor; all if none depends much."""
     everything = list(range(len(group.cases)))
     if len(everything) < 2:
         return everything
     once = group.predict(device)
     twice = group.predict(scaled(device, group.name, 2.0))
-    return [at for at in everything if twice[at] >= _TELLING * once[at]] or everything
+    return [
+        number for number in everything if twice[number] >= _TELLING * once[number]
+    ] or everything
 
 
 def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
@@ -119,12 +121,12 @@ def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
 
 
 def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
-    measured = [group.cases[at].measured_s for at in decisive]
+    measured = [group.cases[number].measured_s for number in decisive]
 
     def missing(log_factor: float) -> float:
         """Return the logarithm of the median of measured over predicted time."""
         times = group.predict(scaled(device, group.name, exp(log_factor)))
-        predicted = (times[at] for at in decisive)
+        predicted = (times[number] for number in decisive)
         return log(median(m / p for m, p in zip(measured, predicted, strict=True)))
 
     root = _root(missing)
@@ -140,32 +142,32 @@ def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
 
 
 def _root(of: Callable[[float], float]) -> float | None:
-    """Return where a falling function is 0, by false position (Illinois); None where nowhere.
+    """Return the root of a falling function by false position (Illinois), if any.
 
-    Steps from 0 grow until there is a point on each side. The line between the two gives the
-    next; a side that stays twice counts half, so that neither stays for ever.
+    Steps from 0 grow until there is a point on each side. The line between the two gives the next;
+    a side that stays twice counts half, so that neither stays for ever.
     """
     sides: dict[bool, tuple[float, float]] = {}
-    at, step, was_above = 0.0, 0.0, False
+    x, step, was_above = 0.0, 0.0, False
     for _ in range(_MOST_PREDICTIONS):
-        value = of(at)
+        value = of(x)
         if abs(value) < _CLOSE_ENOUGH:
-            return at
+            return x
         is_above = value > 0
         if len(sides) == 2 and is_above == was_above:
-            other, height = sides[not is_above]
-            sides[not is_above] = (other, height / 2)
-        sides[is_above], was_above = (at, value), is_above
+            opposite, height = sides[not is_above]
+            sides[not is_above] = (opposite, height / 2)
+        sides[is_above], was_above = (x, value), is_above
         if len(sides) < 2:
-            if abs(at) >= _LARGEST_LOG:
+            if abs(x) >= _LARGEST_LOG:
                 return None
             step = max(2 * abs(value), 2 * step)
-            further = at + (step if is_above else -step)
-            at = min(max(further, -_LARGEST_LOG), _LARGEST_LOG)
+            further = x + (step if is_above else -step)
+            x = min(max(further, -_LARGEST_LOG), _LARGEST_LOG)
             continue
         (left, high), (right, low) = sides[True], sides[False]
-        at = (left * low - right * high) / (low - high)
-    return at
+        x = (left * low - right * high) / (low - high)
+    return x
 
 
 def _samples(group: Group, base: Device, calibrated: Device) -> tuple[Sample, ...]:

@@ -1,4 +1,4 @@
-"""Timings of matrix products in a CSV of the user's own.
+"""Read timings of matrix products from the user's CSV.
 
 The header names ``m``, ``n``, ``k``, ``dtype``, optionally ``batch``, and the time with its unit:
 ``latency_us``, ``time (ms)``, ``duration[ns]``.
@@ -48,7 +48,7 @@ _TYPES = {
     "int8": "i8",
 }
 SHORTEST_KERNEL_S = 5e-7
-"""No GPU starts and ends a kernel in less."""
+"""The shortest time in which a GPU starts and ends a kernel."""
 
 _HEADER = "m,n,k,dtype,latency_us"
 _HINT = "correct the unit in the header"
@@ -72,29 +72,29 @@ class _Row:
 
     @property
     def name(self) -> str:
-        """What was measured."""
+        """The measured product, as text."""
         product = self.product
         batch = "" if product.batch == 1 else f"{product.batch} x "
         return f"{batch}{product.m} x {product.n} x {product.k} of {product.type_name}"
 
     @property
     def case(self) -> Case:
-        """What was measured, where it stands, and its time."""
+        """The measured product with its location and time."""
         return Case(label=self.name, location=self.location, measured_s=self.time_s)
 
     @property
     def key(self) -> Product:
-        """What is equal of rows of one thing: rows and columns exchanged take the same time."""
+        """The product with sorted sides, since exchanged sides take equal time."""
         low, high = sorted((self.product.m, self.product.n))
         return replace(self.product, m=low, n=high)
 
 
 def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
-    """Return the products of each type that the file has, for a factor on each.
+    """Return the file's products by type, for a factor on each.
 
-    Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit,
-    for what is no number, for times below the physical floor or far from what the part's tables
-    say, and for lines that contradict each other; `HardwareError` for a device without tables.
+    Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit, for
+    cells that are no numbers, for times below the physical floor or far from the part's tables, and
+    for lines that contradict each other; `HardwareError` for a device without tables.
     """
     rows = _rows(path)
     if device.measured is None:
@@ -159,15 +159,17 @@ def _columns(header: Sequence[str], location: str) -> _Columns:
         hint = f"the first line must be the header, such as {_HEADER}"
         message = f"the header lacks {', '.join(missing)}"
         raise MeasurementError(message, location=location, hint=hint)
-    times = [(at, match) for at, name in enumerate(names) if (match := _TIME.fullmatch(name))]
+    times = [
+        (position, match) for position, name in enumerate(names) if (match := _TIME.fullmatch(name))
+    ]
     if len(times) != 1:
         raise MeasurementError(
             "the header doesn't name one time with its unit",
             location=location,
             hint="write latency_us, latency_ms, latency_ns or latency_s",
         )
-    at, match = times[0]
-    return _Columns(names=names, time=at, unit_s=_UNITS[match[1]])
+    time_column, match = times[0]
+    return _Columns(names=names, time=time_column, unit_s=_UNITS[match[1]])
 
 
 def _row(line: Sequence[str], columns: _Columns, location: str) -> _Row:
@@ -199,8 +201,10 @@ def _size(cells: Mapping[str, str], name: str, location: str) -> int:
 
 def _type(text: str, location: str) -> str:
     name = _TYPES.get(text.lower().removeprefix("torch."), text)
-    known = tuple(ELEMENT_TYPES)
-    if name not in known:
+    element_types = tuple(ELEMENT_TYPES)
+    if name not in element_types:
         message = f"there is no type {text!r}"
-        raise MeasurementError(message, location=location, hint=suggestion(text, (*known, *_TYPES)))
+        raise MeasurementError(
+            message, location=location, hint=suggestion(text, (*element_types, *_TYPES))
+        )
     return name

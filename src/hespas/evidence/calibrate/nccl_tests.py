@@ -1,4 +1,4 @@
-"""What nccl-tests prints: collectives of one kind among one group, size by size.
+"""Read nccl-tests' output: collectives of one kind among one group, by size.
 
 A line of results starts ``size count type redop root time algbw busbw``; the time is out of place
 and, as the header says, in us. ``# Rank`` lines count the group.
@@ -47,7 +47,7 @@ _WRONG = (8, 12)
 """Columns of ``#wrong``, out of place and in place."""
 
 SHORTEST_COLLECTIVE_S = 1e-6
-"""No collective crosses a link and back in less."""
+"""The shortest time in which a collective crosses a link and back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +67,33 @@ class CollectiveRun:
 
     @property
     def left_out_errors(self) -> tuple[float | None, ...]:
-        """Relative errors of fits that a point's size has no part in; None for too few sizes."""
+        """Relative errors under fits without a point's size, if sizes suffice."""
         return left_out_errors(self.points, sizes_a_piece=_SIZES_A_PIECE)
 
 
 def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -> CollectiveRun:
-    """Return what a file of nccl-tests output holds.
+    """Read a file of nccl-tests output.
 
-    ``kind`` is read from the file (``all_reduce_perf`` in it, or its name) where it is empty.
-    ``fastest_bytes_per_s`` is what no wire of the device exceeds. Raises `MeasurementError`,
-    naming ``file:line``, for an unknown kind or group or another than the bus bandwidth shows,
-    for wrong results, and for times whose unit is not us, that lie below the physical floor, or
-    that contradict each other.
+    An empty ``kind`` is read from the file (``all_reduce_perf`` in it, or its name).
+    ``fastest_bytes_per_s`` is a rate that no wire of the device exceeds. Raises `MeasurementError`,
+    naming ``file:line``, for an unknown kind or group or another than the bus bandwidth shows, for
+    wrong results, and for times whose unit is not us, that lie below the physical floor, or that
+    contradict each other.
     """
     text = read_text(path)
     lines = text.splitlines()
-    known = _kind(path, text, kind)
+    run_kind = _kind(path, text, kind)
     gpus = sum(1 for line in lines if _RANK.match(line))
     if gpus < 2:
         raise MeasurementError(
             "it doesn't list two ranks or more", location=str(path), hint="keep the header's # Rank"
         )
-    results = {at: line for at, line in enumerate(lines, start=1) if _ALIKE.match(line)}
-    unread = next((at for at, line in results.items() if not _RESULT.match(line)), None)
+    results = {
+        line_number: line for line_number, line in enumerate(lines, start=1) if _ALIKE.match(line)
+    }
+    unread = next(
+        (line_number for line_number, line in results.items() if not _RESULT.match(line)), None
+    )
     if unread is not None:
         raise MeasurementError(
             "it is no line of results: size, count, type, redop, root, time, algbw, busbw",
@@ -105,12 +109,12 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         )
     _check_results(path, results)
     for number, line in results.items():
-        _check_kind(line, f"{path}:{number}", known, gpus)
+        _check_kind(line, f"{path}:{number}", run_kind, gpus)
     notes = check_agreement([
         (
             point.size_bytes,
             Case(
-                label=f"{known} of {point.size_bytes} bytes",
+                label=f"{run_kind} of {point.size_bytes} bytes",
                 location=point.location,
                 measured_s=point.time_s,
             ),
@@ -118,12 +122,12 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         for point in points
     ])  # fmt: skip
     for point in points:
-        _check_floor(point, known, gpus, fastest_bytes_per_s)
+        _check_floor(point, run_kind, gpus, fastest_bytes_per_s)
     measured = [point for point in points if point.size_bytes]
     if len(measured) < 2:
         raise MeasurementError("there are fewer than two sizes", location=str(path))
     return CollectiveRun(
-        kind=known,
+        kind=run_kind,
         gpus=gpus,
         points=tuple(measured),
         pieces=fit(measured, sizes_a_piece=_SIZES_A_PIECE),
@@ -132,7 +136,7 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
 
 
 def _kind(path: Path, text: str, given: str) -> str:
-    """Return the kind: as given or, where nothing is, as the output or its file's name says."""
+    """Return the kind: given, or by the output or file name."""
     kinds = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
     if len(kinds) > 1:
         message = f"it is output of several tests: {', '.join(kinds)}"
@@ -171,7 +175,7 @@ def _point(line: str, location: str) -> Point:
 
 
 def _check_results(path: Path, results: Mapping[int, str]) -> None:
-    """Raise `MeasurementError` where nccl-tests reports wrong results."""
+    """Raise `MeasurementError` if nccl-tests reports wrong results."""
     wrong = [number for number, line in results.items() if _wrong_results(line)]
     if wrong:
         listed = ", ".join(str(number) for number in wrong)
@@ -184,7 +188,7 @@ def _check_results(path: Path, results: Mapping[int, str]) -> None:
 
 def _wrong_results(line: str) -> bool:
     cells = line.split()
-    counts = [cells[at] for at in _WRONG if at < len(cells)]
+    counts = [cells[column] for column in _WRONG if column < len(cells)]
     return any(count not in {"0", "N/A"} for count in counts)
 
 
@@ -196,7 +200,7 @@ def _bus_share(kind: str, gpus: int) -> float:
 
 
 def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
-    """Raise `MeasurementError` where the bus bandwidth is that of another kind or group."""
+    """Raise `MeasurementError` if the bus bandwidth is that of another kind or group."""
     algorithm, bus = (float(text) for text in line.split()[6:8])
     share = _bus_share(kind, gpus)
     # Both are printed with two decimals.
@@ -220,7 +224,7 @@ def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float 
         )
     if fastest_bytes_per_s is None:
         return
-    # Whoever reduces, every device sends or receives what the others have: (n - 1) / n of it all.
+    # In every algorithm a device sends or receives what the others have: (n - 1) / n of all bytes.
     share = 1.0 if kind == "send_recv" else (gpus - 1) / gpus
     least_s = point.size_bytes * share / fastest_bytes_per_s
     if point.time_s < least_s:
@@ -235,10 +239,13 @@ def _check_floor(point: Point, kind: str, gpus: int, fastest_bytes_per_s: float 
 def collectives_json(
     runs: Sequence[CollectiveRun],
 ) -> dict[str, dict[str, list[dict[str, object]]]]:
-    """Return the ``collectives`` of a link preset. Two runs of one kind and group are refused."""
-    made: dict[str, dict[str, list[dict[str, object]]]] = {}
+    """Return the ``collectives`` of a link preset.
+
+    Raises `MeasurementError` for two runs of one kind and group.
+    """
+    collectives: dict[str, dict[str, list[dict[str, object]]]] = {}
     for run in runs:
-        by_size = made.setdefault(run.kind, {})
+        by_size = collectives.setdefault(run.kind, {})
         if str(run.gpus) in by_size:
             message = f"{run.kind} among {run.gpus} is measured in two files"
             raise MeasurementError(
@@ -254,12 +261,12 @@ def collectives_json(
             }
             for piece in run.pieces
         ]
-    return made
+    return collectives
 
 
 _PAIR = 2
 _PARTS = ("reduce_scatter", "all_gather")
-"""What an all-reduce is along all dimensions but the last of its group."""
+"""The phases of an all-reduce along all dimensions of its group but the last."""
 
 
 def check_messages(runs: Sequence[CollectiveRun]) -> None:
@@ -276,10 +283,10 @@ def check_messages(runs: Sequence[CollectiveRun]) -> None:
 def with_reach(
     runs: Sequence[CollectiveRun], network: Interconnect, base: Link | None
 ) -> list[CollectiveRun]:
-    """Return the runs, with notes of the groups that they are not for.
+    """Return the runs with notes on the groups that they don't cover.
 
-    The link that they make, the rest of which is as in ``base``, is that of the first dimension
-    of ``network``. Raises `MeasurementError` for more ranks than stand along it.
+    The link that they make, otherwise as ``base``, is that of the first dimension of ``network``.
+    Raises `MeasurementError` for more ranks than that dimension has.
     """
     fabric = network.fabric
     if not isinstance(fabric, Dimensions):
@@ -306,9 +313,9 @@ def _notes(
     fabric: Dimensions,
     base: Link | None,
 ) -> Iterator[str]:
-    kinds = {each.kind for each in runs}
+    kinds = {other_run.kind for other_run in runs}
     first, *more = fabric.dimensions
-    own = {each.gpus for each in runs if each.kind == run.kind}
+    own = {other_run.gpus for other_run in runs if other_run.kind == run.kind}
     if network.algorithms.get(run.kind, ("hierarchical",))[0] != "hierarchical":
         yield f"{network.name} says how {run.kind} runs, which goes before what is measured"
     if run.kind != "send_recv" and run.gpus == max(own) < first.size:
@@ -321,8 +328,8 @@ def _notes(
 
 
 def _other_groups(run: CollectiveRun, own: set[int], size: int, base: Link | None) -> str:
-    known = set[int]() if base is None else set(base.collectives.get(run.kind, ()))
-    nearest = nearest_size(own | known, size)
+    base_sizes = set[int]() if base is None else set(base.collectives.get(run.kind, ()))
+    nearest = nearest_size(own | base_sizes, size)
     scope = f"it is for groups of {run.gpus}; those of all {size} devices of the first dimension "
     if nearest in own:
         return f"{scope}are scaled from it"

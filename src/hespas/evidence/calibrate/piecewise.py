@@ -1,8 +1,8 @@
 """Fit times over sizes by pieces of ``latency + size / bandwidth``.
 
 A collective runs by one algorithm and protocol up to some size and by another beyond it, so that
-its time is affine in the size piece by piece (C. Hockney's model, one per protocol). The pieces
-are chosen by dynamic programming: least squares of relative errors, and a price for each piece.
+its time is affine in the size piece by piece (C. Hockney's model, one per protocol). The pieces are
+chosen by dynamic programming: least squares of relative errors, and a price for each piece.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from statistics import median
 from hespas.errors import MeasurementError
 
 PRICE_OF_A_PIECE = 0.005
-"""A piece more must take away as much squared error as one point that is 7 % off."""
+"""The squared error that another piece must remove: one point's 7 %."""
 
 _MOST_FITS = 32
 
 _FASTEST_BYTES_PER_S = 1e15
-"""Stands for no dependence on the size at all."""
+"""The rate of pieces that don't depend on the size at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A measured time, and where it stands."""
+    """A measured time with its location."""
 
     size_bytes: int
     time_s: float
@@ -54,12 +54,11 @@ class _Affine:
 
 
 def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]:
-    """Return the pieces, in order of size; the time that they give never falls as the size grows.
+    """Return the pieces in order of size; their times never fall as sizes grow.
 
     A piece has two figures, so that it takes three sizes or more to err at all: ``sizes_a_piece``
-    is how many each has at least, where there are so many.
-
-    Raises `MeasurementError` for fewer than two sizes, and for times that are not positive.
+    is the least number of sizes in each, if there are so many. Raises `MeasurementError` for fewer
+    than two sizes, and for times that are not positive.
 
     >>> line = [Point(size_bytes=2**n, time_s=10e-6 + 2**n / 1e11) for n in range(10, 28)]
     >>> [(piece.up_to_bytes, piece.bandwidth_bytes_per_s) for piece in fit(line)]
@@ -73,43 +72,45 @@ def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]
 
 
 def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
-    """Return the time that pieces give."""
-    limits = (each for each in pieces if each.up_to_bytes is None or size_bytes <= each.up_to_bytes)
+    """Return the time that pieces give for a size."""
+    limits = (
+        piece for piece in pieces if piece.up_to_bytes is None or size_bytes <= piece.up_to_bytes
+    )
     return next(limits).time_s(size_bytes)
 
 
 def residuals(pieces: Sequence[Piece], points: Iterable[Point]) -> tuple[float, ...]:
-    """Return the relative errors of the fit, predicted / measured - 1, point by point."""
-    return tuple(time_s(pieces, each.size_bytes) / each.time_s - 1 for each in points)
+    """Return the fit's relative errors, predicted / measured - 1, by point."""
+    return tuple(time_s(pieces, point.size_bytes) / point.time_s - 1 for point in points)
 
 
 def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[float | None, ...]:
-    """Return the relative error of each point under a fit that its size has no part in.
+    """Return each point's relative error under a fit without its size.
 
-    None where that leaves fewer than two sizes. Of many sizes, several are left out at a time.
+    None if that leaves fewer than two sizes. Of many sizes, several are left out at a time.
     """
-    sizes = sorted({each.size_bytes for each in points})
+    sizes = sorted({point.size_bytes for point in points})
     if len(sizes) < 3:
         return (None,) * len(points)
     folds = min(len(sizes), _MOST_FITS)
     fitted: dict[int, tuple[Piece, ...]] = {}
     for fold in range(folds):
         out = set(sizes[fold::folds])
-        rest = [each for each in points if each.size_bytes not in out]
-        fitted |= dict.fromkeys(out, fit(rest, sizes_a_piece=sizes_a_piece))
+        remaining = [point for point in points if point.size_bytes not in out]
+        fitted |= dict.fromkeys(out, fit(remaining, sizes_a_piece=sizes_a_piece))
     return tuple(
-        time_s(fitted[each.size_bytes], each.size_bytes) / each.time_s - 1 for each in points
+        time_s(fitted[point.size_bytes], point.size_bytes) / point.time_s - 1 for point in points
     )
 
 
 def _levelled(points: Iterable[Point]) -> list[Point]:
     """Return one time per size, the median, with dips levelled out."""
     by_size: dict[int, list[float]] = defaultdict(list)
-    for each in points:
-        if each.time_s <= 0 or each.size_bytes < 1:
-            message = f"{each.size_bytes} bytes in {each.time_s} s"
-            raise MeasurementError(message, location=each.location, hint="give positive figures")
-        by_size[each.size_bytes].append(each.time_s)
+    for point in points:
+        if point.time_s <= 0 or point.size_bytes < 1:
+            message = f"{point.size_bytes} bytes in {point.time_s} s"
+            raise MeasurementError(message, location=point.location, hint="give positive figures")
+        by_size[point.size_bytes].append(point.time_s)
     if len(by_size) < 2:
         raise MeasurementError("a fit needs measurements of two sizes or more")
     sizes = sorted(by_size)
@@ -118,7 +119,7 @@ def _levelled(points: Iterable[Point]) -> list[Point]:
 
 
 def _without_dips(times: Iterable[float]) -> list[float]:
-    """Return the nearest times that nowhere fall: pooled as medians, which outliers don't pull."""
+    """Return the nearest times that never fall, pooled as medians against outliers."""
     pools: list[list[float]] = []
     for time in times:
         pool = [time]
@@ -129,7 +130,7 @@ def _without_dips(times: Iterable[float]) -> list[float]:
 
 
 def _cuts(line: Sequence[Point], least: int) -> list[tuple[int, int]]:
-    """Return the ranges of points, ``least`` or more in each, that make the cheapest pieces."""
+    """Return the cheapest ranges of points, with ``least`` or more points each."""
     best: list[tuple[float, int]] = [(0.0, 0), *[(inf, 0)] * len(line)]
     for high in range(least, len(line) + 1):
         options = (
@@ -147,9 +148,9 @@ def _cuts(line: Sequence[Point], least: int) -> list[tuple[int, int]]:
 
 
 def _affine(line: Sequence[Point]) -> _Affine:
-    """Fit ``a + b size`` with a and b not negative by least squares of relative errors."""
-    ones = [1 / each.time_s for each in line]
-    sizes = [each.size_bytes / each.time_s for each in line]
+    """Fit non-negative ``a + b size`` by least squares of relative errors."""
+    ones = [1 / point.time_s for point in line]
+    sizes = [point.size_bytes / point.time_s for point in line]
     oo, os, ss = (
         sum(x * y for x, y in zip(left, right, strict=True))
         for left, right in ((ones, ones), (ones, sizes), (sizes, sizes))
@@ -168,7 +169,7 @@ def _affine(line: Sequence[Point]) -> _Affine:
         for a, b in candidates
         if a >= 0 and b >= 0
     )
-    return min(fits, key=lambda each: each.error)
+    return min(fits, key=lambda candidate: candidate.error)
 
 
 def _piece(line: Sequence[Point]) -> Piece:
@@ -182,7 +183,7 @@ def _piece(line: Sequence[Point]) -> Piece:
 
 
 def _joined(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
-    """Let each piece end where the next meets it, or jumps up from it; lift one that would fall."""
+    """End pieces where the next one begins; lift ones that would fall."""
     joined = [pieces[0]]
     for after, (low, high) in zip(pieces[1:], gaps, strict=True):
         before = joined[-1]
@@ -204,7 +205,7 @@ def _crossing(before: Piece, after: Piece, low: int, high: int) -> float:
 
 
 def _rounded(value: float, *, up: bool = False) -> float:
-    """Keep four digits: what is read in a preset."""
+    """Round a figure to four digits, as presets show it."""
     if value <= 0:
         return 0.0
     digits = 3 - floor(log10(value))

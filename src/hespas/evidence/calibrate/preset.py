@@ -1,4 +1,4 @@
-"""The files of a calibrated preset: a node of the user's own, and the links between its devices."""
+"""Write a calibrated preset: a user's node, and the links between its devices."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _OURS = (
 def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...]:
     """Write the preset's files into a directory and return them.
 
-    What an earlier calibration wrote there and this one doesn't goes. Raises `OutputError` for a
-    directory that holds other files than an earlier calibration's, and where a file would go
-    that this one starts from.
+    Files of an earlier calibration that this one doesn't write are removed. Raises `OutputError`
+    for a directory that holds other files than an earlier calibration's, and if a file would be
+    removed that this calibration starts from.
     """
     _check_target(target)
     files = _files(calibration, target.resolve().name)
@@ -59,10 +59,10 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
 
 
 def _publish(stage: Path, target: Path, names: Iterable[str], old: Sequence[str]) -> None:
-    """Move what is written to its place: by one rename where nothing is there.
+    """Move the written files to their place, by one rename into an empty directory.
 
-    Otherwise the report moves last: a run that is stopped before leaves a directory that is known
-    as a calibration's.
+    Otherwise the report moves last: a run that is stopped before leaves a directory that is
+    recognised as a calibration's.
     """
     if not target.exists() or not any(target.iterdir()):
         move_directory(stage, target)
@@ -90,7 +90,7 @@ def _written_before(target: Path) -> list[str]:
 
 
 def _check_bases(calibration: Calibration, target: Path, old: Sequence[str]) -> None:
-    """Raise `OutputError` where files would go of a preset that the calibration starts from."""
+    """Raise `OutputError` if files of a base preset would be removed."""
     home = target.resolve()
     for base in (path.resolve() for path in calibration.bases):
         if old and home in (base, *base.parents):
@@ -142,10 +142,10 @@ def _mapping(file: Path) -> dict[str, Any]:
 
 
 def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
-    """Return the base's description with the factors; its second names stay its own."""
+    """Return the base's description with the factors, without its aliases."""
     base = _mapping(home / "node.json")
-    known = cast("Mapping[str, float]", base.get("calibration", {}))
-    factors = combined(known, {fit.name: fit.factor for fit in calibration.factors})
+    base_factors = cast("Mapping[str, float]", base.get("calibration", {}))
+    factors = combined(base_factors, {fit.name: fit.factor for fit in calibration.factors})
     origin = f"calibrated from {calibration.node} with {', '.join(calibration.sources)}"
     return {
         **base,
@@ -157,7 +157,7 @@ def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
 
 
 def _link(calibration: Calibration, name: str) -> dict[str, Any]:
-    """Return the link: what was measured in the place of the base's, the rest as it was."""
+    """Return the base link with its measured collectives replaced."""
     base = calibration.link
     origin = f"measured with nccl-tests: {', '.join(calibration.sources)}"
     collectives = collectives_json(calibration.runs)
@@ -178,7 +178,7 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
 
 
 def _system(home: Path) -> dict[str, bytes]:
-    """Return the files of the system with the new link in the place of its first."""
+    """Return the system's files with the new link in its first dimension."""
     network, first, *more = _dimensions(home)
     described = {**network, "dimensions": [{**first, "link": "../link.json"}, *more]}
     files = {str(_NETWORK): json_bytes(described)}
@@ -188,7 +188,7 @@ def _system(home: Path) -> dict[str, bytes]:
 
 
 def _dimensions(home: Path) -> list[dict[str, Any]]:
-    """Return the network of a system, then its dimensions; `HardwareError` where it has none."""
+    """Return a system's network, then its dimensions; raise `HardwareError` without any."""
     file = home / _NETWORK
     network = _mapping(file) if file.is_file() else {}
     if "dimensions" not in network:
@@ -201,7 +201,7 @@ def _dimensions(home: Path) -> list[dict[str, Any]]:
 
 
 def first_link(home: Path) -> Link | None:
-    """Return the link of a system's first dimension; None where it is no preset or file."""
+    """Return the link of a system's first dimension; None if it has none."""
     link = _dimensions(home)[1].get("link")
     if not isinstance(link, str):
         return None
@@ -220,10 +220,10 @@ LINK_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was fitted: factors of a node, collectives of a link, and the presets they start from.
+    """The fitted factors and collectives, and the presets they start from.
 
-    ``system`` is the directory of a system whose first dimension the link is. ``sources`` are the
-    files of the measurements, ``bases`` the paths that the presets were given by.
+    ``system`` is the directory of a system whose first dimension has the link. ``sources`` are the
+    files of the measurements, ``bases`` the paths by which the user named the presets.
     """
 
     node: str
@@ -289,7 +289,7 @@ def _run_json(run: CollectiveRun) -> dict[str, Any]:
 
 
 def report_text(calibration: Calibration) -> str:
-    """Return the fits and their residuals for people."""
+    """Return the fits and their residuals as text."""
     lines = [line for fit in calibration.factors for line in _factor_lines(fit)]
     lines += [line for run in calibration.runs for line in _run_lines(run)]
     if calibration.variation is not None:
@@ -368,7 +368,7 @@ def panels(calibration: Calibration) -> list[Panel]:
 
 
 def _factor_panel(fit: FactorFit) -> Panel:
-    points = [(each.case.measured_s, each.fitted_s) for each in fit.samples]
+    points = [(sample.case.measured_s, sample.fitted_s) for sample in fit.samples]
     ends = [value for point in points for value in point]
     return Panel(
         title=f"{fit.name}: x {fit.factor}",
@@ -409,7 +409,7 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Points as (x, y), a line through (x, y), and what the axes mean; both axes logarithmic."""
+    """Points and a line as (x, y), with axis names; both axes are logarithmic."""
 
     title: str
     x_name: str
@@ -419,9 +419,9 @@ class Panel:
 
 
 def svg(panels: Sequence[Panel]) -> str:
-    """Return the drawing: the same panels make the same text."""
+    """Return the drawing; equal panels give equal text."""
     width, height = _SIZE * max(1, len(panels)), _SIZE + 20
-    body = "".join(_panel(panel, at * _SIZE) for at, panel in enumerate(panels))
+    body = "".join(_panel(panel, number * _SIZE) for number, panel in enumerate(panels))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}"><style>{_STYLE}</style>'
@@ -430,8 +430,8 @@ def svg(panels: Sequence[Panel]) -> str:
 
 
 def _panel(panel: Panel, left: float) -> str:
-    both = [*panel.points, *panel.line]
-    x_range, y_range = _decades([x for x, _ in both]), _decades([y for _, y in both])
+    coordinates = [*panel.points, *panel.line]
+    x_range, y_range = _decades([x for x, _ in coordinates]), _decades([y for _, y in coordinates])
     side = _SIZE - _MARGIN - 16
 
     def x_of(value: float) -> float:
@@ -462,17 +462,17 @@ def _grid(
     x_of: Callable[[float], float],
     y_of: Callable[[float], float],
 ) -> str:
-    made: list[str] = []
+    elements: list[str] = []
     (left, right), (bottom, top) = x_range, y_range
     for power in range(left, right + 1):
         x = x_of(10.0**power)
-        made.append(_line(x, y_of(10.0**bottom), x, y_of(10.0**top)))
-        made.append(_text(x, y_of(10.0**bottom) + 16, f"1e{power}"))
+        elements.append(_line(x, y_of(10.0**bottom), x, y_of(10.0**top)))
+        elements.append(_text(x, y_of(10.0**bottom) + 16, f"1e{power}"))
     for power in range(bottom, top + 1):
         y = y_of(10.0**power)
-        made.append(_line(x_of(10.0**left), y, x_of(10.0**right), y))
-        made.append(_text(x_of(10.0**left) - 18, y + 4, f"1e{power}"))
-    return "".join(made)
+        elements.append(_line(x_of(10.0**left), y, x_of(10.0**right), y))
+        elements.append(_text(x_of(10.0**left) - 18, y + 4, f"1e{power}"))
+    return "".join(elements)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -480,8 +480,8 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _text(x: float, y: float, text: str, kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(text)}</text>'
+    attribute = f' class="{kind}"' if kind else ""
+    return f'<text{attribute} x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(text)}</text>'
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A profile that JAX took: how long each instruction of a compiled program ran.
+"""Read a profile that JAX took: the time of each compiled instruction.
 
 `jax.profiler.trace` writes ``plugins/profile/<time>/<host>.trace.json.gz``, in Chrome's trace
 format: complete events (``ph`` is ``X``) with a duration ``dur`` in us, whose ``args`` name the
@@ -38,7 +38,7 @@ _HINT = "give a profile whose dur is in us, and the program and node that ran"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionTime:
-    """How long an instruction runs each time that the program does."""
+    """The time of an instruction in each run of the program."""
 
     instruction: str
     time_s: float
@@ -47,9 +47,8 @@ class InstructionTime:
 def read_profile(path: Path) -> tuple[InstructionTime, ...]:
     """Return the instructions of a profile, sorted by name.
 
-    Of several devices the mean counts, and of several runs of the program too; a run is what
-    most instructions do once. Raises `MeasurementError` for a file that is no such profile, and
-    for durations that are none.
+    The time is the mean over devices and runs of the program; a run is what most instructions do
+    once. Raises `MeasurementError` for a file that is no such profile, and for invalid durations.
     """
     durations_s: dict[str, list[float]] = defaultdict(list)
     for event in _events(path):
@@ -67,7 +66,7 @@ def read_profile(path: Path) -> tuple[InstructionTime, ...]:
             location=str(path),
             hint="give the trace.json.gz that jax.profiler.trace wrote on a GPU",
         )
-    runs = median(len(each) for each in durations_s.values())
+    runs = median(len(durations) for durations in durations_s.values())
     return tuple(
         InstructionTime(instruction=name, time_s=sum(times) / runs)
         for name, times in sorted(durations_s.items())
@@ -94,7 +93,7 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """An instruction of the program, the operations in it, and how long it ran."""
+    """An instruction of the program, its operations, and its measured time."""
 
     op: Op
     leaves: tuple[Leaf, ...]
@@ -102,12 +101,12 @@ class _Kernel:
 
 
 def profile_groups(path: Path, program: Program, device: Device) -> tuple[Group, ...]:
-    """Return the products, attention and all other kernels of a compiled program, for factors.
+    """Return a program's products, attention and other kernels, for factors.
 
-    Kernels are read in their PTX where the program has it, as ``hespas run --kernels`` does, and
-    run at the clock that the whole program sustains.
-    Raises `MeasurementError` where the profile is not one of this program, and, naming the
-    instruction, for times below the physical floor or far from what is expected.
+    The program is compiled. Kernels are read in their PTX if the program has it, as ``hespas run
+    --kernels`` does, and run at the clock that the whole program sustains. Raises
+    `MeasurementError` if the profile is not of this program, and, naming the instruction, for times
+    below the physical floor or far from the expected ones.
     """
     in_graphs = runs_in_graphs(program)
     alone = make(EstimatorSpec(device=device, kernels=program.kernels, in_graphs=in_graphs))
@@ -132,7 +131,7 @@ def _group(name: str, kernels: list[_Kernel], program: Program, base: Measured) 
 
 
 def _kernels(path: Path, program: Program) -> list[_Kernel]:
-    times = {each.instruction: each.time_s for each in read_profile(path)}
+    times = {instruction.instruction: instruction.time_s for instruction in read_profile(path)}
     kernels = [
         _Kernel(
             op=op,
@@ -160,7 +159,7 @@ def _predicted_s(kernel: _Kernel, program: Program, estimator: Measured) -> floa
 def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
     """Return the roofline of a kernel whose operands may have been in the cache.
 
-    Types whose rate isn't known are taken to be as fast as any.
+    Types of unknown rate count as the fastest.
     """
     device = estimator.gemm.device
     roofline = Roofline(device=at_fastest(device))

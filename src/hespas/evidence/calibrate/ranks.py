@@ -1,8 +1,9 @@
-"""How long each rank computes in each step: a CSV with the columns ``rank``, ``step``, ``seconds``.
+"""Read how long each rank computes in each step, as a variation of devices.
 
-The time is that in which a rank computes, without waiting for others: with the wait, all ranks of a
-synchronous step take as long. Deviations are robust: the distance of the quartiles over 1.349, that
-of a normal distribution. Ranks beyond five deviations are few slow devices rather than its tail.
+The input is a CSV with the columns ``rank``, ``step``, ``seconds``. The time is that in which a
+rank computes, without waiting for others: with the wait, all ranks of a synchronous step take
+equally long. Deviations are robust: the distance of the quartiles over 1.349, that of a normal
+distribution. Ranks beyond five deviations are few slow devices rather than its tail.
 """
 
 from __future__ import annotations

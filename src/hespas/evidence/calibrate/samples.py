@@ -1,4 +1,4 @@
-"""Measurements beside predictions, and what the one says of the other."""
+"""Measurements beside predictions, and checks of one against the other."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 
 CONTRADICTION = 2.0
-"""Two measurements of one thing that differ by more than this factor can't both be right."""
+"""Measurements of one thing contradict each other beyond this factor."""
 
 DISAGREEMENT = 1.2
-"""Those that differ by more than this are named."""
+"""Measurements of one thing that differ by more than this factor get a note."""
 
 FAR = 100.0
-"""What takes so many times what is expected was written down in another unit."""
+"""A time this many times the expected one was written in another unit."""
 
 _UNLIKELY = 3.0
-"""A factor that is as far from 1 as this, either way, is reported as doubtful."""
+"""A factor that is this far from 1, either way, is reported as doubtful."""
 
 _EXACT = 0.005
 """A median error below this needs no fit."""
@@ -34,7 +34,7 @@ _EXACT = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement: what it is of, and where it stands."""
+    """One measurement: its subject, location and time."""
 
     label: str
     location: str
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A measurement beside what hespas says of it before, and with all that was fitted."""
+    """A measurement with its predictions before and after the fit."""
 
     case: Case
     predicted_s: float
@@ -62,9 +62,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorFit:
-    """A factor on predicted times, the samples behind it, and what people should know of it.
+    """A factor on predicted times, with its samples and notes for users.
 
-    ``name`` is a key of a node's ``calibration``; ``factor`` multiplies what the base has there.
+    ``name`` is a key of a node's ``calibration``; ``factor`` multiplies the base's factor.
     """
 
     name: str
@@ -75,16 +75,16 @@ class FactorFit:
     @property
     def median_error_before(self) -> float:
         """The median size of relative errors without the factors."""
-        return median(abs(each.error) for each in self.samples)
+        return median(abs(sample.error) for sample in self.samples)
 
     @property
     def median_error_after(self) -> float:
-        """The median size of relative errors with them."""
-        return median(abs(each.error_after) for each in self.samples)
+        """The median size of relative errors with the factors."""
+        return median(abs(sample.error_after) for sample in self.samples)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the fit doubtful."""
+        """The reasons to doubt the fit."""
         notes: list[str] = []
         if not 1 / _UNLIKELY <= self.factor <= _UNLIKELY:
             notes.append(
@@ -101,9 +101,9 @@ class FactorFit:
 
 
 def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
-    """Return a note for the measurements of one thing, by a key, that disagree.
+    """Return notes on measurements of one thing, by a key, that disagree.
 
-    Raises `MeasurementError`, naming both lines, where they contradict each other.
+    Raises `MeasurementError`, naming both lines, if they contradict each other.
     """
     cases_of: dict[Hashable, list[Case]] = defaultdict(list)
     for key, case in cases:
@@ -128,7 +128,7 @@ def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
 def check_limits(
     case: Case, *, floor_s: float, expected_s: float, hint: str, floor: str = "the physical floor"
 ) -> None:
-    """Raise `MeasurementError` for a time below its floor, or far above what is expected."""
+    """Raise `MeasurementError` for a time below its floor, or far above the expected."""
     if case.measured_s < floor_s:
         raise MeasurementError(
             f"{case.label} in {format_time(case.measured_s)} is below {floor} of "
@@ -147,7 +147,7 @@ def check_limits(
 
 def worst(samples: Sequence[Sample], count: int = 3) -> list[Sample]:
     """Return the samples that predictions miss most."""
-    return sorted(samples, key=lambda each: (-abs(each.error), each.case.location))[:count]
+    return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:count]
 
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -162,10 +162,10 @@ class Line:
 
 
 def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
-    """Return the lines of a CSV that aren't blank; the first is a header such as ``header``.
+    """Return the non-blank lines of a CSV, its header first.
 
-    Excel's mark at the start of UTF-8 is no part of it. Raises `MeasurementError` for a file
-    without lines, or whose first is a measurement.
+    ``header`` is an example for errors. Excel's mark at the start of UTF-8 is no part of it. Raises
+    `MeasurementError` for a file without lines, or whose first line is a measurement.
     """
     text = read_text(path).removeprefix(_BYTE_ORDER_MARK)
     try:
@@ -186,7 +186,7 @@ def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
 
 
 def check_columns(names: Sequence[str], location: str) -> None:
-    """Raise `MeasurementError` where two columns have one name: which counts is not known.
+    """Raise `MeasurementError` if two columns have one name.
 
     >>> check_columns(["m", "n", "m"], "gemm.csv:1")
     Traceback (most recent call last):
@@ -200,7 +200,7 @@ def check_columns(names: Sequence[str], location: str) -> None:
 
 
 def time_of(text: str, *, unit_s: float, location: str) -> float:
-    """Return seconds; `MeasurementError` for what is no time above 0.
+    """Return seconds; raise `MeasurementError` unless they are a time above 0.
 
     >>> time_of("28", unit_s=1e-3, location="gemm.csv:2")
     0.028
@@ -223,9 +223,9 @@ def _is_number(text: str) -> bool:
 
 @contextmanager
 def at_line(location: str) -> Generator[None]:
-    """Let errors about what a line names show the line.
+    """Prefix errors about a line's content with the line's location.
 
-    What isn't installed is no fault of the line's.
+    Missing packages are no fault of the line's.
 
     >>> with at_line("steps.csv:2"):
     ...     raise MeasurementError("cannot be read", location="a.hlo", hint="check the path")

@@ -1,6 +1,7 @@
-"""Measured step times: a CSV with the columns ``workload`` and ``seconds`` (or another unit).
+"""Read measured step times from a CSV with ``workload`` and ``seconds``.
 
-A column ``kernels`` may name the file of a compiled program's kernels.
+The time may have another unit. A column ``kernels`` may name the file of a compiled program's
+kernels.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ _HINT = "correct the unit in the header, or give the program, node and system th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A program's file, and that of the kernels which a compiler wrote for it, if known."""
+    """A program's file, and that of its compiled kernels, if known."""
 
     file: Path
     kernels: Path | None = None
 
 
 class StepModel(Protocol):
-    """What hespas predicts for a workload's step."""
+    """The predictions of hespas for a workload's step."""
 
     def step_s(self, workload: Workload, device: Device) -> float:
-        """Return how long a step takes on a device, communication included."""
+        """Return a step's time on a device, communication included."""
         ...
 
     def floor_s(self, workload: Workload, device: Device) -> float:
-        """Return how long its operations take at the device's peaks."""
+        """Return the time of its operations at the device's peaks."""
         ...
 
     def is_compiled(self, workload: Workload) -> bool:
@@ -82,17 +83,18 @@ class _Step:
 
     @property
     def case(self) -> Case:
-        """What was measured, where it stands, and its time."""
+        """The measured program with its location and time."""
         return Case(label=self.workload.file.name, location=self.location, measured_s=self.time_s)
 
 
 def step_group(path: Path, model: StepModel, device: Device) -> Group:
     """Return the steps of a file, for one factor on all computation.
 
-    Workloads, and kernels in a column of their own, are paths as seen from the CSV. Raises
+    Workloads, and kernels in a column of their own, are paths relative to the CSV. Raises
     `MeasurementError`, naming ``file:line``, for a header without the two columns, for workloads
-    that can't be predicted, and for times that are no times, contradict each other, lie below what
-    the device's peaks allow or what no factor scales takes alone, or far above what is expected.
+    that can't be predicted, and for times that are no times, contradict each other, lie below the
+    device's peaks or the part of the time that no factor scales, or lie far above the expected
+    time.
     """
     steps = _steps(path)
     notes = check_agreement([
@@ -150,7 +152,11 @@ def _steps(path: Path) -> list[_Step]:
     head, *lines = csv_lines(path, header=_HEADER)
     header = [name.lower() for name in head.cells]
     check_columns(header, head.location)
-    times = [(at, match) for at, name in enumerate(header) if (match := _TIME.fullmatch(name))]
+    times = [
+        (position, match)
+        for position, name in enumerate(header)
+        if (match := _TIME.fullmatch(name))
+    ]
     if "workload" not in header or len(times) != 1:
         raise MeasurementError(
             "the header doesn't name a workload and one time with its unit",
@@ -159,7 +165,7 @@ def _steps(path: Path) -> list[_Step]:
         )
     if not lines:
         raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
-    at, match = times[0]
+    time_column, match = times[0]
     steps: list[_Step] = []
     for line in lines:
         if len(line.cells) != len(header):
@@ -171,13 +177,13 @@ def _steps(path: Path) -> list[_Step]:
             file=path.parent / cells["workload"],
             kernels=path.parent / kernels if kernels else None,
         )
-        time_s = time_of(line.cells[at], unit_s=_UNITS[match[1]], location=line.location)
+        time_s = time_of(line.cells[time_column], unit_s=_UNITS[match[1]], location=line.location)
         steps.append(_Step(workload=workload, time_s=time_s, location=line.location))
     return steps
 
 
 def calibrated(base: Measured, device: Device) -> Measured:
-    """Return a program's estimator for a device calibrated otherwise; kernels are read once."""
+    """Return a program's estimator for another calibration; kernels are read once."""
     estimator = make(EstimatorSpec(device=device))
     if isinstance(base.kernels, KernelPricer):
         estimator = replace(estimator, kernels=replace(base.kernels, device=device))
@@ -206,7 +212,7 @@ class PipelineSteps:
     estimators: dict[Workload, Measured] = field(default_factory=dict[Workload, Measured])
 
     def step_s(self, workload: Workload, device: Device) -> float:
-        """Return how long a step takes on a device, communication included."""
+        """Return a step's time on a device, communication included."""
         prepared, options = self._prepared(workload), self._options(workload)
         if workload not in self.estimators:
             program = prepared.graph.program
@@ -230,9 +236,9 @@ class PipelineSteps:
         return estimates.total.time_s if timeline is None else timeline.step_time_s
 
     def floor_s(self, workload: Workload, device: Device) -> float:
-        """Return how long its operations take at the device's peaks, launches free.
+        """Return the time of its operations at the device's peaks, launches free.
 
-        Types whose rate isn't known are taken to be as fast as any.
+        Types of unknown rate count as the fastest.
         """
         options = PredictOptions(
             estimate=EstimateOptions(node=at_fastest(device), method="roofline")

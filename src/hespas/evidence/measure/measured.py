@@ -1,4 +1,4 @@
-"""Run a workload's step on the devices that are there, and say how long it took."""
+"""Run a workload's step on this machine's devices, and time it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.run import messages
 
 AUTO = "auto"
-"""The coordinator that JAX finds by itself, where the cluster's environment says it."""
+"""The value for a coordinator that JAX finds itself, in the cluster's environment."""
 
 
 class Platform(Enum):
-    """What the step runs on; ``AUTO`` is the best that JAX finds."""
+    """The platform that the step runs on; ``AUTO`` is the best that JAX finds."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -44,7 +44,7 @@ class MeasureOptions:
 
     ``coordinator``, ``num_processes`` and ``process_id`` are those of ``jax.distributed``, for a
     program on the devices of several hosts, on each of which the same command is started. Raises
-    `ConfigError` for numbers that can't be and for processes that are described in part.
+    `ConfigError` for invalid numbers and for incomplete descriptions of processes.
 
     >>> MeasureOptions(steps=20).warm_up
     3
@@ -116,10 +116,10 @@ class MeasureOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Steps that were timed: each to its end on all devices of this process.
+    """Timed steps, each run to its end on all devices of this process.
 
-    ``memory`` is what the compiler says that a device needs; ``free_bytes`` is what was free on
-    each, None where that is not known. ``versions`` are of what compiled and ran it.
+    ``memory`` is the compiler's memory analysis of a device; ``free_bytes`` the free memory of
+    each, None if unknown. ``versions`` are of the packages that compiled and ran it.
     """
 
     workload: str
@@ -137,31 +137,31 @@ class Measurement:
 
     @property
     def median_s(self) -> float:
-        """The step's time: that of the middle one."""
+        """The step's time: the median of all steps."""
         return median(self.durations_s)
 
     @property
     def p10_s(self) -> float:
-        """What a tenth of the steps took at most."""
+        """The time that a tenth of the steps don't exceed."""
         return percentile(self.durations_s, 0.1)
 
     @property
     def p90_s(self) -> float:
-        """What nine tenths of the steps took at most."""
+        """The time that nine tenths of the steps don't exceed."""
         return percentile(self.durations_s, 0.9)
 
     @property
     def spread(self) -> float:
-        """How far the 10th and the 90th percentile are apart, over the median."""
+        """The distance of the 10th and the 90th percentile over the median."""
         return (self.p90_s - self.p10_s) / self.median_s
 
     def error_of(self, prediction: Prediction) -> float:
-        """Return how far off a prediction is: over what was measured, less one."""
+        """Return the relative error of a prediction: predicted over measured, less one."""
         return prediction.step_time_s / self.median_s - 1
 
 
 def percentile(durations_s: Sequence[float], share: float) -> float:
-    """Return what ``share`` of the durations don't exceed, between two of them in proportion.
+    """Return the duration that a ``share`` don't exceed, interpolated linearly.
 
     >>> percentile([1.0, 2.0, 4.0], 0.5), percentile([1.0, 2.0, 4.0], 0.75)
     (2.0, 3.0)
@@ -174,14 +174,13 @@ def percentile(durations_s: Sequence[float], share: float) -> float:
 
 
 def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
-    """Compile a workload for the devices that are there, and time its steps.
+    """Compile a workload for this machine's devices, and time its steps.
 
     The workload is found, exported and divided as `hespas.prediction.composition.predict` does it.
-    Nothing of the ``options`` has an effect but the program's, and flags of XLA. Raises
-    `HardwareError` where there is no device of the platform or the step doesn't fit into its
-    memory, `DeviceCountError` for too few, `UnsupportedError` for a program that calls what the
-    platform lacks, and `ToolError`, naming a log that is kept, for one that crashes or takes longer
-    than the limit.
+    Only the program's ``options`` and flags of XLA have an effect. Raises `HardwareError` if there
+    is no device of the platform or the step doesn't fit into its memory, `DeviceCountError` for too
+    few devices, `UnsupportedError` for a program that calls a library that the platform lacks, and
+    `ToolError`, naming a log that is kept, for one that crashes or takes longer than the limit.
     """
     workload = _workload(options)
     request = messages.StepRequest(
@@ -259,7 +258,7 @@ def _notes(answer: messages.StepAnswer) -> tuple[str, ...]:
 
 
 def _run(request: messages.StepRequest, source: bytes, limits: Limits) -> messages.StepAnswer:
-    """Run steps in a process of its own; its directory is kept if that fails."""
+    """Run steps in their own process; keep its directory on failure."""
     with scratch_directory("measure") as home:
         (home / PROGRAM_FILE).write_bytes(source)
         return ask(

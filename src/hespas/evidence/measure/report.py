@@ -1,4 +1,4 @@
-"""What is said of a measured step: as text, as JSON, and as a line of a table of steps."""
+"""Report a measured step as text, JSON, and a table's line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _WIDTH = 16
 
 
 def measurement_text(measured: Measurement) -> str:
-    """Return a summary for people."""
+    """Summarize a measurement as text."""
     counted = len(measured.durations_s)
-    low, high = (format_time(each) for each in (measured.p10_s, measured.p90_s))
+    low, high = (format_time(percentile_s) for percentile_s in (measured.p10_s, measured.p90_s))
     where = f"{measured.devices} x {measured.device_kind}"
     if measured.processes > 1:
         where += f" in {measured.processes} processes"
@@ -48,7 +48,7 @@ def measurement_text(measured: Measurement) -> str:
 
 
 def comparison_text(compared: Comparison) -> str:
-    """Return how far off the prediction is."""
+    """Return the prediction and its error as text."""
     prediction = compared.prediction
     where = prediction.device_name
     if prediction.system is not None:
@@ -111,17 +111,17 @@ def _predicted(compared: Comparison) -> dict[str, object]:
 
 
 def check_table(options: PredictOptions) -> None:
-    """Raise `ConfigError` for a step that has no line in the table of `hespas.evidence.validate`.
+    """Raise `ConfigError` for a step that a table's line can't describe.
 
-    A line names a model or a file, a node and a system.
+    A line of the table of `hespas.evidence.validate` names a model or a file, a node and a system.
     """
     table_names(options)
 
 
 def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
-    """Return the line of a measured step; its resolution is from the 10th to the 90th percentile.
+    """Return the table's line of a measured step.
 
-    Raises what `check_table` raises.
+    Its resolution is from the 10th to the 90th percentile. Raises what `check_table` raises.
     """
     source = workload.source_of(options, machines.system_of(options.network))
     node, system = table_names(options)
@@ -138,7 +138,7 @@ def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
 
 
 def table_names(options: PredictOptions) -> tuple[str, str]:
-    """Return the names of the node and the system; raises what `check_table` raises."""
+    """Return the names of the node and the system; raise what `check_table` raises."""
     network = options.network
     source = workload.source_of(options, machines.system_of(network))
     if not isinstance(source, ModelSource | FileSource):
@@ -146,15 +146,15 @@ def table_names(options: PredictOptions) -> tuple[str, str]:
             f"{option('csv')} names a model or a file, and {source.name} is neither",
             hint="write it to a file first: hespas export",
         )
-    given = network.system if network.cluster is None else network.cluster
+    cluster = network.system if network.cluster is None else network.cluster
     node = checks.checked(options).estimate.node
-    for name, value in (("cluster", given), ("node", node)):
+    for name, value in (("cluster", cluster), ("node", node)):
         if not isinstance(value, str | Path):
             raise ConfigError(
                 f"{option('csv')} names the system and its node, and {option(name)} is not given",
                 hint=f"give {option('cluster')}, as in 4xA100_SXM_40GB",
             )
-    return str(node), str(given)
+    return str(node), str(cluster)
 
 
 _NOT_LETTERS = re.compile(r"[^a-z0-9]")
@@ -162,9 +162,9 @@ _NOT_LETTERS = re.compile(r"[^a-z0-9]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was measured of a step, and what is predicted for it.
+    """A measured step and its prediction.
 
-    ``notes`` say why the two may not be of the same thing.
+    ``notes`` are the reasons why the two may not be of the same thing.
     """
 
     measured: Measurement
@@ -178,9 +178,9 @@ class Comparison:
 
 
 def is_compared(options: PredictOptions) -> bool:
-    """Return whether the options say for what the step is to be predicted."""
+    """Return whether the options name a target of the prediction."""
     network, estimate = options.network, options.estimate
-    named = (
+    target_options = (
         network.cluster,
         network.system,
         estimate.node,
@@ -189,14 +189,14 @@ def is_compared(options: PredictOptions) -> bool:
         estimate.peak_flops,
         estimate.memory_bandwidth,
     )
-    return any(each is not None for each in named)
+    return any(value is not None for value in target_options)
 
 
 def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOptions:
-    """Return on what to run, so that a prediction can be held against it.
+    """Return on what to run, so that the prediction is comparable.
 
-    Raises what `hespas.prediction.checks.checked` raises, and `ConfigError` where the platform is
-    another than that of the part that is predicted, as virtual devices of the CPU always are.
+    Raises what `hespas.prediction.checks.checked` raises, and `ConfigError` if the platform differs
+    from that of the predicted part, as virtual devices of the CPU always do.
     """
     checked = checks.checked(options)
     checks.check_priced(checked)
@@ -214,7 +214,7 @@ def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOpt
 
 
 def _part(options: PredictOptions) -> str | None:
-    """Return the preset of the device that is predicted; None for one's own, and for this one."""
+    """Return the preset of the predicted device; None for a user's, and this machine's."""
     estimate, system = options.estimate, machines.system_of(options.network)
     if estimate.method is not None and method_named(estimate.method).device_here:
         return None if system is None else system.part
@@ -262,6 +262,6 @@ def is_of_part(device_kind: str, part: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """Return a name in small letters, without the v of versions; lite TPUs are called e."""
+    """Return a bare lower-case name: no version's v, lite as e."""
     letters = _NOT_LETTERS.sub("", name.lower())
     return letters.replace("tpuv", "tpu").replace("lite", "e") if "tpu" in letters else letters

@@ -1,7 +1,7 @@
-"""Measured steps against predicted ones.
+"""Compare measured steps with predicted ones.
 
-In goes a table of measured steps (`measurements.read_steps`), out come predictions of the same
-steps by `hespas.prediction` (`recompute.recompute`), and tables of both with their errors
-(`tables`). Of every published step that is at hand (`measurements.read_rows`),
-`every.predict_rows` predicts each in a process of its own (`worker`).
+The input is a table of measured steps (`measurements.read_steps`), the output predictions of the
+same steps by `hespas.prediction` (`recompute.recompute`), and tables of both with their errors
+(`tables`). `every.predict_rows` predicts each of all published steps (`measurements.read_rows`) in
+a process of its own (`worker`).
 """

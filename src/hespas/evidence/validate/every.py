@@ -1,7 +1,7 @@
-"""Recompute published steps, one process each; what was computed before is taken from a cache.
+"""Recompute published steps, one process each, with a cache of earlier results.
 
-A row is compiled where that is possible within the limits, and otherwise predicted with the fusion
-of a model of the compiler; a row that can't be predicted says why. A run that is ended goes on from
+A row is compiled if that is possible within the limits, and otherwise predicted with the fusion of
+a model of the compiler; a row that can't be predicted says why. A run that was ended resumes from
 its cache.
 """
 
@@ -28,9 +28,10 @@ from hespas.sources.maxtext import PYTHON_VARIABLE
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A step to predict: ``fidelity`` is compiled, fused, or the kernels of a library.
+    """A step to predict: ``fidelity`` is compiled, fused, or library kernels.
 
-    ``cpu_limit_s`` is for each of the processes, ``memory_limit_bytes`` for what they write to.
+    ``cpu_limit_s`` is for each of the processes, ``memory_limit_bytes`` for the memory that they
+    write to.
     """
 
     workload: str
@@ -47,7 +48,7 @@ class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A predicted step, or in ``refused`` why there is none; times of all processes together."""
+    """A predicted step, or the reason in ``refused``; times are of all processes together."""
 
     refused: str = ""
     predicted_s: float = 0.0
@@ -68,12 +69,12 @@ _HOME = Path(__file__).resolve().parents[2]
 _TOO_LONG = ("SIGXCPU", "SIGKILL", "took longer than")
 _TOO_LARGE = ("ran out of memory", "MemoryError", "bad_alloc", "Cannot allocate memory")
 _WALL_OF_CPU = 12.0
-"""A machine that is shared runs a process at a fraction of its speed."""
+"""The wall time allowed per CPU time: shared machines run processes slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToPredict:
-    """The method and the network's model, where things are cached, and the limits of a row.
+    """The method, network model, cache directory, and limits of a row.
 
     None for the method is the best for the row's device, and for the model the system's own.
     ``cpu_limit_s`` is of each process: the one that compiles, in practice.
@@ -88,10 +89,10 @@ class HowToPredict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRow:
-    """A published step and its prediction; None where there is none, and ``reason`` says why.
+    """A published step and its prediction; None if ``reason`` says why not.
 
-    ``reason`` also says why a program is not compiled. ``cpu_s`` is the processor time of all that
-    it took, at most what it took the first time; ``memory_bytes`` that of the largest process.
+    ``reason`` also says why a program is not compiled. ``cpu_s`` is the processor time of all its
+    processes, at most that of the first time; ``memory_bytes`` that of the largest process.
     """
 
     row: Row
@@ -115,7 +116,7 @@ class PredictedRow:
 
 
 class _Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row cost at most, and under which limits it could not be compiled."""
+    """A row's largest cost, and the limits that stopped its compilation."""
 
     cpu_s: float = 0.0
     memory_bytes: int = 0
@@ -141,17 +142,17 @@ def predict_rows(
     cached: ContentCache,
     advance: Callable[[int], object],
 ) -> tuple[PredictedRow, ...]:
-    """Predict rows, the cheapest first as far as that is known, and return them in their order.
+    """Predict rows, the cheapest first if known, and return them in their order.
 
-    Whatever fails is a row's ``reason``. ``advance`` is called after each.
+    A failure is a row's ``reason``. ``advance`` is called after each.
     """
     asked = tuple(rows)
-    costs = {at: _cost(cached, row) for at, row in enumerate(asked)}
+    costs = {number: _cost(cached, row) for number, row in enumerate(asked)}
     done: dict[int, PredictedRow] = {}
-    for at in sorted(costs, key=lambda at: costs[at].cpu_s or float("inf")):
-        done[at] = _predicted(asked[at], how, cached, costs[at])
+    for number in sorted(costs, key=lambda number: costs[number].cpu_s or float("inf")):
+        done[number] = _predicted(asked[number], how, cached, costs[number])
         advance(1)
-    return tuple(done[at] for at in range(len(asked)))
+    return tuple(done[number] for number in range(len(asked)))
 
 
 def _predicted(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
@@ -198,7 +199,7 @@ def _finished(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Predicte
 
 
 def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
-    """Predict a row in a process of its own; what ends it is an answer too."""
+    """Predict a row in its own process; failures are answers too."""
     request = RowRequest(
         workload=_absolute(row.workload),
         options=row.options,
@@ -215,18 +216,18 @@ def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
     with scratch_directory("row") as home:
         answer = _answered(request, home, how)
     if any(sign in answer.refused for sign in _TOO_LONG):
-        said = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
-        return msgspec.structs.replace(answer, refused=said)
+        reason = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
+        return msgspec.structs.replace(answer, refused=reason)
     if any(sign in answer.refused for sign in _TOO_LARGE):
-        said = f"compiling takes more than {how.memory_limit_bytes / 1e9:g} GB"
-        return msgspec.structs.replace(answer, refused=said)
+        reason = f"compiling takes more than {how.memory_limit_bytes / 1e9:g} GB"
+        return msgspec.structs.replace(answer, refused=reason)
     return answer
 
 
 def _absolute(name: str) -> str:
-    """Return a name as it is, and a path for a process in another directory."""
-    kind, colon, rest = name.rpartition("maxtext:")
-    path = Path(rest)
+    """Return a path as absolute, for a process in another directory; names unchanged."""
+    kind, colon, configuration = name.rpartition("maxtext:")
+    path = Path(configuration)
     return f"{kind}{colon}{path.resolve()}" if path.exists() else name
 
 
@@ -265,7 +266,7 @@ def _cost_key(row: Row) -> str:
 
 
 def _key(row: Row, how: HowToPredict) -> str:
-    """Return the key of a prediction: all of hespas' code and presets are in it."""
+    """Return a prediction's key, from its inputs and all of hespas' code."""
     parts = {
         "row": _asked_of(row),
         "how": [how.method, how.model and how.model.value, how.cpu_limit_s, how.memory_limit_bytes],
@@ -299,7 +300,7 @@ def _version(name: str) -> str:
 
 @cache
 def _code() -> str:
-    """Return what tells apart the code and the presets that decide a prediction."""
+    """Return a digest of the code and the presets that decide a prediction."""
     digest = sha256()
     for file in sorted(_HOME.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:

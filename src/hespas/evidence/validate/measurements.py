@@ -1,4 +1,4 @@
-"""Step times that somebody measured, read from a table."""
+"""Read measured step times from a table."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _COLUMNS = ("workload", "options", "node", "system", "step_s", "resolution_s", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One step: what ran where, and how long it took.
+    """One measured step: workload, node, system and time.
 
     ``workload`` is a model of the zoo with its ``options``, or a program's file. The step took
-    ``step_s`` to within half of ``resolution_s``: what is published to 0.01 s has that of 0.01.
-    ``profiled_compute_s`` is the sum of its blocks, profiled one by one on the device, where
-    somebody did that.
+    ``step_s`` to within half of ``resolution_s``: a time published to 0.01 s has a resolution of
+    0.01. ``profiled_compute_s`` is the sum of its blocks, profiled one by one on the device, if
+    that was done.
     """
 
     workload: str
@@ -44,19 +44,19 @@ class MeasuredStep:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What must be equal of two measurements of the same thing."""
+        """The key that measurements of the same thing share."""
         options = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
         return (self.workload, options, self.node, self.system)
 
     @property
     def where(self) -> str:
-        """The system, and the node where it isn't the one that the system is named after."""
+        """The system, with the node unless the system is named after it."""
         own = self.system == self.node or self.system.startswith(f"{self.node}_")
         return self.system if own else f"{self.system} of {self.node}"
 
     @property
     def interval_s(self) -> tuple[float, float]:
-        """The shortest and the longest time that reads as ``step_s``."""
+        """The shortest and the longest time that rounds to ``step_s``."""
         half = self.resolution_s / 2
         return self.step_s - half, self.step_s + half
 
@@ -65,15 +65,15 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     """Read a table of measured steps: CSV with a header, times in seconds.
 
     The columns ``workload``, ``node``, ``system`` and ``step_s`` are needed; ``options``
-    (``mesh=fsdp=4;batch=2``), ``resolution_s`` and ``profiled_compute_s`` may be there. Raises
-    `MeasurementError`, with the line, for a table that lacks one, a time that is none, and for
-    two lines that contradict each other.
+    (``mesh=fsdp=4;batch=2``), ``resolution_s`` and ``profiled_compute_s`` are optional. Raises
+    `MeasurementError`, with the line, for a missing column, an invalid time, and for two lines that
+    contradict each other.
 
     >>> [step.step_s for step in read_steps() if step.workload == "llama3-100m"]
     [0.09, 0.04]
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Excel writes a mark
+        text = path.read_text(encoding="utf-8-sig")  # Excel writes a byte order mark.
     except (OSError, UnicodeDecodeError) as error:
         raise MeasurementError(
             "cannot be read", location=str(path), hint="check the path"
@@ -94,10 +94,11 @@ def add_step(step: MeasuredStep, path: Path) -> None:
     """Add a line to a table that `read_steps` reads, or make the table.
 
     A line about the same thing is replaced: times of one thing that differ contradict each other.
-    Raises what `read_steps` raises for what is there, and `OutputError` where it can't be written.
+    Raises what `read_steps` raises for the existing table, and `OutputError` if it can't be
+    written.
     """
     before = read_steps(path) if path.exists() else ()
-    steps = [*(each for each in before if each.key != step.key), step]
+    steps = [*(earlier for earlier in before if earlier.key != step.key), step]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -122,7 +123,7 @@ def _row(step: MeasuredStep) -> tuple[str, ...]:
 def check_header(
     names: Sequence[str], location: str, *, needed: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """Raise `MeasurementError` for a header that lacks a column, or has one that is not known."""
+    """Raise `MeasurementError` for a header with a missing or an unknown column."""
     check_columns(names, location)
     missing = [name for name in needed if name not in names]
     unknown = [name for name in names if name not in columns]
@@ -180,7 +181,7 @@ def _seconds(text: str, name: str, location: str) -> float:
 
 
 def _check_agreement(steps: Iterable[MeasuredStep], path: Path) -> None:
-    """Refuse two times of one thing that no third time could read as."""
+    """Refuse two times of one thing that no single time rounds to."""
     seen: dict[tuple[str, ...], MeasuredStep] = {}
     for step in steps:
         first = seen.setdefault(step.key, step)
@@ -215,20 +216,20 @@ COLUMNS = (
 )
 """The columns of a table; ``workload``, ``system`` and a time are needed."""
 SCALES = (("one node", 8), ("tens", 64), ("hundreds", 999), ("thousands", None))
-"""The names of numbers of devices, and the largest of each."""
+"""The names of numbers of devices, and the largest number of each."""
 _BYTE_ORDER_MARK = "\ufeff"
 _TIMES = "step_s, or tflops_per_device and model_tflop_per_device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published step: what ran where, how long it took, and who says so.
+    """A published step: workload, node, system, time and source.
 
-    ``workload`` is a model of the zoo, ``maxtext:CONFIG`` or a program's file, with its
-    ``options`` and flags of XLA. ``missing`` says why it can't be predicted, where that is known
-    beforehand; ``framework_year`` is when the software was of that ran. ``published_s`` is known
-    to within half of ``resolution_s``. A row of a table by ``publisher`` is predicted with one
-    ``fidelity`` alone; its ``published_peak_bytes`` are those of the device that holds most.
+    ``workload`` is a model of the zoo, ``maxtext:CONFIG`` or a program's file, with its ``options``
+    and flags of XLA. ``missing`` says why it can't be predicted, if that is known beforehand;
+    ``framework_year`` is the year of the software that ran. ``published_s`` is known to within half
+    of ``resolution_s``. A row of a table by ``publisher`` is predicted with one ``fidelity`` alone;
+    its ``published_peak_bytes`` are those of the device that holds most.
     """
 
     family: str
@@ -251,12 +252,12 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The model or the file; of a recipe, its family."""
+        """The model or the file; for a recipe, its family."""
         return self.family if self.workload.startswith("maxtext:") else Path(self.workload).name
 
     @property
     def scale(self) -> str:
-        """How many devices there are, in words."""
+        """The name of the number of devices."""
         return next(name for name, most in SCALES if most is None or self.devices <= most)
 
     @property
@@ -287,82 +288,83 @@ def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
 
 
 def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
-    """Return the rows in any of the groups: families, parts, scales; all where none is named.
+    """Return the rows in any of the groups: families, parts, scales; all by default.
 
-    The beginning of a name will do, in any case. Raises `MeasurementError` for a group without a
-    row.
+    A prefix of a name is enough, in any case. Raises `MeasurementError` for a group without a row.
 
     >>> len(chosen(read_rows(), ["resnet"]))
     2
     """
     every = tuple(rows)
-    known = {name.casefold(): name for row in every for name in row.groups}
+    group_names = {name.casefold(): name for row in every for name in row.groups}
     names: set[str] = set()
     for group in groups:
-        meant = {name for folded, name in known.items() if folded.startswith(group.casefold())}
+        meant = {
+            name for folded, name in group_names.items() if folded.startswith(group.casefold())
+        }
         if not meant or not group:
             raise MeasurementError(
                 f"no published step is in the group {group!r}",
-                hint=suggestion(group, known.values()),
+                hint=suggestion(group, group_names.values()),
             )
         names |= meant
     return tuple(row for row in every if not names or names & set(row.groups))
 
 
 def _published_row(cells: Mapping[str, str | None], location: str) -> Row:
-    given = {name: (text or "").strip() for name, text in cells.items() if name in COLUMNS}
-    if None in cells or not given.get("workload") or not given.get("system"):
+    texts = {name: (text or "").strip() for name, text in cells.items() if name in COLUMNS}
+    if None in cells or not texts.get("workload") or not texts.get("system"):
         raise MeasurementError(
             "the line has too few or too many fields", location=location, hint="give one a column"
         )
-    missing = given.get("missing", "")
-    workload, named = given["workload"], given["system"]
-    named = _beside(named, location)
-    node, devices = _where({**given, "system": named}, location)
-    year = given.get("framework_year", "")
+    missing = texts.get("missing", "")
+    workload, system = texts["workload"], texts["system"]
+    system = _beside(system, location)
+    node, devices = _where({**texts, "system": system}, location)
+    year = texts.get("framework_year", "")
     return Row(
-        family=given.get("family") or Path(workload).name,
+        family=texts.get("family") or Path(workload).name,
         workload=workload,
-        options=_pairs(given.get("options", ""), "options", location),
-        xla_flags=_pairs(given.get("xla_flags", ""), "xla_flags", location),
+        options=_pairs(texts.get("options", ""), "options", location),
+        xla_flags=_pairs(texts.get("xla_flags", ""), "xla_flags", location),
         node=node,
-        system=named,
+        system=system,
         devices=devices,
         framework_year=int(positive_number(year, "framework_year", location)) if year else None,
-        published_s=_published_s(given, location),
+        published_s=_published_s(texts, location),
         resolution_s=positive_number(
-            given.get("resolution_s") or "0", "resolution_s", location, least=0.0
+            texts.get("resolution_s") or "0", "resolution_s", location, least=0.0
         ),
         missing=missing,
-        source=given.get("source", ""),
-        note=given.get("note", ""),
+        source=texts.get("source", ""),
+        note=texts.get("note", ""),
         location=location,
     )
 
 
 def _beside(system: str, location: str) -> str:
-    """Return the path of a system that is described beside the table, or else its name."""
+    """Return the path of a system beside the table, or its name."""
     described = Path(location.rpartition(":")[0]).parent / system
     return str(described) if described.is_dir() else system
 
 
 def _where(given: Mapping[str, str], location: str) -> tuple[str, int]:
-    """Return the node and the number of devices; those of the system where they aren't given.
+    """Return the node and the number of devices, by default the system's.
 
-    A system of a number of devices that is given is looked at when its step is predicted.
+    A system with a given number of devices is read when its step is predicted.
     """
     node, count = given.get("node", ""), given.get("devices", "")
     if node and count:
         return node, int(positive_number(count, "devices", location))
     with at_line(location):
         system = find_system(given["system"])
-        named = node or system.part or ""
-        if not named:
+        part = node or system.part or ""
+        if not part:
             raise MeasurementError(
                 f"the system {given['system']} has no part of its own", hint="give the node"
             )
-        load_device(named)
-    return named, prod(each.size for each in system.dimensions)
+        load_device(part)
+    return part, prod(dimension.size for dimension in system.dimensions)
 
 
 def _published_s(given: Mapping[str, str], location: str) -> float:
@@ -375,13 +377,13 @@ def _published_s(given: Mapping[str, str], location: str) -> float:
         )
     if step:
         return positive_number(step, "step_s", location)
-    done = positive_number(work, "model_tflop_per_device", location)
-    return done / positive_number(rate, "tflops_per_device", location)
+    work_tflop = positive_number(work, "model_tflop_per_device", location)
+    return work_tflop / positive_number(rate, "tflops_per_device", location)
 
 
 def _pairs(text: str, name: str, location: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for part in filter(None, (each.strip() for each in text.split(";"))):
+    for part in filter(None, (entry.strip() for entry in text.split(";"))):
         key, equals, value = part.partition("=")
         if not equals or key in pairs:
             fault = "stands twice" if equals else "has no value"
@@ -393,7 +395,7 @@ def _pairs(text: str, name: str, location: str) -> dict[str, str]:
 
 
 def positive_number(text: str, name: str, location: str, *, least: float = 1e-12) -> float:
-    """Read a number of at least ``least``; `MeasurementError` for anything else."""
+    """Read a number of at least ``least``; raise `MeasurementError` for other texts."""
     try:
         value = float(text)
     except ValueError:

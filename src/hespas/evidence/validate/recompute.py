@@ -1,4 +1,4 @@
-"""Predict what was measured: export the model, and run the pipeline on it."""
+"""Predict measured steps: export the model, and run the pipeline on it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 
 FLOOR_METHOD = "roofline"
-"""Whose answer no device can beat: every peak reached, every byte moved once."""
+"""The method whose time no device beats: full peaks, bytes moved once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """A measured step, and what each method predicts for it."""
+    """A measured step, and the prediction of each method."""
 
     measured: MeasuredStep
     predictions: Mapping[str, Prediction]
@@ -54,7 +54,7 @@ class Sources:
     exported: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def source(self, step: MeasuredStep) -> bytes:
-        """Return a workload's partitioned StableHLO, or the HLO that its file holds."""
+        """Return a workload's partitioned StableHLO, or the HLO of its file."""
         key = (step.workload, repr(sorted(step.options.items())))
         if key not in self.exported:
             self.exported[key] = _source(step)
@@ -68,7 +68,7 @@ def _source(step: MeasuredStep) -> bytes:
 
 
 def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
-    """Raise `MeasurementError` for a model or file, an option, a node or a system there isn't.
+    """Raise `MeasurementError` for an unknown model, file, option, node or system.
 
     A node that ``method`` can't price is refused too. ``location`` is the step's ``file:line``.
     """
@@ -101,14 +101,14 @@ def _check_workload(step: MeasuredStep) -> None:
 def recompute(
     step: MeasuredStep, sources: Sources, *, method: str, model: Model | None, location: str
 ) -> Recomputed:
-    """Predict one step by ``method`` and by the roofline, of the program that XLA makes for it.
+    """Predict one step by ``method`` and by the roofline, from its compiled program.
 
-    A program that was compiled before is taken as it is; its kernels' PTX is not known.
+    A compiled program is taken as it is; its kernels' PTX is not known.
 
-    Raises `MeasurementError` where the roofline of computation alone is longer than what was
-    measured: no device is faster than its peaks, so that the unit or the workload is wrong; and
-    where prediction and measurement differ by more than a factor of a hundred.
-    ``location`` is the step's ``file:line``, which every error about what it names shows.
+    Raises `MeasurementError` if the roofline of computation alone is longer than the measured time:
+    no device is faster than its peaks, so that the unit or the workload is wrong; and if prediction
+    and measurement differ by more than a factor of a hundred. ``location`` is the step's
+    ``file:line``, which every error about the step's names shows.
     """
     with at_line(location):
         predictions = _predictions(step, sources, method, model)

@@ -1,4 +1,4 @@
-"""What ``hespas validate`` reports, for people and for programs."""
+"""Report the results of ``hespas validate`` as text and JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hespas.evidence.validate.recompute import FLOOR_METHOD, Recomputed
 def points_of(recomputed: Sequence[Recomputed], method: str) -> tuple[Point, ...]:
     """Return the points of one method."""
     return tuple(
-        Point(measured=each.measured, predicted_s=each.predictions[method].step_time_s)
-        for each in recomputed
+        Point(measured=step.measured, predicted_s=step.predictions[method].step_time_s)
+        for step in recomputed
     )
 
 
@@ -28,7 +28,7 @@ def validation_text(recomputed: Sequence[Recomputed], method: str) -> str:
     widths = _widths(recomputed)
     lines = [
         _head(methods, widths),
-        *(_published_row(each, methods, widths) for each in recomputed),
+        *(_published_row(step, methods, widths) for step in recomputed),
         "",
         f"Network model: {', '.join(_models(recomputed, method))}",
         *(_summary_line(name, points_of(recomputed, name)) for name in methods),
@@ -39,15 +39,15 @@ def validation_text(recomputed: Sequence[Recomputed], method: str) -> str:
 
 
 def _models(recomputed: Sequence[Recomputed], method: str) -> list[str]:
-    """Return the names of the network models that were used, each once."""
-    timelines = (each.predictions[method].timeline for each in recomputed)
-    return list(dict.fromkeys(each.model for each in timelines if each is not None))
+    """Return the distinct names of the network models that were used."""
+    timelines = (step.predictions[method].timeline for step in recomputed)
+    return list(dict.fromkeys(timeline.model for timeline in timelines if timeline is not None))
 
 
 def _widths(recomputed: Sequence[Recomputed]) -> tuple[int, int]:
-    """Return how wide the columns of workloads and systems are."""
-    workloads = (len(each.measured.workload) for each in recomputed)
-    systems = (len(each.measured.where) for each in recomputed)
+    """Return the widths of the columns of workloads and systems."""
+    workloads = (len(step.measured.workload) for step in recomputed)
+    systems = (len(step.measured.where) for step in recomputed)
     return max(17, *workloads) + 1, max(21, *systems) + 1
 
 
@@ -58,8 +58,8 @@ def _head(methods: Sequence[str], widths: tuple[int, int]) -> str:
 
 def _published_row(each: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
     step = each.measured
-    named = f"{step.workload:<{widths[0]}}{step.where:<{widths[1]}}"
-    cells = [f"{named}{format_time(step.step_s):>10}"]
+    names = f"{step.workload:<{widths[0]}}{step.where:<{widths[1]}}"
+    cells = [f"{names}{format_time(step.step_s):>10}"]
     for name in methods:
         predicted_s = each.predictions[name].step_time_s
         cells.append(f"{format_time(predicted_s):>12}{_percent(predicted_s / step.step_s - 1):>9}")
@@ -84,24 +84,24 @@ def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
     middle = median_errors(compared)
     if middle is None:
         return []
-    error, beyond = (f"{100 * each:.1f} %" for each in middle)
+    error, beyond = (f"{100 * error_value:.1f} %" for error_value in middle)
     lines = [
-        f"{each.workload:<{width}}{each.faster.where} over {each.slower.where}: measured "
-        f"{each.measured:.2f}, predicted {each.predicted:.2f}, {_percent(each.error)}"
-        for each in compared
+        f"{pair.workload:<{width}}{pair.faster.where} over {pair.slower.where}: measured "
+        f"{pair.measured:.2f}, predicted {pair.predicted:.2f}, {_percent(pair.error)}"
+        for pair in compared
     ]
     summed = f"speed-ups: median absolute error {error}; beyond the rounding of what was measured "
     return ["", *lines, f"{summed}{beyond}"]
 
 
 def _assumptions(recomputed: Sequence[Recomputed], method: str) -> list[str]:
-    predictions = (each.predictions[method] for each in recomputed)
-    notes = dict.fromkeys(text for each in predictions for text in each.assumptions)
+    predictions = (step.predictions[method] for step in recomputed)
+    notes = dict.fromkeys(text for prediction in predictions for text in prediction.assumptions)
     return ["", "Assumed:", *(f"  - {text}" for text in notes)]
 
 
 def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, object]:
-    """Return the same as an object, times in seconds and errors as fractions."""
+    """Return the tables as an object, times in seconds and errors as fractions."""
     points = points_of(recomputed, method)
     compared = speed_ups(points)
     middle = median_errors(compared)
@@ -109,35 +109,35 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
         "method": method,
         "steps": [
             {
-                "workload": each.measured.workload,
-                "options": dict(each.measured.options),
-                "node": each.measured.node,
-                "system": each.measured.system,
-                "measured_s": each.measured.step_s,
-                "resolution_s": each.measured.resolution_s,
-                "profiled_compute_s": each.measured.profiled_compute_s,
+                "workload": step.measured.workload,
+                "options": dict(step.measured.options),
+                "node": step.measured.node,
+                "system": step.measured.system,
+                "measured_s": step.measured.step_s,
+                "resolution_s": step.measured.resolution_s,
+                "profiled_compute_s": step.measured.profiled_compute_s,
                 "predicted_s": {
-                    name: prediction.step_time_s for name, prediction in each.predictions.items()
+                    name: prediction.step_time_s for name, prediction in step.predictions.items()
                 },
                 "error": point.error,
                 "error_beyond_rounding": point.error_beyond_rounding,
             }
-            for each, point in zip(recomputed, points, strict=True)
+            for step, point in zip(recomputed, points, strict=True)
         ],
         "mean_absolute_error": summary(points).mean_error,
         "speed_ups": [
             {
-                "workload": each.workload,
-                "slower": each.slower.system,
-                "slower_node": each.slower.node,
-                "faster": each.faster.system,
-                "faster_node": each.faster.node,
-                "measured": each.measured,
-                "predicted": each.predicted,
-                "error": each.error,
-                "error_beyond_rounding": each.error_beyond_rounding,
+                "workload": speed_up.workload,
+                "slower": speed_up.slower.system,
+                "slower_node": speed_up.slower.node,
+                "faster": speed_up.faster.system,
+                "faster_node": speed_up.faster.node,
+                "measured": speed_up.measured,
+                "predicted": speed_up.predicted,
+                "error": speed_up.error,
+                "error_beyond_rounding": speed_up.error_beyond_rounding,
             }
-            for each in compared
+            for speed_up in compared
         ],
         "median_speed_up_error": None if middle is None else middle[0],
         "median_speed_up_error_beyond_rounding": None if middle is None else middle[1],
@@ -158,16 +158,16 @@ class Point:
 
     @property
     def error_beyond_rounding(self) -> float:
-        """The error to the nearest time that reads as what was measured; 0 within."""
+        """The error to the nearest time that rounds to the measured one; 0 within."""
         low, high = self.measured.interval_s
         return self.predicted_s / min(max(self.predicted_s, low), high) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """How much faster a workload is on one system than on another: measured, and predicted.
+    """The speed-up of a workload between two systems, measured and predicted.
 
-    ``slower`` and ``faster`` are the steps as they were measured.
+    ``slower`` and ``faster`` are the measured steps.
     """
 
     workload: str
@@ -183,7 +183,7 @@ class SpeedUp:
 
     @property
     def error_beyond_rounding(self) -> float:
-        """The error to the nearest ratio of times that read as what was measured; 0 within."""
+        """The error to the nearest ratio that rounds as measured; 0 within."""
         slower, faster = self.slower.interval_s, self.faster.interval_s
         low = slower[0] / faster[1]
         high = slower[1] / faster[0] if faster[0] > 0 else inf
@@ -202,7 +202,7 @@ class Summary:
 
 
 def summary(points: Sequence[Point]) -> Summary:
-    """Sum up points; there must be one at least.
+    """Sum up one or more points.
 
     >>> step = MeasuredStep(workload="w", options={}, node="n", system="s", step_s=1.0,
     ...                     resolution_s=0.1, profiled_compute_s=None, line=2)
@@ -248,11 +248,11 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
 
 
 def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
-    """Return the median of the absolute errors, and of those beyond rounding; None for none."""
+    """Return the median of the absolute errors, and of those beyond rounding, if any."""
     if not compared:
         return None
-    beyond = median(abs(each.error_beyond_rounding) for each in compared)
-    return median(abs(each.error) for each in compared), beyond
+    beyond = median(abs(speed_up.error_beyond_rounding) for speed_up in compared)
+    return median(abs(speed_up.error) for speed_up in compared), beyond
 
 
 _GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
@@ -263,7 +263,7 @@ _GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
     "held_by": lambda each: "" if each.answer is None else each.answer.held_by,
     "source": lambda each: _source_and_year(each.row),
 }
-"""Groups of rows by what is said of them; rows of which nothing is said are in none."""
+"""Groupings of rows by a property; empty ones make no group."""
 
 
 def _source_and_year(row: Row) -> str:
@@ -274,16 +274,16 @@ _WIDTHS = (24, 14, 8, 5, 10, 10, 8, 10, 9, 8)
 
 
 def every_json(predicted: Sequence[PredictedRow]) -> dict[str, object]:
-    """Return rows and their errors by group as an object: times in seconds, errors as fractions.
+    """Return rows and their errors by group: times in seconds, errors as fractions.
 
     ``predicted_s``, ``error`` and ``exposed_s`` of a row without a prediction are null, and its
     ``reason`` says why.
     """
     return {
-        "rows": [_row_json(each) for each in predicted],
+        "rows": [_row_json(row) for row in predicted],
         "summary": {
-            name: {group: _errors(rows) for group, rows in _grouped(predicted, of).items()}
-            for name, of in _GROUPINGS.items()
+            name: {group: _errors(rows) for group, rows in _grouped(predicted, property_of).items()}
+            for name, property_of in _GROUPINGS.items()
         },
         "all": _errors(predicted),
     }
@@ -326,18 +326,18 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
 def _grouped(
     predicted: Iterable[PredictedRow], of: Callable[[PredictedRow], str]
 ) -> dict[str, list[PredictedRow]]:
-    """Return the rows that have a prediction, by what a function says of them, sorted."""
+    """Return the rows that have a prediction, by a property, sorted."""
     groups: dict[str, list[PredictedRow]] = {}
-    for each in predicted:
-        if each.answer is not None:
-            groups.setdefault(of(each), []).append(each)
+    for row in predicted:
+        if row.answer is not None:
+            groups.setdefault(of(row), []).append(row)
     return dict(sorted(groups.items()))
 
 
 def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
     rows = list(predicted)
-    errors = [each.error for each in rows if each.error is not None]
-    memory = [each.memory_error for each in rows if each.memory_error is not None]
+    errors = [row.error for row in rows if row.error is not None]
+    memory = [row.memory_error for row in rows if row.memory_error is not None]
     return {
         "predicted": len(errors),
         "mean_absolute_error": mean(map(abs, errors)) if errors else None,
@@ -348,7 +348,7 @@ def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
 
 
 def every_text(predicted: Sequence[PredictedRow]) -> str:
-    """Return tables: the rows of each family, errors by group, and what is not predicted."""
+    """Return tables: the rows of each family, errors by group, and unpredicted rows."""
     families = _grouped(predicted, _GROUPINGS["family"])
     head = _cells(
         "step", "part", "devices", "year", "published", "predicted", "error", "exposed",
@@ -356,16 +356,16 @@ def every_text(predicted: Sequence[PredictedRow]) -> str:
     )  # fmt: skip
     lines = [head]
     for rows in families.values():
-        lines += [_row_line(each) for each in rows]
+        lines += [_row_line(row) for row in rows]
     lines += ["", *_group_lines(predicted)]
     return "\n".join([*lines, *_reason_lines(predicted)])
 
 
 def _cells(*texts: str) -> str:
-    """Return texts in columns: the first two to the left, the others to the right."""
+    """Return texts in columns: the first two left-aligned, the others right-aligned."""
     placed = [
-        f"{text:<{width}}" if at < 2 else f"{text:>{width}}"
-        for at, (text, width) in enumerate(zip(texts, _WIDTHS, strict=True))
+        f"{text:<{width}}" if column < 2 else f"{text:>{width}}"
+        for column, (text, width) in enumerate(zip(texts, _WIDTHS, strict=True))
     ]
     return " ".join(placed).rstrip()
 
@@ -393,8 +393,8 @@ def _percent(error: float | None) -> str:
 
 def _group_lines(predicted: Sequence[PredictedRow]) -> list[str]:
     lines: list[str] = []
-    for name, of in _GROUPINGS.items():
-        groups = _grouped(predicted, of)
+    for name, property_of in _GROUPINGS.items():
+        groups = _grouped(predicted, property_of)
         lines += [
             f"{name.replace('_', ' ')} {group}: {_summed(rows)}"
             for group, rows in groups.items()
@@ -404,11 +404,11 @@ def _group_lines(predicted: Sequence[PredictedRow]) -> list[str]:
 
 
 def _summed(predicted: Sequence[PredictedRow]) -> str:
-    errors = [each.error for each in predicted if each.error is not None]
+    errors = [row.error for row in predicted if row.error is not None]
     if not errors:
         return "none is predicted"
     largest = max(errors, key=abs)
-    memory = [each.memory_error for each in predicted if each.memory_error is not None]
+    memory = [row.memory_error for row in predicted if row.memory_error is not None]
     return (
         f"{len(errors)} step{'s' if len(errors) > 1 else ''}, mean absolute error "
         f"{100 * mean(map(abs, errors)):.1f} %, "
@@ -417,16 +417,16 @@ def _summed(predicted: Sequence[PredictedRow]) -> str:
 
 
 def _reason_lines(predicted: Sequence[PredictedRow]) -> list[str]:
-    """Return what is not predicted, and what is not compiled, by the reason."""
+    """Return the rows that are not predicted, or not compiled, by the reason."""
     lines: list[str] = []
     for title, wanted in (
-        ("Not predicted:", [each for each in predicted if each.answer is None]),
-        ("Not compiled:", [each for each in predicted if each.answer and each.reason]),
+        ("Not predicted:", [row for row in predicted if row.answer is None]),
+        ("Not compiled:", [row for row in predicted if row.answer and row.reason]),
     ):
         by_reason: dict[str, list[str]] = {}
-        for each in wanted:
-            what = f"{each.row.name} on {each.row.devices} x {each.row.node}"
-            by_reason.setdefault(each.reason, []).append(what)
+        for row in wanted:
+            what = f"{row.row.name} on {row.row.devices} x {row.row.node}"
+            by_reason.setdefault(row.reason, []).append(what)
         lines += ["", title] if wanted else []
         lines += [f"  - {reason}: {', '.join(what)}" for reason, what in by_reason.items()]
     return lines

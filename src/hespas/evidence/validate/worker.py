@@ -1,4 +1,4 @@
-"""Predict one row: a process of its own, so that its limits and its memory are the row's alone.
+"""Predict one row, in a process of its own for its limits and memory.
 
 It answers a question (`hespas.base.question`).
 """
@@ -53,23 +53,23 @@ _DEFAULT_STACK_BYTES = 2**23
 
 
 def _accounted(request: RowRequest, _: Path) -> RowAnswer:
-    """Return the answer with the time and memory that it took, also where it is a refusal."""
+    """Return the answer or refusal, with the time and memory that it took."""
     use_cpu()
     try:
         _limit(request)
         answer = _answered(request)
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
-    spent = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return msgspec.structs.replace(
         answer,
-        cpu_s=sum(each.ru_utime + each.ru_stime for each in spent),
-        memory_bytes=_KIB * max(each.ru_maxrss for each in spent),
+        cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in spent),
+        memory_bytes=_KIB * max(usage.ru_maxrss for usage in spent),
     )
 
 
 def _limit(request: RowRequest) -> None:
-    """Limit this process and those that it starts: the compiler, and what exports."""
+    """Limit this process and its children: the compiler and the exporter."""
     limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
     over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
@@ -79,9 +79,10 @@ def _limit(request: RowRequest) -> None:
 
 
 def stacks_bytes(devices: int) -> int:
-    """Return what the partitioner's threads reserve for their stacks, and hardly use.
+    """Return the bytes that the partitioner's threads reserve for stacks.
 
-    XLA's client has two threads for each device, each with the stack that a process may have.
+    The threads hardly use them. XLA's client has two threads for each device, each with the stack
+    that a process may have.
     """
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return _THREADS * devices * (stack if stack > 0 else _DEFAULT_STACK_BYTES)
@@ -127,7 +128,7 @@ _BETWEEN = "dcn_data_parallelism"
 
 
 def _is_extended(request: RowRequest) -> bool:
-    """Return whether a row is of more slices of TPUs than two, alike but for their data."""
+    """Return whether a row has over two TPU slices, differing in data alone."""
     if not request.workload.startswith(_MAXTEXT):
         return False
     slices = find_system(request.system).slices
@@ -137,7 +138,7 @@ def _is_extended(request: RowRequest) -> bool:
 
 
 def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
-    """Predict a row with the program of two slices, which differs in its collectives alone."""
+    """Predict a row with the program of two slices, which differs in collectives alone."""
     system = find_system(request.system)
     count, _, part = request.system.partition("x")
     two = replace(
@@ -159,49 +160,49 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
 
 
 def _as_asked(options: PredictOptions, request: RowRequest) -> PredictOptions:
-    """Return the options of a row: those of the model, and of a pipeline where it has stages.
+    """Return a row's options of its model and any pipeline.
 
-    The option ``fidelity`` says whose kernels they have.
+    The option ``fidelity`` selects the kernels.
     """
-    given = dict(request.options)
-    scan = given.pop("scan", None)
-    mesh = parse_mesh(given.pop("mesh"))
+    settings = dict(request.options)
+    scan = settings.pop("scan", None)
+    mesh = parse_mesh(settings.pop("mesh"))
     model = ModelOptions(
         mesh=mesh,
-        remat=given.pop("remat", None),
-        software=given.pop("software", None),
+        remat=settings.pop("remat", None),
+        software=settings.pop("software", None),
         scan=None if scan is None else scan == "true",
-        global_batch=_count(given, "global_batch"),
-        sequence=_count(given, "sequence"),
-        micro_batch=_count(given, "micro_batch"),
+        global_batch=_count(settings, "global_batch"),
+        sequence=_count(settings, "sequence"),
+        micro_batch=_count(settings, "micro_batch"),
     )
     is_of_libraries = request.fidelity == Fidelity.LIBRARY.value
     own = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
-    fidelity = Fidelity(given.pop("fidelity", own.value))
-    layers = given.pop("stage_layers", None)
+    fidelity = Fidelity(settings.pop("fidelity", own.value))
+    layers = settings.pop("stage_layers", None)
     stages = PipelineOptions(
-        schedule=given.pop("schedule", None),
+        schedule=settings.pop("schedule", None),
         stage_layers=None if layers is None else parse_stage_layers(layers),
-        overlap=parse_overlaps(filter(None, [given.pop("overlap", "")])),
+        overlap=parse_overlaps(filter(None, [settings.pop("overlap", "")])),
         ignore_memory=is_of_libraries and PIPE in mesh.names,
     )
     return replace(
         options,
-        program=replace(options.program, model=replace(model, settings=given)),
+        program=replace(options.program, model=replace(model, settings=settings)),
         compile=CompileChoice(fidelity=fidelity),
         pipeline=stages,
     )
 
 
 def _count(given: dict[str, str], name: str) -> int | None:
-    """Take a number out of what is given; None where it is not there."""
+    """Take a number out of the settings; None if it is missing."""
     text = given.pop(name, None)
     return None if text is None else int(text)
 
 
 def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
     if find_model(request.workload) is not None:
-        # As `hespas validate` does: layers written out, and divided before they are compiled.
+        # As in `hespas validate`: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
         source = partitioned(export_model(request.workload, request.options)).text
         return composition.predict(replace(options, program=program), source=source)
@@ -209,7 +210,7 @@ def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
 
 
 def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:
-    """Return a row's flags as those of a recipe: what the compiler doesn't take is noted."""
+    """Return a row's flags as a recipe's: flags that the compiler refuses are noted."""
     if not flags:
         return None
     return RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
