@@ -1,4 +1,4 @@
-"""``hespas algorithm``: collective algorithms of one's own."""
+"""``hespas algorithm``: verify and convert the user's collective algorithms."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def algorithm(
 
 
 def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
-    """Return the verified algorithm; None, with a message, for graphs that don't say enough."""
+    """Return the verified algorithm; None, with a message, for incomplete graphs."""
     from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
     from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""What a command answers, and how it is written: JSON to a file or standard output, and text."""
+"""Answers of commands, written as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hespas.errors import OutputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The text and the JSON of an answer, each made when it is wanted, and the exit code."""
+    """The text and JSON of an answer, made on demand; exit code."""
 
     text: Callable[[], str]
     json: Callable[[], object] = lambda: None
@@ -34,8 +34,8 @@ def answering(
 ) -> Callable[[Callable[..., Answer | int]], Command]:
     """Make a command of a function, with the options that all commands share.
 
-    The function returns an `Answer`, or an exit code where it wrote all itself. A file for JSON
-    that can't be written is refused before the work; one that ``checks_target`` gets the
+    The function returns an `Answer`, or an exit code if it wrote everything itself. A file for JSON
+    that can't be written is refused before the work; a command that ``checks_target`` gets the
     ``json_file`` and refuses it itself.
     """
 
@@ -62,8 +62,8 @@ def answering(
 
         command.__doc__ = function.__doc__
         command.__name__ = name
-        added = [flags.json_option] if has_json else []
-        flags.combined(*added, flags.common if has_log else flags.debug)(command)
+        extra_options = [flags.json_option] if has_json else []
+        flags.combined(*extra_options, flags.common if has_log else flags.debug)(command)
         # click lists parameters from the last one on.
         command.__dict__["__click_params__"] += getattr(function, "__click_params__", [])
         return click.command(name, cls=Command, example=example)(command)
@@ -72,9 +72,9 @@ def answering(
 
 
 def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
-    """Raise `OutputError` for files that can't be written: before the work, not after it."""
-    named = [] if json_file in (None, "-") else [Path(json_file)]
-    targets = named if timeline is None else [*named, timeline]
+    """Raise `OutputError` for unwritable files: before the work, not after it."""
+    json_targets = [] if json_file in (None, "-") else [Path(json_file)]
+    targets = json_targets if timeline is None else [*json_targets, timeline]
     for target in targets:
         check_file(target, made_later=output)
     if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():

@@ -1,4 +1,4 @@
-"""What a terminal is asked for where ``hespas run`` names nothing."""
+"""Ask a terminal for the workload and cluster that ``hespas run`` lacks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = ("workload", "mlir_file")
 
 
 def completed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is given, with the model and the cluster that a person at a terminal names.
+    """Add the model and the cluster that a user at a terminal names.
 
-    The command that they could have written is shown. Nothing is asked where anything names the
-    program, or nobody is there to answer.
+    The equivalent command is shown. Nothing is asked if a flag names the program, or without a
+    terminal.
     """
     has_program = any(given.get(name) is not None for name in _NAMES)
     if has_program or not (sys.stdin.isatty() and is_terminal(sys.stderr)):

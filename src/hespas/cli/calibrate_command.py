@@ -1,4 +1,4 @@
-"""``hespas calibrate``: measurements of the user's own cluster become a preset."""
+"""``hespas calibrate``: turn measurements of the user's cluster into a preset."""
 
 from __future__ import annotations
 
@@ -177,14 +177,14 @@ def calibrate(
     if not fits and not runs and variation is None:
         hint = "give --gemm, --nccl, --profile, --steps, --ranks or --serving"
         raise ConfigError("there is nothing to calibrate with", hint=hint)
-    named = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
+    source_files = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
     calibration = Calibration(
         node=node,
         link=base,
         system=home,
         factors=fits,
         runs=runs,
-        sources=[file.name for file in named if file is not None],
+        sources=[file.name for file in source_files if file is not None],
         bases=[Path(text) for text in (node, link, system) if text is not None],
         variation=variation,
     )
@@ -230,13 +230,13 @@ def _check_effects(
 
 
 def _check_once(groups: list[Group]) -> None:
-    """Raise `MeasurementError` where two files fit one factor: which is right is not known."""
+    """Raise `MeasurementError` if two files fit one factor: which is right is unknown."""
     seen: dict[str, Group] = {}
     for group in groups:
-        other = seen.setdefault(group.name, group)
-        if other is not group:
+        first_group = seen.setdefault(group.name, group)
+        if first_group is not group:
             raise MeasurementError(
-                f"{group.name} is measured here and in {other.cases[0].location}",
+                f"{group.name} is measured here and in {first_group.cases[0].location}",
                 location=group.cases[0].location,
                 hint="give one of them, or join the files",
             )

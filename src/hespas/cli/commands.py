@@ -1,4 +1,4 @@
-"""The commands of ``hespas``: looked up by name, run, and their errors turned into one line."""
+"""Find and run the commands of ``hespas``, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -69,21 +69,23 @@ _MODULES = {
     "program_commands": ("export", "partition", "compile"),
     "stage_commands": ("split", "estimate", "trace", "analyze"),
 }
-"""Where the functions of commands are; others have a file of their name."""
+"""The modules that commands share; other commands have their own."""
 
 
 def command_named(name: str) -> click.Command:
     """Import a command and return it."""
     shared = (module for module, names in _MODULES.items() if name in names)
     module = importlib.import_module(f"hespas.cli.{next(shared, f'{name}_command')}")
-    # The name of a builtin has an underscore behind it.
+    # The function of a command named like a builtin ends in an underscore.
     command: click.Command = vars(module).get(name) or vars(module)[f"{name}_"]
-    command.short_help = next(named[name] for named in _COMMANDS.values() if name in named)
+    command.short_help = next(
+        summaries[name] for summaries in _COMMANDS.values() if name in summaries
+    )
     return command
 
 
 _NO_MEMORY = "failed to map segment"
-"""What the system says of a library that it has no memory for."""
+"""The system's message for a library that it has no memory for."""
 
 
 class _Commands(Commands):
@@ -92,7 +94,7 @@ class _Commands(Commands):
     start = "hespas run llama3-100m --mesh fsdp=4 --cluster 4xA100_SXM_40GB"
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return [name for named in _COMMANDS.values() for name in named]
+        return [name for summaries in _COMMANDS.values() for name in summaries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return command_named(cmd_name) if cmd_name in self.list_commands(ctx) else None
@@ -111,7 +113,7 @@ def commands(ctx: click.Context) -> None:
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code: 0, 2 after an error, 130 when interrupted.
+    """Run a command; return exit code 0, 2 (error) or 130 (interrupted).
 
     An error is one line on standard error; ``--debug`` adds the traceback.
     """
@@ -137,7 +139,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _silenced(0)
     except SystemExit as stop:
-        # click ends this way where the reader of its output has gone.
+        # click ends this way if the reader of its output has gone.
         return _silenced(0) if stop.code == 1 else _code(stop.code)
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
         if debug:
@@ -154,7 +156,7 @@ def _code(value: object) -> int:
 
 
 def _silenced(code: int) -> int:
-    """Drop what standard output still holds: Python would fail to write it at exit."""
+    """Drop the buffer of standard output: Python would fail to write it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

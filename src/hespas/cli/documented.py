@@ -1,4 +1,4 @@
-"""The documented commands, which are the stages of ``hespas`` under other names."""
+"""The documented commands: stages of ``hespas`` under other names."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hespas_mlir_splitter": ("split", ()),
     "hespas_mlir_analyzer": ("analyze", ()),
 }
-"""The stage that a documented command is, and the flags that make it print as documented."""
+"""The stage of a documented command, and flags for its documented output."""
 
 
 def chakra_gen() -> None:
-    """``hespas_chakra_gen`` is ``hespas trace``."""
+    """Run ``hespas_chakra_gen`` as ``hespas trace``."""
     start("hespas_chakra_gen", *COMMANDS["hespas_chakra_gen"])
 
 
 def mlir_splitter() -> None:
-    """``hespas_mlir_splitter`` is ``hespas split``."""
+    """Run ``hespas_mlir_splitter`` as ``hespas split``."""
     start("hespas_mlir_splitter", *COMMANDS["hespas_mlir_splitter"])
 
 
 def mlir_analyzer() -> None:
-    """``hespas_mlir_analyzer`` is ``hespas analyze``."""
+    """Run ``hespas_mlir_analyzer`` as ``hespas analyze``."""
     start("hespas_mlir_analyzer", *COMMANDS["hespas_mlir_analyzer"])
 
 
 def estimator(method: str) -> None:
-    """``python -m hespas.estimator.METHOD`` is ``hespas estimate --method METHOD``."""
+    """Run ``python -m hespas.estimator.METHOD`` as ``hespas estimate --method METHOD``."""
     name = f"python -m hespas.estimator.{method}"
     start(name, "estimate", ("--estimator-times", "--method", method))

@@ -1,8 +1,8 @@
-"""Flags: those that derive from the fields of options, and those that commands share.
+"""Flags: those derived from the fields of options, and those that commands share.
 
 `derived` makes click's options from the fields of an options dataclass, in their groups, and
-`requested` turns what click gives back into `hespas.prediction.options.PredictOptions`: flags
-before the configuration before defaults. A new option of a prediction needs nothing here.
+`requested` turns click's values into `hespas.prediction.options.PredictOptions`: flags before the
+configuration before defaults. A new option of a prediction needs no change here.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _completed(
 
     count, times, part = incomplete.partition("x")
     if param.name == "cluster" and count.isdecimal() and times:
-        named = [f"{count}x{name}" for name in device_names() if name.startswith(part)]
+        choices = [f"{count}x{name}" for name in device_names() if name.startswith(part)]
     else:
-        named = [*device_names(), *system_names()]
-    return [CompletionItem(name) for name in named if name.startswith(incomplete)]
+        choices = [*device_names(), *system_names()]
+    return [CompletionItem(name) for name in choices if name.startswith(incomplete)]
 
 
 _OF_PRESETS = frozenset({"cluster", "node", "system"})
@@ -77,7 +77,7 @@ _OF_PRESETS = frozenset({"cluster", "node", "system"})
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
-    """Return one decorator that adds all options, in the order given."""
+    """Combine decorators into one that adds all options, in order."""
 
     def decorate(function: Function) -> Function:
         return reduce(lambda inner, add: add(inner), reversed(decorators), function)
@@ -86,7 +86,7 @@ def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function
 
 
 def flag(name: str) -> str:
-    """Return how the command line spells an option.
+    """Return the command line's spelling of an option.
 
     >>> flag("trip_count")
     '--trip-count'
@@ -95,36 +95,38 @@ def flag(name: str) -> str:
 
 
 def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option; help shows the first of its long ``names``, and those of one letter."""
+    """Make an option; help shows its first long name, and those of one letter."""
     return click.option(*names, cls=Flag, **settings)
 
 
 def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option that is spelled with dashes, and with underscores as documented.
+    """Make an option spelled with dashes, and with underscores as documented.
 
     ``more`` are further spellings: whole flags such as ``-o``, or names. Help shows the first.
     """
     names = [flag(name), f"--{name}"]
-    for other in more:
-        names += [other] if other.startswith("-") else [flag(other), f"--{other}"]
+    for spelling in more:
+        names += [spelling] if spelling.startswith("-") else [flag(spelling), f"--{spelling}"]
     return plain(*dict.fromkeys(names), name.replace("-", "_"), **settings)
 
 
 def derived(
     section: type, *, only: Collection[str] = (), without: Collection[str] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator that adds the flags of the options of a dataclass.
+    """Return a decorator that adds the flags of an options dataclass.
 
-    ``only`` and ``without`` are names of options. Help says what an option needs where that is
-    among them.
+    ``only`` and ``without`` are names of options. Help names the option that another needs if both
+    are added.
     """
     chosen = [
-        each
-        for each in options_in(section)
-        if each.has_flag and each.name not in without and (not only or each.name in only)
+        candidate
+        for candidate in options_in(section)
+        if candidate.has_flag
+        and candidate.name not in without
+        and (not only or candidate.name in only)
     ]
-    names = {each.name for each in chosen}
-    return combined(*(_click_option(each, names) for each in chosen))
+    names = {candidate.name for candidate in chosen}
+    return combined(*(_click_option(candidate, names) for candidate in chosen))
 
 
 def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]:
@@ -155,29 +157,31 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
 
 
 def built(section: type[_T], given: Mapping[str, Any]) -> _T:
-    """Return an options dataclass from flags alone, which need nothing of other dataclasses.
+    """Build an options dataclass from flags alone, without other dataclasses.
 
     Raises `ConfigError` for flags that contradict each other, have no effect or can't be read.
     """
     given = with_imperfections(given)
     raw = _raw(section, given)
-    check_effects([raw], [each for each in options_in(section) if each.needs in {"", *given}])
+    check_effects(
+        [raw], [candidate for candidate in options_in(section) if candidate.needs in {"", *given}]
+    )
     return build(section, _values(section, raw).values)
 
 
 def _raw(section: type, given: Mapping[str, Any]) -> Layer:
-    """Return what the command line gives the options of ``section``, as click reads it."""
-    names = (each.name for each in options_in(section))
+    """Return the command line's raw values for the options of ``section``."""
+    names = (candidate.name for candidate in options_in(section))
     return Layer(values={name: given[name] for name in names if given.get(name) not in (None, ())})
 
 
 def _values(section: type, raw: Layer) -> Layer:
-    """Return the values; `ConfigError` for a text that is not in its option's language."""
+    """Parse raw values; raise `ConfigError` for a text that an option can't read."""
     return Layer(
         values={
-            each.name: each.value(raw.values[each.name])
-            for each in options_in(section)
-            if each.name in raw.values
+            candidate.name: candidate.value(raw.values[candidate.name])
+            for candidate in options_in(section)
+            if candidate.name in raw.values
         }
     )
 
@@ -185,9 +189,9 @@ def _values(section: type, raw: Layer) -> Layer:
 def requested(given: Mapping[str, Any], config_file: Path | None = None) -> PredictOptions:
     """Return the options of a prediction: flags, then the configuration, then defaults.
 
-    ``given`` is what click gives the command, the argument ``workload`` among it, which is a
-    program or, where no ``config_file`` is, a configuration. Raises `ConfigError` for options that
-    contradict each other or have no effect in the command.
+    ``given`` are click's values for the command. Its argument ``workload`` is a program or, without
+    a ``config_file``, a configuration. Raises `ConfigError` for options that contradict each other
+    or have no effect in the command.
     """
     from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few need it
     from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
@@ -204,33 +208,36 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
             )
         given = {**given, "mlir_file": argument}
     given = with_imperfections(given)
-    known = options_in(PredictOptions)
+    all_options = options_in(PredictOptions)
     raw = _raw(PredictOptions, given)
     configured = Layer(values={}) if config_file is None else read_configuration(config_file)
-    _spell_as_keys(known, raw, configured)
-    check_effects([raw, configured], [each for each in known if each.name in given])
-    values = joined([_values(PredictOptions, raw), configured], known)
+    _spell_as_keys(all_options, raw, configured)
+    check_effects(
+        [raw, configured],
+        [known_option for known_option in all_options if known_option.name in given],
+    )
+    values = joined([_values(PredictOptions, raw), configured], all_options)
     return with_arguments(build(PredictOptions, values))
 
 
 def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is given, with ``--cluster FILE`` as ``--imperfect FILE``, its newer spelling.
+    """Replace ``--cluster FILE`` by its newer spelling ``--imperfect FILE``.
 
     >>> with_imperfections({"cluster": "slow.yml", "imperfect": None})
     {'cluster': None, 'imperfect': 'slow.yml'}
     >>> with_imperfections({"cluster": "32xH100_80GB", "imperfect": None})
     {'cluster': '32xH100_80GB', 'imperfect': None}
     """
-    named = given.get("cluster")
-    if named is None or not (Path(named).is_file() or Path(named).suffix in _IMPERFECT):
+    cluster = given.get("cluster")
+    if cluster is None or not (Path(cluster).is_file() or Path(cluster).suffix in _IMPERFECT):
         return given
     if given.get("imperfect") is not None:
         raise ConfigError(
             f"{option('cluster')} names a file of imperfections, and {option('imperfect')} another",
-            location=str(named),
+            location=str(cluster),
             hint=f"give {option('cluster')} a system, as in 32xH100_80GB",
         )
-    return {**given, "cluster": None, "imperfect": named}
+    return {**given, "cluster": None, "imperfect": cluster}
 
 
 _IMPERFECT = (".yml", ".yaml", ".json")
@@ -246,17 +253,17 @@ def _configures(argument: Path) -> bool:
 
 
 def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer) -> None:
-    """Let errors name options by their keys where the configuration gives them.
+    """Let errors name options by their keys if the configuration sets them.
 
-    The outermost context holds how options are spelled: see `hespas.cli.commands.run`.
+    The outermost context holds the spellings of options: see `hespas.cli.commands.run`.
     """
     context = click.get_current_context(silent=True)
     if context is None or not isinstance(context.obj, dict):
         return
     spelling = cast("dict[str, str]", context.obj)
-    for each in known:
-        if each.name in configuration.values and each.name not in flags.values:
-            spelling[each.name] = each.key
+    for known_option in known:
+        if known_option.name in configuration.values and known_option.name not in flags.values:
+            spelling[known_option.name] = known_option.key
 
 
 workload_argument = click.argument("workload", type=_Workload(), required=False)
@@ -312,15 +319,15 @@ estimator_times = plain(
 
 
 def start_logging(level: str | None, path: Path | None) -> None:
-    """Log from ``level`` on, to a file or standard error; nothing where neither is given.
+    """Log from ``level`` on, to a file or standard error; neither turns logging off.
 
-    A terminal shows what takes long, unless the log goes there.
+    A terminal shows the progress of long stages, unless the log goes there.
     """
     show_progress(log_is_shown=level is not None and path is None)
     logger = logging.getLogger("hespas")
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
-        old.close()
+    for old_handler in list(logger.handlers):
+        logger.removeHandler(old_handler)
+        old_handler.close()
     if level is None and path is None:
         logger.setLevel(logging.NOTSET)
         return
@@ -333,7 +340,7 @@ def start_logging(level: str | None, path: Path | None) -> None:
             hint="check --log-path",
         ) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    # The handler's too: loggers below this one may be set to log more, for other handlers.
+    # The handler needs the level too: loggers below this one may log more for other handlers.
     handler.setLevel((level or "info").upper())
     logger.addHandler(handler)
     logger.setLevel(handler.level)

@@ -1,7 +1,7 @@
-"""How help texts look: options in groups, one spelling of each, and colour where it is wanted.
+"""Format help texts: options in groups, one spelling of each, and colour.
 
-`Command` and `Flag` are what every command and option is made of. Colour goes to terminals alone;
-``NO_COLOR`` and ``FORCE_COLOR`` are heard.
+Every command and option is made of `Command` and `Flag`. Colour goes to terminals alone;
+``NO_COLOR`` and ``FORCE_COLOR`` are respected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 WIDEST = 110
-"""Lines of help are no longer than this, however wide the terminal is."""
+"""The most characters in a line of help, however wide the terminal is."""
 _FIRST_COLUMN = 30
 _SPACING = 2
 _NARROWEST = 20
@@ -28,7 +28,7 @@ _FLAGS = re.compile(r"(?<![\w\[-])--?(?:\[no-\])?[a-z][\w-]*")
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool | None:
-    """Return whether to write in colour; None for on terminals alone.
+    """Return whether to write in colour; None for terminals alone.
 
     >>> wants_colour({}), wants_colour({"NO_COLOR": "1"}), wants_colour({"FORCE_COLOR": "1"})
     (None, False, True)
@@ -52,7 +52,7 @@ class Flag(click.Option):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The spellings that are shown: the first long one, and those of one letter.
+        """The spellings that help shows: the first long one, and those of one letter.
 
         The others are documented elsewhere, and work as well.
         """
@@ -61,12 +61,12 @@ class Flag(click.Option):
 
     @property
     def first_long(self) -> tuple[str, ...]:
-        """The main long spelling, and of a switch its opposite."""
+        """The main long spelling, and the opposite of a switch."""
         names = next(((name,) for name in self.opts if name.startswith("--")), ())
         return (*names, *self.secondary_opts)
 
     def record(self, context: click.Context) -> tuple[str, str]:
-        """Return what help shows of the option, without what it needs."""
+        """Return the option's names and help text, without the option that it needs."""
         names = ", ".join(self.spellings)
         if self.secondary_opts and self.first_long[0].startswith("--"):
             names = self.first_long[0].replace("--", "--[no-]", 1)
@@ -78,14 +78,14 @@ class Flag(click.Option):
         return names, f"{text}  [required]" if self.required else text
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return what help shows of the option in a command without groups."""
+        """Return the option's names and help text in a command without groups."""
         if self.hidden:
             return None
         names, text = self.record(ctx)
         return names, _with_need(text, self.needs)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
-        """Return how errors name the option: with dashes, by all its names."""
+        """Return the option's names in errors: all those with dashes."""
         return " or ".join(f"'{name}'" for name in self.opts if "_" not in name)
 
 
@@ -94,7 +94,7 @@ def _with_need(text: str, needs: str) -> str:
 
 
 class Formatter(click.HelpFormatter):
-    """Writes headings and names in colour, which `click.echo` removes where none is wanted."""
+    """Writes headings and names in colour, which `click.echo` removes if unwanted."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the line that shows how the command is called."""
@@ -107,7 +107,7 @@ class Formatter(click.HelpFormatter):
         self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
 
     def write_rows(self, rows: Sequence[tuple[str, str]], column: int) -> None:
-        """Write names, and what they mean in a column that begins ``column`` further on.
+        """Write names, and their meanings in a column ``column`` further on.
 
         Longer names stand in a line of their own.
         """
@@ -158,7 +158,7 @@ class Command(click.Command):
         self.example = example
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the command does, and the example."""
+        """Write the command's description, and the example."""
         super().format_help_text(ctx, formatter)
         if self.example:
             write_example("Example", self.example, formatter)
@@ -168,33 +168,38 @@ class Command(click.Command):
         format_groups(self.get_params(ctx), ctx, cast("Formatter", formatter))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what a shell offers: of options, the spellings that help shows."""
-        flags = [each for each in self.params if isinstance(each, Flag)]
-        others = {name for each in flags for name in each.opts if name not in each.spellings}
+        """Return a shell's completions, with only the spellings that help shows."""
+        flags = [parameter for parameter in self.params if isinstance(parameter, Flag)]
+        hidden_spellings = {
+            name
+            for completed_flag in flags
+            for name in completed_flag.opts
+            if name not in completed_flag.spellings
+        }
         offered = super().shell_complete(ctx, incomplete)
-        return [each for each in offered if each.value not in others]
+        return [completion for completion in offered if completion.value not in hidden_spellings]
 
 
 class Commands(click.Group):
-    """A group of commands whose help shows them in sections, and what to start with."""
+    """A group of commands whose help shows sections, and a first command to try."""
 
     context_class = _Context
     start = ""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the commands are for, and which to start with."""
+        """Write the group's description, and a first command to try."""
         super().format_help_text(ctx, formatter)
         write_example("Start with", self.start, formatter)
 
     def listed(self) -> Mapping[str, Mapping[str, str]]:
-        """Return what each command does, by its name, under headings."""
+        """Return the commands' descriptions by name, under headings."""
         raise NotImplementedError
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, then the few options."""
         commands = self.listed()
-        options = [each.get_help_record(ctx) for each in self.get_params(ctx)]
-        sections = [(heading, [*named.items()]) for heading, named in commands.items()]
+        options = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]
+        sections = [(heading, [*summaries.items()]) for heading, summaries in commands.items()]
         sections.append((Group.MAIN.value, [row for row in options if row is not None]))
         column = max(len(name) for _, rows in sections for name, _ in rows)
         for heading, rows in sections:
@@ -204,28 +209,38 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named; an error names what was probably meant."""
-        given = args[0]
-        known = self.list_commands(ctx)
-        if given in known or given.startswith("-"):
+        """Return the named command; an error suggests the closest one."""
+        command_name = args[0]
+        command_names = self.list_commands(ctx)
+        if command_name in command_names or command_name.startswith("-"):
             return super().resolve_command(ctx, args)
-        meant = _meant(nearest(given, known))
+        meant = _meant(nearest(command_name, command_names))
         root = ctx.find_root()
         if ctx is root:
-            other = f"; to predict a program: {ctx.command_path} run {given}"
+            elsewhere_hint = f"; to predict a program: {ctx.command_path} run {command_name}"
         else:
             group = root.command
-            is_elsewhere = isinstance(group, click.Group) and given in group.list_commands(root)
-            other = f"; did you mean {root.command_path} {given}?" if is_elsewhere else ""
-        raise click.UsageError(f"there is no command {given!r}{meant or other}", ctx)
+            is_elsewhere = isinstance(group, click.Group) and command_name in group.list_commands(
+                root
+            )
+            elsewhere_hint = (
+                f"; did you mean {root.command_path} {command_name}?" if is_elsewhere else ""
+            )
+        raise click.UsageError(
+            f"there is no command {command_name!r}{meant or elsewhere_hint}", ctx
+        )
 
 
 def usage_message(error: click.UsageError) -> str:
-    """Return what is wrong with how a command is called, and where its help is."""
+    """Return the error in a command's call, and where its help is."""
     context = error.ctx
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context is not None:
-        shown = [each.first_long[:1] for each in context.command.params if isinstance(each, Flag)]
+        shown = [
+            parameter.first_long[:1]
+            for parameter in context.command.params
+            if isinstance(parameter, Flag)
+        ]
         near = nearest(error.option_name.replace("_", "-"), [name for (name,) in shown])
         text = f"there is no option {error.option_name!r}{_meant(near)}"
     if text.startswith("Got unexpected extra argument") and context is not None:
@@ -234,9 +249,12 @@ def usage_message(error: click.UsageError) -> str:
 
 
 def _unexpected(text: str, command: click.Command) -> str:
-    """Return what is wrong with arguments that nothing takes; click's text lists them."""
+    """Return the error for arguments that the command doesn't take.
+
+    click's ``text`` lists them.
+    """
     first = text.partition("(")[2].rstrip(")").split()[0]
-    takes_settings = any("--set" in each.opts for each in command.params)
+    takes_settings = any("--set" in parameter.opts for parameter in command.params)
     is_setting = takes_settings and "=" in first
     setting = f"; settings are given as --set {first}" if is_setting else ""
     return f"nothing takes the argument {first!r}{setting}"
@@ -257,10 +275,12 @@ def format_groups(
 ) -> None:
     """Write options under the headings of their groups, in the groups' order.
 
-    What all options of a group need stands beside the heading, and not with each.
+    An option that all options of a group need stands beside the heading, and not with each.
     """
     groups = grouped(params)
-    shown = {group: [_shown(each, context) for each in groups[group]] for group in groups}
+    shown = {
+        group: [_shown(shown_option, context) for shown_option in groups[group]] for group in groups
+    }
     widths = [len(names) for rows in shown.values() for names, _ in rows]
     column = max((width for width in widths if width <= _FIRST_COLUMN), default=0)
     for group, options in groups.items():
@@ -276,9 +296,11 @@ def format_groups(
 def grouped(params: Iterable[click.Parameter]) -> dict[Group, list[click.Option]]:
     """Return the options that help shows, by group, in order."""
     groups: dict[Group, list[click.Option]] = {group: [] for group in Group}
-    for each in params:
-        if isinstance(each, click.Option) and not each.hidden:
-            groups[each.group if isinstance(each, Flag) else Group.LOGGING].append(each)
+    for parameter in params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            groups[parameter.group if isinstance(parameter, Flag) else Group.LOGGING].append(
+                parameter
+            )
     return {group: options for group, options in groups.items() if options}
 
 
@@ -293,10 +315,10 @@ def _needs(option: click.Option) -> str:
 
 
 def _common_need(options: Sequence[click.Option]) -> str:
-    """Return what every option of a group needs but the one that is needed; "" for nothing."""
-    needs = {_needs(each) for each in options} - {""}
+    """Return the option that all others of a group need, or ""."""
+    needs = {_needs(member) for member in options} - {""}
     if len(needs) != 1:
         return ""
     need = needs.pop()
-    free = [each for each in options if not _needs(each) and need not in each.opts]
+    free = [member for member in options if not _needs(member) and need not in member.opts]
     return "" if free else need

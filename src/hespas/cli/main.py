@@ -1,4 +1,4 @@
-"""Where the process starts: signals are seen to before anything that takes time is imported."""
+"""Start the process: set up signals before any slow import."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ def main() -> None:
 
 
 def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoReturn:
-    """Run the process's arguments as those of ``hespas``, or of one of its stages, and exit.
+    """Run the process's arguments as those of ``hespas`` or a stage, and exit.
 
-    ``flags`` go before the arguments.
-
-    Until the commands are there, Ctrl-C ends the process as it ends those that don't handle it:
-    nothing is under way yet.
+    ``flags`` go before the arguments. Until the commands are imported, Ctrl-C ends the process as
+    it ends those that don't handle it: no work has started yet.
     """
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:
@@ -36,11 +34,11 @@ def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoR
     command = commands if stage is None else command_named(stage)
     signal.signal(signal.SIGINT, on_interrupt)
     code = run(command, name, [*flags, *sys.argv[1:]])
-    # The interpreter would otherwise look for cycles in everything that is left: 40 ms of a run.
+    # Otherwise the interpreter looks for cycles in all remaining objects at exit: 40 ms of a run.
     gc.freeze()
     sys.exit(code)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the handler's signature
-    """End as by Ctrl-C, so that what is half-written is removed."""
+    """End as by Ctrl-C, so that half-written files are removed."""
     sys.exit(_SIGNAL_CODE + number)

@@ -1,4 +1,4 @@
-"""``hespas measure``: a step on the devices that are there, and its prediction beside it."""
+"""``hespas measure``: run a step on this machine's devices, beside its prediction."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     if csv_file is not None:
         add_step(table_step(options, measured), csv_file)
     if json_file is not None and json_file != "-":
-        # What was measured is there even if it can't be predicted.
+        # The measurement is written even if its prediction fails.
         write_json(json_file, measured_json(measured, None))
     if json_file != "-":
         click.echo(measurement_text(measured))
@@ -98,7 +98,7 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
 
 
 def _check_csv(file: Path, options: PredictOptions, json_file: str | None) -> None:
-    """Refuse a table that can't be written or read before the work, not after it."""
+    """Refuse an unwritable or unreadable table before the work, not after it."""
     check_file(file)
     if json_file not in {None, "-"} and Path(str(json_file)).absolute() == file.absolute():
         raise OutputError(

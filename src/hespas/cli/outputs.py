@@ -1,4 +1,4 @@
-"""What commands of stages write: files of an output directory, and timelines."""
+"""Write the output files of stage commands, and timelines."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ log = logging.getLogger("hespas")
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
     """Write a timeline for ui.perfetto.dev, and log what it leaves out."""
-    # Few ask for one.
+    # Few commands write a timeline.
     from hespas.report.timeline.step import step_chart  # noqa: PLC0415
 
     _write_chart(step_chart(timeline), file)
 
 
 def write_prediction(prediction: Prediction | PipelinePrediction, file: Path) -> None:
-    """Write the timeline of a prediction, with what its program says of it."""
+    """Write the timeline of a prediction, with details from its program."""
     from hespas.report.timeline.step import prediction_chart  # noqa: PLC0415 - as above
 
     _write_chart(prediction_chart(prediction), file)
@@ -58,7 +58,7 @@ def _write_chart(chart: Chart, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where files go, None for nowhere; and where estimates are cached."""
+    """The directory for files, None for no files; and the store of estimates."""
 
     stage: Path | None
     store: Store | None
@@ -66,7 +66,7 @@ class Output:
 
 @contextmanager
 def output_of(options: PredictOptions) -> Generator[Output]:
-    """Stage the output directory, where one is asked for; it appears only if all goes well."""
+    """Stage the output directory, if requested; it appears only on success."""
     target, workload = options.output.directory, options.program.file
     if target is None or workload is None:
         yield Output(stage=None, store=store_of(options.estimate))
@@ -78,7 +78,7 @@ def output_of(options: PredictOptions) -> Generator[Output]:
 
 
 def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -> GraphEstimate:
-    """Estimate, and write the modules and their statistics where files are asked for."""
+    """Estimate, and write the modules and their statistics if files are requested."""
     start_s = perf_counter()
     result = price(prepared, options, store=output.store)
     if output.stage is not None:
@@ -92,7 +92,7 @@ def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -
 
 
 def write_tasks(tasks: TaskGraph, output: Output) -> None:
-    """Write the traces of all devices, where files are asked for."""
+    """Write the traces of all devices, if files are requested."""
     if output.stage is not None:
         from hespas.tasks.chakra.format import write_traces  # noqa: PLC0415 - as above
 
@@ -100,7 +100,7 @@ def write_tasks(tasks: TaskGraph, output: Output) -> None:
 
 
 def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
-    """Return the statistics of an estimate, and what it rests on, as JSON values."""
+    """Return an estimate's statistics, assumptions and warnings as JSON values."""
     from hespas.report.regions import module_stats  # noqa: PLC0415 - as above
 
     return {
@@ -113,7 +113,10 @@ def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:
 def summary_of(
     result: GraphEstimate, prepared: Prepared, options: PredictOptions, *, times: bool
 ) -> str:
-    """Return the same for people, with ``times`` or after profiling what the estimator took."""
+    """Return an estimate's summary as text.
+
+    With ``times`` or after profiling it has the estimator's time.
+    """
     from hespas.report.regions import estimate_summary  # noqa: PLC0415 - as above
 
     assumptions = computation_assumptions(prepared.graph, result)

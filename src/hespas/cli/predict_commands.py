@@ -1,4 +1,4 @@
-"""``hespas explain``, ``memory`` and ``kernels``: what makes up a step."""
+"""``hespas explain``, ``memory`` and ``kernels``: show what makes up a step."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def explain(json_file: str | None, **given: Any) -> Answer:
             "step_time_s": prediction.step_time_s,
             "explain": explain_rows(changes),
             "communication": communication_rows(prediction),
-            "notes": [each.note for each in changes if each.note],
+            "notes": [change.note for change in changes if change.note],
             "assumptions": list(prediction.assumptions),
             "warnings": list(prediction.warnings),
         },
@@ -164,7 +164,7 @@ def kernels(top: int, **given: Any) -> Answer:
             hint="give a GPU's preset, or a node with a microarchitecture.json",
         )
     prepared = composition.divide(program, options)
-    # As hespas run prices them: at the clock that the whole computation sustains.
+    # At the clock that the whole computation sustains, as in hespas run.
     method = composition.price(prepared, options, store=None).estimator
     if not isinstance(method, Measured | KernelEstimator):
         raise TypeError(f"{type(method).__name__} does not price single kernels")

@@ -1,4 +1,4 @@
-"""A step predicted for ``hespas run``, with the files that are asked for."""
+"""Predict a step for ``hespas run``, with the requested files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def predicted_report(
     options: PredictOptions, *, json_file: str | None, timeline: Path | None
 ) -> RunReport:
-    """Predict a step, write its files, and return its report, with charts where JSON is wanted.
+    """Predict a step, write its files, and return its report.
 
-    Files that can't be written are refused before the work.
+    The report has chart data if JSON is requested. Files that can't be written are refused before
+    the work.
     """
     if not options.is_pipeline:
         options = checks.checked(options)
@@ -41,7 +42,7 @@ def predicted_report(
 
 
 def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
-    """Predict a step, and write its regions and traces where they are asked for."""
+    """Predict a step, and write its regions and traces if requested."""
     if options.is_pipeline:
         # Few models are divided into stages.
         from hespas.prediction import staged  # noqa: PLC0415

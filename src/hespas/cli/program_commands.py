@@ -1,4 +1,4 @@
-"""``hespas export``, ``partition`` and ``compile``: programs, made and changed."""
+"""``hespas export``, ``partition`` and ``compile``: make and change programs."""
 
 from __future__ import annotations
 
@@ -81,26 +81,26 @@ def export(
     if source is None:
         raise ConfigError("no source is given", hint="name a model; --list lists them")
     target = _writable(output)
-    found = _found(source, settings, {**given, "devices": devices})
-    found = _of_its_kind(found, devices=devices, module=module)
-    made = export_source(found)
-    text = made.text
-    if isinstance(found, TorchStep):
+    resolved = _found(source, settings, {**given, "devices": devices})
+    resolved = _of_its_kind(resolved, devices=devices, module=module)
+    exported = export_source(resolved)
+    text = exported.text
+    if isinstance(resolved, TorchStep):
         if unpartitioned:
             raise ConfigError("--unpartitioned has no effect on a step of PyTorch", hint="drop it")
-    elif not unpartitioned and not isinstance(found, MaxTextStep):
-        made = partitioned(made)
-        text = _with_whole(made.text, text, source)
+    elif not unpartitioned and not isinstance(resolved, MaxTextStep):
+        exported = partitioned(exported)
+        text = _with_whole(exported.text, text, source)
     write_file(target, text)
-    settled = found.notes if isinstance(found, ModelSource) else ()
-    notes = [f"  {note}" for note in (*settled, *made.notes)]
+    source_notes = resolved.notes if isinstance(resolved, ModelSource) else ()
+    notes = [f"  {note}" for note in (*source_notes, *exported.notes)]
     return Answer(
-        text=lambda: "\n".join([f"{target}: {source} for {made.devices} devices", *notes])
+        text=lambda: "\n".join([f"{target}: {source} for {exported.devices} devices", *notes])
     )
 
 
 def _writable(output: Path | None) -> Path:
-    """Return the file to write; `OutputError` where none is named, or it can't be written."""
+    """Return the file to write; raise `OutputError` if it is missing or unwritable."""
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
@@ -108,9 +108,9 @@ def _writable(output: Path | None) -> Path:
 
 
 def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
-    """Return the program of a device with the mesh and the order of devices of its source."""
-    whole = whole_of_source(source, name=name)
-    return with_device_order(with_mesh(program, whole.mesh), whole.device_order)
+    """Return a device's program with the mesh and the device order of its source."""
+    source_program = whole_of_source(source, name=name)
+    return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
 
 
 def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
@@ -135,7 +135,7 @@ def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Sou
 
 
 def _of_its_kind(found: Source, *, devices: int | None, module: str | None) -> Source:
-    """Return a source with the options of its kind; `ConfigError` for those of others."""
+    """Return a source with the options of its kind; raise `ConfigError` for others."""
     if devices is not None and not isinstance(found, FunctionSource | MaxTextStep | TorchStep):
         raise ConfigError(
             "--devices is for a function, package.module:function, MaxText and PyTorch",
@@ -161,11 +161,13 @@ def _maxtext(
 ) -> MaxTextStep:
     remedy = "write MaxText's own settings, as in ici_fsdp_parallelism=8"
     refuse_unused(model, {MODEL: "a step of MaxText"}, remedy=remedy)
-    config, *rest = settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
+    config, *setting_texts = (
+        settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
+    )
     target, count, system = _machine(options, devices, what="a step of MaxText")
     step = MaxTextStep(
         config=config,
-        settings=tuple(rest),
+        settings=tuple(setting_texts),
         target=find_target(target),
         devices=count,
         topology=options.topology,
@@ -179,7 +181,7 @@ def _maxtext(
 def _machine(
     options: MaxTextOptions, devices: int | None, *, what: str
 ) -> tuple[str, int, System | None]:
-    """Return the part and the count that a step is made for, and the system where one is given."""
+    """Return the part and device count of a step, and its system, if given."""
     system = None if options.cluster is None else find_system(options.cluster)
     if system is not None:
         if system.part is None or devices not in (None, system.device_count):
@@ -217,11 +219,11 @@ def partition(program: Path, output: Path | None) -> Answer:
     source = read_source(program)
     if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))
-    made = divided(source, name=str(program))
-    write_file(target, _with_whole(made.text, source, str(program)))
+    result = divided(source, name=str(program))
+    write_file(target, _with_whole(result.text, source, str(program)))
     return Answer(
         text=lambda: (
-            f"{target}: the program of one of {made.devices} devices, by {made.partitioner}"
+            f"{target}: the program of one of {result.devices} devices, by {result.partitioner}"
         )
     )
 
@@ -270,14 +272,14 @@ class _Request:
 
     @property
     def cache(self) -> CompiledCache | None:
-        """Where compiled programs are cached; None for nowhere."""
+        """The cache of compiled programs; None if it is disabled."""
         if self.disable_cache:
             return None
         return CompiledCache(directory=self.cache_dir or cache_home() / "compiled")
 
     @property
     def exported(self) -> ContentCache | None:
-        """Where exported models are cached; None for nowhere."""
+        """The cache of exported models; None if it is disabled."""
         if self.disable_cache:
             return None
         return export_cache(self.cache_dir or cache_home() / "exported")
@@ -339,12 +341,12 @@ def compile_(
 def _check_files(
     target: str, json_file: str | None, output: Path | None, kernels: Path | None
 ) -> None:
-    """Refuse files that can't be written before the work, not after it."""
+    """Refuse unwritable files before the work, not after it."""
     check_targets(json_file, None)
-    named = [file for file in (output, kernels) if file is not None]
-    for file in named:
+    files = [file for file in (output, kernels) if file is not None]
+    for file in files:
         check_file(file)
-    if len(named) == 2 and named[0].absolute() == named[1].absolute():
+    if len(files) == 2 and files[0].absolute() == files[1].absolute():
         raise OutputError("is named twice", location=str(output), hint="name two files")
     if kernels is not None and isinstance(find_target(target), TpuTarget):
         raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
@@ -359,7 +361,7 @@ def _write_kernels(compiled: CompiledProgram, file: Path) -> None:
 
 
 def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:
-    """Return what is known of a compiled program beside the program, as JSON values."""
+    """Return the details of a compiled program as JSON values."""
     memory = compiled.memory
     kernels = compiled.kernels
     return {
@@ -385,7 +387,7 @@ def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:
 
 
 def compiled_text(compiled: CompiledProgram) -> str:
-    """Return a summary for people."""
+    """Return a summary of a compiled program as text."""
     memory = compiled.memory
     shown = {
         "arguments": memory.argument_bytes,
@@ -397,11 +399,11 @@ def compiled_text(compiled: CompiledProgram) -> str:
     }
     sizes = ", ".join(f"{what} {format_bytes_binary(size)}" for what, size in shown.items())
     host = f"; of its host: {format_bytes_binary(memory.host_bytes)}" if memory.host_bytes else ""
-    made = " and ".join(f"{name} {number}" for name, number in compiled.versions.items())
+    compilers = " and ".join(f"{name} {number}" for name, number in compiled.versions.items())
     devices = f"{compiled.replicas} replicas x {compiled.partitions} partitions"
     lines = [
         f"Compiled for {compiled.target} ({compiled.topology}): {devices}",
-        f"Compilers: {made}",
+        f"Compilers: {compilers}",
         f"Memory of a device: {sizes}{host}",
     ]
     if compiled.kernels is not None:

@@ -1,8 +1,8 @@
-"""What takes long says so: one line on a terminal, with the time it took so far.
+"""Show a long stage's progress and time in a terminal line.
 
 A handler of the logger ``hespas.base.progress`` writes the line to standard error, keeps it up to
-date and removes it when the stage ends. Nothing is written where standard error is no terminal, or
-where the log goes there.
+date and removes it when the stage ends. Nothing is written if standard error is no terminal, or if
+the log goes there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hespas.errors import OutputError
 
 FILE_NAME = "durations.json"
 LEAST_S = 1.0
-"""Shorter ones are not worth a word."""
+"""Durations below this are not recorded."""
 _SIMILAR = 1.5
 _MOST_KINDS = 200
 _MOST_OF_A_KIND = 20
@@ -37,37 +37,37 @@ _Taken = dict[str, list[tuple[int, float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """What stages took, by kind, with their sizes; the newest last."""
+    """The durations of stages by kind, with their sizes; the newest last."""
 
     file: Path
 
     def of_similar(self, report: Report) -> tuple[float, ...]:
-        """Return what those of the same kind took whose size differs by less than half."""
-        taken = _read(self.file).get(_key(report), [])
+        """Return the durations of the same kind whose size differs by less than half."""
+        durations = _read(self.file).get(_key(report), [])
         low, high = report.size / _SIMILAR, report.size * _SIMILAR
-        return tuple(seconds for size, seconds in taken if low <= size <= high)
+        return tuple(seconds for size, seconds in durations if low <= size <= high)
 
     def add(self, report: Report) -> None:
-        """Remember how long a stage took, where that says something about others."""
+        """Record how long a stage took, if that predicts others."""
         if report.seconds is None or report.seconds < LEAST_S or not report.size:
             return
-        taken = _read(self.file)
+        durations = _read(self.file)
         newest = (report.size, round(report.seconds, 1))
-        of_kind = [*taken.pop(_key(report), []), newest][-_MOST_OF_A_KIND:]
-        kept = {**dict([*taken.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
+        of_kind = [*durations.pop(_key(report), []), newest][-_MOST_OF_A_KIND:]
+        kept = {**dict([*durations.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
         with suppress(OSError, OutputError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_file(self.file, _lines(kept))
 
 
 def default_durations() -> Durations:
-    """Return the durations that are kept for the user."""
+    """Return the user's record of durations."""
     return Durations(file=cache_home() / FILE_NAME)
 
 
 def _lines(taken: _Taken) -> bytes:
-    """Return what stages took as JSON, a kind a line."""
-    lines = [f" {json.dumps(kind)}: {json.dumps(each)}" for kind, each in taken.items()]
+    """Return durations as JSON, a kind a line."""
+    lines = [f" {json.dumps(kind)}: {json.dumps(entries)}" for kind, entries in taken.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
@@ -76,12 +76,12 @@ def _key(report: Report) -> str:
 
 
 def _read(file: Path) -> _Taken:
-    """Return what a file says; nothing where there is none, or a damaged one."""
+    """Read durations from a file; empty if it is missing or damaged."""
     try:
-        found: Any = json.loads(file.read_bytes())
+        decoded: Any = json.loads(file.read_bytes())
         return {
-            str(kind): [(int(size), float(seconds)) for size, seconds in each]
-            for kind, each in cast("Mapping[str, Any]", found).items()
+            str(kind): [(int(size), float(seconds)) for size, seconds in entries]
+            for kind, entries in cast("Mapping[str, Any]", decoded).items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
@@ -102,11 +102,11 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def show_progress(*, log_is_shown: bool) -> None:
-    """Show the stages from now on, and remember how long they take.
+    """Show the stages from now on, and record how long they take.
 
     ``log_is_shown`` says that standard error has lines of the log already.
     """
-    for old in [each for each in LOG.handlers if isinstance(each, ProgressLine)]:
+    for old in [handler for handler in LOG.handlers if isinstance(handler, ProgressLine)]:
         LOG.removeHandler(old)
     stream = None if log_is_shown or not is_terminal(sys.stderr) else sys.stderr
     LOG.addHandler(ProgressLine(stream=stream, durations=default_durations()))
@@ -122,9 +122,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 class ProgressLine(logging.Handler):
-    """Shows the innermost stage that is under way, and the parts of those around it.
+    """Shows the innermost running stage, and the progress of those around it.
 
-    ``stream`` is the terminal, or None to show nothing and only remember how long stages take.
+    ``stream`` is the terminal, or None to show nothing and only record how long stages take.
     """
 
     def __init__(self, *, stream: TextIO | None, durations: Durations) -> None:
@@ -137,7 +137,7 @@ class ProgressLine(logging.Handler):
         self._stop: Signal | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take note of what happened to a stage."""
+        """Update the line for a stage's report."""
         report = cast("Report | None", getattr(record, "report", None))
         if report is None:
             return
@@ -146,7 +146,11 @@ class ProgressLine(logging.Handler):
                 self._begin(report)
             case Event.ADVANCE:
                 with self._guard:
-                    running = [each for each in self._running if each.report.what == report.what]
+                    running = [
+                        stage_line
+                        for stage_line in self._running
+                        if stage_line.report.what == report.what
+                    ]
                     running[-1].report = report
             case Event.END | Event.FAIL:
                 self._end(report)
@@ -179,7 +183,7 @@ class ProgressLine(logging.Handler):
     def _draw(self) -> None:
         if self._stream is None:
             return
-        around = [text for each in self._running[:-1] if (text := each.around)]
+        around = [text for stage_line in self._running[:-1] if (text := stage_line.around)]
         text = ": ".join([*around, self._running[-1].text])
         width = shutil.get_terminal_size().columns - 1
         shown = text if len(text) <= width else f"{text[: width - 2]}.."
@@ -197,7 +201,7 @@ class ProgressLine(logging.Handler):
 
 
 class _Running:
-    """A stage under way: since when, and what similar ones took."""
+    """A running stage: its start, and the durations of similar ones."""
 
     def __init__(self, report: Report, durations: Durations) -> None:
         self.report = report
@@ -207,13 +211,13 @@ class _Running:
 
     @property
     def around(self) -> str:
-        """What is shown of it while a stage in it runs: how far it is."""
+        """Its progress, shown while an inner stage runs."""
         report = self.report
         return f"{report.done} of {report.total} done" if report.total else ""
 
     @property
     def text(self) -> str:
-        """What it does, for how long, and how long others took."""
+        """Its action, elapsed time, and the durations of similar stages."""
         report = self.report
         if self._similar_s is None:
             self._similar_s = self._durations.of_similar(report) if report.size else ()
@@ -232,10 +236,10 @@ def _like(similar_s: tuple[float, ...]) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in whole seconds, as people say it.
+    """Return a time in whole seconds, in words.
 
     >>> time_text(7.6), time_text(93)
     ('7 s', '1 min 33 s')
     """
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    minutes, left_over = divmod(int(seconds), 60)
+    return f"{minutes} min {left_over} s" if minutes else f"{left_over} s"

@@ -1,4 +1,4 @@
-"""``hespas compare``, ``report``, ``schema`` and ``hardware``: results, and what is known."""
+"""``hespas compare``, ``report``, ``schema``, ``hardware`` and ``models``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hespas.report.page.document import Page
 
 ABOVE_CODE = 3
-"""The exit code where the second step takes longer than the first by more than is allowed."""
+"""The exit code if the second step exceeds the first's limit."""
 _PER_CENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *%")
 
 
@@ -96,7 +96,7 @@ def report(
     )
 
     check_targets(str(output), None)
-    if any(each.absolute() == output.absolute() for each in results):
+    if any(result.absolute() == output.absolute() for result in results):
         raise ConfigError(
             "the page would be written over a result", location=str(output), hint="name another"
         )
@@ -123,7 +123,7 @@ def _page(results: Sequence[Path]) -> Page:
     from hespas.study.run import table_of  # noqa: PLC0415
     from hespas.study.store import DATABASE  # noqa: PLC0415
 
-    studies = [each for each in results if (each / DATABASE).is_file()]
+    studies = [result for result in results if (result / DATABASE).is_file()]
     if studies and len(results) > 1:
         raise ConfigError(
             "a study has a page of its own", location=str(studies[0]), hint="name it alone"
@@ -136,19 +136,19 @@ def _page(results: Sequence[Path]) -> Page:
             return serving_page(serving_result(cast("dict[str, object]", data), results[0]))
         return step_page(read_report(results[0]))
     pairs = zip(_names(results), results, strict=True)
-    return comparison_page([Named(name=name, report=read_report(each)) for name, each in pairs])
+    return comparison_page([Named(name=name, report=read_report(result)) for name, result in pairs])
 
 
 def _names(results: Sequence[Path]) -> list[str]:
-    """Return what results are called: by their files' names, or else by number and path.
+    """Return the names of results: their files' stems, or else number and path.
 
     >>> _names([Path("a/run.json"), Path("b/run.json")]), _names([Path("a.json"), Path("b.json")])
     (['1: a/run.json', '2: b/run.json'], ['a', 'b'])
     """
-    names = [each.stem for each in results]
+    names = [result.stem for result in results]
     if max(Counter(names).values()) == 1:
         return names
-    return [f"{number}: {each}" for number, each in enumerate(results, start=1)]
+    return [f"{number}: {result}" for number, result in enumerate(results, start=1)]
 
 
 @answering("schema", has_json=False, has_log=False)
@@ -164,8 +164,8 @@ def schema(what: str, output: Path | None) -> int:
     from hespas.study.study import study_schema  # noqa: PLC0415
 
     check_targets(None, output)
-    made = run_schema() if what == "run" else study_schema()
-    write_json("-" if output is None else str(output), made)
+    json_schema = run_schema() if what == "run" else study_schema()
+    write_json("-" if output is None else str(output), json_schema)
     return 0
 
 

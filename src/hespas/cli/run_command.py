@@ -1,4 +1,4 @@
-"""``hespas run``: a step, predicted, or what it came to before."""
+"""``hespas run``: predict a step, or show its cached report."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     options = flags.requested(completed(given))
     refuse_unused(options.report, {TEXT: json_file == "-"})
     has_charts = json_file is not None
-    # A timeline is drawn from more than figures, and a log tells what is done.
+    # A timeline needs more than figures, and a log reports the work.
     is_made = timeline is not None or log.isEnabledFor(logging.INFO)
     cached = None if is_made else report_cache(options, has_charts=has_charts)
     report = None if cached is None else cached.read()
     if report is None:
-        # What was predicted before needs none of it.
+        # A cached report needs no prediction.
         from hespas.cli.predicted import predicted_report  # noqa: PLC0415
 
         report = predicted_report(options, json_file=json_file, timeline=timeline)

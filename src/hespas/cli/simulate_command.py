@@ -1,4 +1,4 @@
-"""``hespas simulate``: traces on a system."""
+"""``hespas simulate``: simulate traces on a system."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _backend_options = flags.combined(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Backend:
-    """What ``--backend`` and its like say."""
+    """The engine that ``--backend`` and related options select."""
 
     name: str
     program: Path | None
@@ -108,14 +108,14 @@ class _Backend:
 
     def check(self, *, wants_tasks: bool) -> None:
         """Raise `click.UsageError` for options that would have no effect."""
-        given = {
+        backend_flags = {
             "--backend-program": self.program,
             "--backend-argument": self.arguments,
             "--backend-dir": self.directory,
             "--time-limit": self.time_limit_s,
         }
         if self.is_own:
-            _refuse(given, f"has no effect without --backend {' or '.join(_OTHERS)}")
+            _refuse(backend_flags, f"has no effect without --backend {' or '.join(_OTHERS)}")
         if self.arguments and self.name == _ASTRA_SIM:
             raise click.UsageError(f"--backend-argument has no effect on {_ASTRA_SIM}")
         if not self.is_own and wants_tasks:
@@ -123,7 +123,7 @@ class _Backend:
             raise click.UsageError(f"{message}: leave --nodes and --timeline out")
 
     def messages(self, algorithm: str | None) -> Backend:
-        """Return the engine of this name that plays messages."""
+        """Return the engine of this name that simulates messages."""
         settings = ProgramOptions(
             program=self.program,
             algorithm=algorithm,
@@ -139,17 +139,21 @@ class _Backend:
         return partial(run_astra_sim, options=limited)
 
     def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
-        """Run an engine in its directory: the one given, else one that goes when all is well."""
-        given = self.directory
-        with scratch_directory(self.name) if given is None else nullcontext(given) as directory:
+        """Run an engine in the given directory, or one that is removed on success."""
+        kept_directory = self.directory
+        with (
+            scratch_directory(self.name)
+            if kept_directory is None
+            else nullcontext(kept_directory) as directory
+        ):
             return engine(job, system, directory)
 
 
 def _refuse(given: Mapping[str, object], text: str) -> None:
-    """Raise `click.UsageError` with a text for the first flag that is given."""
+    """Raise `click.UsageError` with a text for the first flag that is set."""
     for flag, value in given.items():
-        is_given = value is not None and value is not False and value != ()
-        if is_given:
+        is_set = value is not None and value is not False and value != ()
+        if is_set:
             raise click.UsageError(f"{flag} {text}")
 
 
@@ -265,9 +269,9 @@ def simulate(
         of_own = {"--model": given["model"], "--imperfect": given["imperfect"]}
         if backend in _OF_MESSAGES:
             _refuse(of_own, "has no effect on another --backend")
-            # Only ASTRA-sim and hespas' model of it know these.
+            # Only ASTRA-sim and hespas' model of it have these options.
             _refuse({"--network": options.network, **details}, "has no effect on this --backend")
-            other = engine.messages(options.algorithm)
+            external_engine = engine.messages(options.algorithm)
         else:
             of_own["--algorithm"] = given["algorithm"]
             _refuse(of_own, "has no effect on another --backend")
@@ -277,10 +281,10 @@ def simulate(
                 rendezvous=rendezvous_protocol,
                 injection_scale=1.0 if injection_scale is None else injection_scale,
             )
-            other = engine.astra_sim(settings)
+            external_engine = engine.astra_sim(settings)
         with stage(Stage.SIMULATE, f"on {system.name} by {backend}"):
-            found = engine.run(other, job, system)
-        return Answer(text=lambda: external_text(found), json=found.as_json)
+            external = engine.run(external_engine, job, system)
+        return Answer(text=lambda: external_text(external), json=external.as_json)
     choice = ModelChoice(
         model=options.model or Model.ASTRA_SIM,
         network=options.network,
@@ -302,7 +306,7 @@ def simulate(
 
 
 def _other_model(system: str) -> str:
-    """Return what tells the answer for traces from that for their program."""
+    """Return the note on the network models of traces and of their program."""
     return (
         "network: ASTRA-sim's model, the default for traces; hespas run takes hespas' own on "
         f"{system}, as --model hespas does here"
@@ -323,14 +327,14 @@ def _job(
     *,
     is_recorded: bool,
 ) -> Job:
-    """Read the traces; a cluster with several programs has traces of its own for each."""
+    """Read the traces; a cluster with several programs has traces for each."""
     if cluster is None or not cluster.programs:
         return read_traces(traces, _groups(traces, comm_groups), is_recorded=is_recorded)
     programs: list[tuple[Job, tuple[int, ...]]] = []
-    for one in cluster.programs:
-        files = one.traces / "dev" if one.traces.is_dir() else one.traces
+    for program in cluster.programs:
+        files = program.traces / "dev" if program.traces.is_dir() else program.traces
         job = read_traces(files, _groups(files, None), is_recorded=is_recorded)
-        programs.append((job, one.devices))
+        programs.append((job, program.devices))
     return joined_job(programs, system.device_count, location=cluster.source)
 
 

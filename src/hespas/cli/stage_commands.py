@@ -1,4 +1,4 @@
-"""``hespas split``, ``estimate``, ``trace`` and ``analyze``: single stages of a prediction."""
+"""``hespas split``, ``estimate``, ``trace`` and ``analyze``: single stages."""
 
 from __future__ import annotations
 

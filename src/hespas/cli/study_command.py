@@ -1,4 +1,4 @@
-"""``hespas study``, ``sweep`` and ``search``: compare many configurations, and find the best.
+"""``hespas study``, ``sweep`` and ``search``: compare many configurations.
 
 The flags of studies without a file take one value each, or a list with commas.
 """
@@ -50,11 +50,11 @@ from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
 
 
 def _keys() -> dict[str, Option]:
-    """Return the keys that have a flag here: the cluster, and how a model is run."""
+    """Return the keys with a flag: the cluster, and a model's options."""
     return {
-        key: each
-        for key, each in known_keys().items()
-        if key == CLUSTER or each.group is Group.MODEL
+        key: known_option
+        for key, known_option in known_keys().items()
+        if key == CLUSTER or known_option.group is Group.MODEL
     }
 
 
@@ -85,21 +85,21 @@ searched = flags.combined(
         help=f"What is predicted: {', '.join(each.value for each in StudyFidelity)}.",
     ),
 )
-"""Adds the flags."""
+"""Adds the flags of searched keys."""
 
 
 def _given(model: str, given: Mapping[str, Any]) -> dict[str, object]:
     """Return the keys of a study, as its file has them, from flags."""
-    found: dict[str, object] = {WORKLOAD: model, "fidelity": given["fidelity"]}
-    for key, each in _keys().items():
+    study_keys: dict[str, object] = {WORKLOAD: model, "fidelity": given["fidelity"]}
+    for key, known_option in _keys().items():
         text = given.get(key)
         if text is None:
             continue
-        values = [_typed(key, part.strip(), each) for part in str(text).split(",")]
-        found[key] = values[0] if len(values) == 1 else values
+        values = [_typed(key, part.strip(), known_option) for part in str(text).split(",")]
+        study_keys[key] = values[0] if len(values) == 1 else values
     if given.get(MESH) is not None:
-        found[MESH] = _mesh(given[MESH])
-    return found
+        study_keys[MESH] = _mesh(given[MESH])
+    return study_keys
 
 
 def _typed(key: str, text: str, each: Option) -> Scalar:
@@ -125,8 +125,8 @@ def _mesh(text: str) -> dict[str, object]:
 
 
 def study_from(model: str, given: Mapping[str, Any]) -> Study:
-    """Return the study of all that flags list, every candidate predicted to the end."""
-    # More than a study can have: none is left out.
+    """Return the study of all listed values, with every candidate fully predicted."""
+    # No study has this many candidates: all are compiled.
     return study_of({**_given(model, given), "budget": {"compile": 10**6}})
 
 
@@ -141,7 +141,7 @@ _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
 
 
 class StudyProgress:
-    """Listens to a study's run and writes to a stream how far it is."""
+    """Writes the progress of a study's run to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -162,11 +162,11 @@ class StudyProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what stands on the terminal."""
+        """Remove the lines from the terminal."""
         self.close()
 
     def __call__(self, rows: Sequence[Row]) -> None:
-        """Take note of the rows as they are now."""
+        """Update the progress with the current rows."""
         self.rows = rows
         if self._at_start is None:
             self._at_start = self._left()
@@ -176,12 +176,14 @@ class StudyProgress:
             self._write(self.lines())
 
     def lines(self) -> list[str]:
-        """Return how far the study is: counts, what pruned, rate and time left, the best so far."""
+        """Return the progress: counts, bounds that pruned, rate, time left, and the best."""
         elapsed_s, left = monotonic() - self._start_s, self._left()
-        made = (self._at_start or 0) - left
-        rate = f", {60 * made / elapsed_s:.0f} a minute" if made and elapsed_s > 1 else ""
-        rest = f", {time_text(left * elapsed_s / made)} left" if made and left else ""
-        lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{rest}"]
+        predicted = (self._at_start or 0) - left
+        rate = f", {60 * predicted / elapsed_s:.0f} a minute" if predicted and elapsed_s > 1 else ""
+        time_left = (
+            f", {time_text(left * elapsed_s / predicted)} left" if predicted and left else ""
+        )
+        lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{time_left}"]
         if pruned := self._pruned():
             lines.append(f"pruned by {pruned}")
         return [*lines, *self._best()]
@@ -224,12 +226,12 @@ class StudyProgress:
             self._drawn = 0
 
     def close(self) -> None:
-        """Remove what stands on the terminal."""
+        """Remove the lines from the terminal."""
         self._clear()
 
 
 def _bound(reason: str) -> str:
-    """Return which bound a reason is of.
+    """Return the bound that a reason names.
 
     >>> _bound("memory: at least 90 GB of 80 GB a device"), _bound("heads = 9 cannot be divided")
     ('memory', 'divisibility')
@@ -306,11 +308,11 @@ def resume(directory: Path, **given: Any) -> Answer | int:
 
 
 def _ran(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | int:
-    """Run a study and return its table, or the exit code of one that was interrupted."""
+    """Run a study and return its table, or the exit code after an interruption."""
     options = flags.built(ExecutorOptions, given)
     with StudyProgress(sys.stderr) as progress:
         try:
-            found = studied(study, directory, executor=options, listener=progress)
+            results = studied(study, directory, executor=options, listener=progress)
         except KeyboardInterrupt:
             progress.close()
             click.echo(
@@ -319,7 +321,7 @@ def _ran(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | in
                 err=True,
             )
             return _INTERRUPTED_CODE
-    return _answer(found, most=20)
+    return _answer(results, most=20)
 
 
 def _answer(found: Studied, *, most: int) -> Answer:
@@ -361,15 +363,15 @@ def status(directory: Path) -> Answer:
 @_directory
 def best(directory: Path) -> Answer:
     """Show the best candidate of the study in DIRECTORY."""
-    found = table_of(directory)
-    row = found.best
+    results = table_of(directory)
+    row = results.best
     if row is None:
         raise ConfigError(
-            f"no candidate is done: {counts_text(found.rows) or 'none yet'}",
+            f"no candidate is done: {counts_text(results.rows) or 'none yet'}",
             location=str(directory),
             hint="see hespas study table",
         )
-    return Answer(text=lambda: table_text([row], found.study.goal), json=row.to_dict)
+    return Answer(text=lambda: table_text([row], results.study.goal), json=row.to_dict)
 
 
 @answering("table", example="hespas study table DIR --csv table.csv", has_log=False)
@@ -385,10 +387,10 @@ def table(directory: Path, export: Path | None, rows: int | None) -> Answer:
     """Show all candidates of the study in DIRECTORY, in the order of its goal."""
     if export is not None:
         check_file(export)
-    found = table_of(directory)
+    results = table_of(directory)
     if export is not None:
-        write_table(found.rows, export)
-    return _answer(found, most=rows or max(1, len(found.rows)))
+        write_table(results.rows, export)
+    return _answer(results, most=rows or max(1, len(results.rows)))
 
 
 @answering("compare", example="hespas study compare DIR 1 2", has_json=False, has_log=False)
@@ -397,9 +399,9 @@ def table(directory: Path, export: Path | None, rows: int | None) -> Answer:
 @click.argument("second", metavar="B")
 def compare(directory: Path, first: str, second: str) -> Answer:
     """Show what differs between rows A and B of the table of the study in DIRECTORY."""
-    found = table_of(directory)
-    one, other = (row_named(found, name) for name in (first, second))
-    return Answer(text=lambda: compared_text(one, other))
+    results = table_of(directory)
+    row_a, row_b = (row_named(results, name) for name in (first, second))
+    return Answer(text=lambda: compared_text(row_a, row_b))
 
 
 for _each in (run, resume, status, best, table, compare):
@@ -475,14 +477,14 @@ def search(
     computed at a time. With --serve, layouts of replicas are ranked by the rate that they serve.
     """
     if serves:
-        others = {"output": output, "compile": compiled, **given}
-        return _searched_serving(model, others, weights)
+        all_given = {"output": output, "compile": compiled, **given}
+        return _searched_serving(model, all_given, weights)
     needs_serve = {**given, "weights": weights}
     _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
     if output is None:
         raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
-    own = {name: value for name, value in given.items() if name not in _OF_SERVING}
-    return _ran(search_from(model, own, compiled=compiled), output, own)
+    own_flags = {name: value for name, value in given.items() if name not in _OF_SERVING}
+    return _ran(search_from(model, own_flags, compiled=compiled), output, own_flags)
 
 
 def _searched_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
@@ -497,8 +499,10 @@ def _searched_serving(model: str, given: Mapping[str, Any], weights: str | None)
             raise ConfigError(
                 f"{option('weights')} names {name!r}", hint=f"known: {', '.join(FORMATS)}"
             )
-    found = search_serving(options, weights=tuple(dict.fromkeys(types)))
-    return Answer(text=lambda: serving_search_text(found), json=lambda: msgspec.to_builtins(found))
+    ranked = search_serving(options, weights=tuple(dict.fromkeys(types)))
+    return Answer(
+        text=lambda: serving_search_text(ranked), json=lambda: msgspec.to_builtins(ranked)
+    )
 
 
 def _refuse_given(given: Mapping[str, Any], names: Sequence[str], where: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""``hespas validate``: published or own measurements of steps against predictions."""
+"""``hespas validate``: compare measured steps with predictions."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def validate(
 
 
 def _served(measurements: Path | None) -> Answer:
-    # Steps of training need none of it.
+    # Steps of training need none of these imports.
     from hespas.evidence.validate import serving  # noqa: PLC0415
 
     points = serving.read_serving_points(measurements or serving.SERVING_TABLE)
@@ -197,16 +197,16 @@ def _chosen(
     systems: tuple[str, ...],
     table: Path,
 ) -> tuple[MeasuredStep, ...]:
-    for flag, given, known in (
+    for flag, wanted_names, known_names in (
         ("--workload", workloads, {step.workload for step in steps}),
         ("--system", systems, {step.system for step in steps}),
     ):
-        for name in given:
-            if name not in known:
+        for name in wanted_names:
+            if name not in known_names:
                 raise MeasurementError(
                     f"{flag} {name}: nothing was measured of it",
                     location=str(table),
-                    hint=f"there is {', '.join(sorted(known))}",
+                    hint=f"there is {', '.join(sorted(known_names))}",
                 )
     chosen = tuple(
         step
