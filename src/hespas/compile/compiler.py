@@ -151,12 +151,12 @@ def _overlap_limit(log: str, job: Job) -> OverlapLimit | None:
         return None
     factor = int(job.flags.get(SLOP_FLAG, SLOP_FACTOR))
     memory = memory_bytes(job.target)
-    counted = 100 * limit / factor
+    free_bytes = 100 * limit / factor
     return OverlapLimit(
         limit_bytes=limit,
         needed_bytes=needed,
         factor=factor,
-        full_factor=None if memory is None else full_factor(memory, counted, above=factor),
+        full_factor=None if memory is None else full_factor(memory, free_bytes, above=factor),
     )
 
 

@@ -53,9 +53,9 @@ def with_origin(program: Program, node: str) -> Program:
 
 def _by_attribute(compiled_for: str, target: Target | None, name: str) -> Iterator[str]:
     """Compare the module's own attribute with the node's target."""
-    own = "" if target is None else part_name(accelerator_of(target))
-    if compiled_for != own:
-        has = f" ({_spelled(own)})" if own else ", which no compiler at hand knows"
+    node_part = "" if target is None else part_name(accelerator_of(target))
+    if compiled_for != node_part:
+        has = f" ({_spelled(node_part)})" if node_part else ", which no compiler at hand knows"
         yield (
             f"the program was compiled for {_spelled(compiled_for)}, and is priced on {name}{has}, "
             f"{_ELSEWHERE}"
@@ -77,10 +77,10 @@ def _recorded(recorded_for: str, node: str) -> Iterator[str]:
     written = _PTX_TARGET.fullmatch(recorded_for)
     if written is None:
         return
-    own = compute_capability(node)
+    capability = compute_capability(node)
     part = written[0].rstrip("af")
-    if own is None or f"sm_{round(10 * own)}" != part:
-        has = "" if own is None else f" (compute capability {own:.1f})"
+    if capability is None or f"sm_{round(10 * capability)}" != part:
+        has = "" if capability is None else f" (compute capability {capability:.1f})"
         yield (
             f"the step was recorded for {_spelled(part)}, and is priced on {node}{has}, for which "
             "PyTorch would compile and call other kernels"
@@ -106,12 +106,12 @@ def _on_gpu(program: Program, target: GpuTarget) -> Iterator[str]:
     if _is_of_tpu(program):
         yield _OF_TPU
     written_for = _PTX_TARGET.fullmatch("" if program.kernels is None else program.kernels.target)
-    own = part_name(accelerator_of(target))
+    node_part = part_name(accelerator_of(target))
     part = "" if written_for is None else written_for[0].rstrip("af")
-    if part and own and part != own:
+    if part and node_part and part != node_part:
         yield (
             f"the kernels were compiled for {_spelled(part)}, and are priced on "
-            f"{{name}} ({_spelled(own)}), {_ELSEWHERE}"
+            f"{{name}} ({_spelled(node_part)}), {_ELSEWHERE}"
         )
 
 

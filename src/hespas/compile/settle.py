@@ -46,8 +46,8 @@ def settled(job: Job) -> Settled:
     recipe = job.recipe
     if recipe is None:
         return Settled(job=job)
-    left = {name: why for name in recipe.flags if (why := _reason_left_out(name, job))}
-    asked = {name: value for name, value in recipe.flags.items() if name not in left}
+    left_out = {name: why for name in recipe.flags if (why := _reason_left_out(name, job))}
+    asked = {name: value for name, value in recipe.flags.items() if name not in left_out}
     answer = _ask_compiler(job, asked) if asked else FlagsTaken()
     for name in answer.bad:
         raise ConfigError(
@@ -55,14 +55,14 @@ def settled(job: Job) -> Settled:
             location=recipe.location(name),
         )
     _check_known(job, recipe, answer.unknown)
-    left |= dict.fromkeys(answer.unknown, _why_refused(job))
+    left_out |= dict.fromkeys(answer.unknown, _why_refused(job))
     passed = {name: value for name, value in asked.items() if name not in answer.unknown}
     flags = {**job.flags, **passed}
     is_gpu = isinstance(job.target, GpuTarget)
     request = msgspec.structs.replace(job.request, overrides={} if is_gpu else flags)
     return Settled(
         job=replace(job, flags=flags, request=request),
-        notes=_notes(recipe, passed=len(passed), left=left),
+        notes=_notes(recipe, passed=len(passed), left=left_out),
     )
 
 

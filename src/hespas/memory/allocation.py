@@ -143,9 +143,9 @@ def packed_bytes(spans: Iterable[Span]) -> int:
     aligned = [_aligned(span) for span in spans if span.size_bytes]
     by_size = sorted(aligned, key=lambda span: (-span.size_bytes, -span.duration))[:MOST_PLACED]
     by_duration = sorted(range(len(by_size)), key=lambda number: -by_size[number].duration)
-    together = _live_together(by_size)
-    least = _heap_bytes(by_size, together, range(len(by_size)))
-    return min(least, _heap_bytes(by_size, together, by_duration, enough_bytes=least))
+    live_together = _live_together(by_size)
+    least = _heap_bytes(by_size, live_together, range(len(by_size)))
+    return min(least, _heap_bytes(by_size, live_together, by_duration, enough_bytes=least))
 
 
 def _aligned(span: Span) -> Span:
@@ -161,14 +161,14 @@ def _heap_bytes(
     enough_bytes: int | None = None,
 ) -> int:
     """Return the memory of spans placed in an order, or more than ``enough_bytes``."""
-    placed: list[tuple[int, int] | None] = [None] * len(spans)
+    placements: list[tuple[int, int] | None] = [None] * len(spans)
     top = 0
     for number in order:
         size_bytes = spans[number].size_bytes
-        busy = [interval for interval in map(placed.__getitem__, together[number]) if interval]
+        busy = [interval for interval in map(placements.__getitem__, together[number]) if interval]
         busy.sort()
         start = _smallest_gap(busy, size_bytes)
-        placed[number] = start, start + size_bytes
+        placements[number] = start, start + size_bytes
         top = max(top, start + size_bytes)
         if enough_bytes is not None and top > enough_bytes:
             break

@@ -126,8 +126,8 @@ def _member(op: Op, leaves: Leaves) -> list[Buffers]:
     if not (isinstance(op.attrs, DimensionAttrs) and isinstance(source.type, TupleType)):
         raise TypeError(f"{op.location} takes a member of something that is no tuple")
     index, members = op.attrs.dimension, source.type.members
-    before = sum(len(tensors(member)) for member in members[:index])
-    return [leaves[source][before : before + len(tensors(members[index]))]]
+    first_leaf = sum(len(tensors(member)) for member in members[:index])
+    return [leaves[source][first_leaf : first_leaf + len(tensors(members[index]))]]
 
 
 VIEWS: Mapping[str, Callable[[Op, Leaves], list[Buffers]]] = {

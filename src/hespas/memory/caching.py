@@ -174,7 +174,7 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
     blocks: dict[int, _Block] = {}
     now_of_streams: dict[int, int] = {}
     live_of_streams: dict[int, int] = {}
-    now = most = at_most = 0
+    live_bytes = peak_bytes = peak_position = 0
     for position, number, is_taken in _events(storages):
         size = rounded(storages[number].size_bytes)
         stream = storages[number].stream
@@ -186,16 +186,16 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
         else:
             pools[key].give_back(blocks.pop(number))
         change = size if is_taken else -size
-        now += change
+        live_bytes += change
         now_of_streams[stream] = now_of_streams.get(stream, 0) + change
         live_of_streams[stream] = max(live_of_streams.get(stream, 0), now_of_streams[stream])
-        if now > most:
-            most, at_most = now, position
+        if live_bytes > peak_bytes:
+            peak_bytes, peak_position = live_bytes, position
     return AllocatorUse(
         reserved_bytes=sum(pool.reserved_bytes for pool in pools.values()),
-        live_bytes=most,
-        position=at_most,
-        live=tuple(_live_at(storages, at_most)),
+        live_bytes=peak_bytes,
+        position=peak_position,
+        live=tuple(_live_at(storages, peak_position)),
         live_of_streams=live_of_streams,
     )
 

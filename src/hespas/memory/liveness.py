@@ -108,16 +108,16 @@ def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
         live + liveness.inner.get(moment, NOTHING).size_bytes
         for moment, live in enumerate(levels_of(liveness, owned))
     ]
-    most = max(needed, default=0)
-    if most <= 0:
+    peak_bytes = max(needed, default=0)
+    if peak_bytes <= 0:
         return NOTHING
-    moment_of_peak = needed.index(most)
+    moment_of_peak = needed.index(peak_bytes)
     inner = liveness.inner.get(moment_of_peak, NOTHING)
     live_buffers = [
         buffer.held for buffer in owned if buffer.written_at <= moment_of_peak <= buffer.held_until
     ]
     return Peak(
-        size_bytes=most,
+        size_bytes=peak_bytes,
         location=inner.location or liveness.operations[moment_of_peak],
         held=(*live_buffers, *inner.held),
     )
@@ -143,12 +143,12 @@ def block_liveness(
     returned = walk.buffers_of(block.operations[-1].operands)
     donated = {argument for argument in destinations if argument is not None}
     returned_buffers = frozenset(returned)
-    beside: list[_Reuse] = []
+    optional_reuses: list[_Reuse] = []
     for reuse in walk.reuses:
         if reuse.must or not (program.is_scheduled and reuse.result in returned_buffers):
             reuse.merge(donated)
         else:
-            beside.append(reuse)
+            optional_reuses.append(reuse)
     for buffer, destination in zip(returned, destinations, strict=True):
         _mark_output(buffer.actual, destination, last)
     return BlockLiveness(
@@ -156,7 +156,9 @@ def block_liveness(
         written=tuple(walk.written),
         inner=walk.inner,
         regions=walk.regions,
-        overwritten=tuple((reuse.operand.actual, reuse.result) for reuse in beside if reuse.fits),
+        overwritten=tuple(
+            (reuse.operand.actual, reuse.result) for reuse in optional_reuses if reuse.fits
+        ),
         operations=tuple([_location(op) for op in block.operations]),
     )
 

@@ -265,7 +265,7 @@ def _output(value: Value, number: int, space: int) -> HeldBuffer:
 
 
 def operation_key(op: Op) -> Hashable:
-    """Return an operation's name, or itself where it has none."""
+    """Return an operation's name, or the operation if it has no name."""
     return op.instruction or op
 
 

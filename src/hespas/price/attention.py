@@ -279,11 +279,11 @@ class AttentionModel:
     def _price_decoding(self, attention: Attention) -> Timing:
         fits, of_peak = self._fits, 1.0
         latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
-        what = f"attention of {attention.query_length} over a cache"
+        subject = f"attention of {attention.query_length} over a cache"
         if attention.shares_values:
             latency_s, share = fits.latent.latency_s, fits.latent.bandwidth_share
             of_peak = fits.latent.peak_share
-            what = f"{what} of latent vectors"
+            subject = f"{subject} of latent vectors"
         factor = self.device.factor("attention")
         memory_s = attention.cache_bytes / (self.device.memory_bandwidth_bytes_per_s * share)
         compute_s = attention.flops / (self.device.rate(attention.multiplied) * of_peak)
@@ -293,7 +293,7 @@ class AttentionModel:
         if attention.shares_values:
             reached = f"{reached} or {100 * of_peak:.0f} % of the peak"
         note = (
-            f"{what} takes {format_time(latency_s)} and {reached}, as kernels for decoding were "
+            f"{subject} takes {format_time(latency_s)} and {reached}, as kernels for decoding were "
             f"measured to take on {fitted_part(self.part.about.part)}"
         )
         return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
@@ -358,7 +358,7 @@ def _length_notes(attention: Attention) -> list[str]:
 
 
 def is_windowed(attention: Attention) -> bool:
-    """Return whether a sliding window is smaller than the causal mask."""
+    """Return whether a sliding window leaves fewer scores than a causal mask."""
     return 0 < 2 * attention.window < attention.key_length
 
 

@@ -231,29 +231,29 @@ def _price_leaves(
     first: dict[Hashable, Leaf] = {}
     assumed: list[tuple[str, Hashable]] = []
     for leaf in leaves:
-        same = key(leaf)
-        counts[same] = counts.get(same, 0) + 1
-        first.setdefault(same, leaf)
+        price_key = key(leaf)
+        counts[price_key] = counts.get(price_key, 0) + 1
+        first.setdefault(price_key, leaf)
         if leaf.assumption:
-            assumed.append((leaf.assumption, same))
+            assumed.append((leaf.assumption, price_key))
     per_op: dict[str, OpEstimate] = {}
     times_s: dict[Hashable, float] = {}
     noted_s: dict[str, float] = {}
     warnings = set[str]()
     kernels: dict[float, int] = {}
-    for same, leaf in first.items():
+    for price_key, leaf in first.items():
         price = _price(method, leaf, launches=launches)
-        name, count = price.label or leaf.op.name, counts[same]
+        name, count = price.label or leaf.op.name, counts[price_key]
         cost = price.cost if count == 1 else price.cost * count
         per_op[name] = per_op[name] + cost if name in per_op else cost
-        times_s[same] = price.cost.time_s
+        times_s[price_key] = price.cost.time_s
         for note in filter(None, dict.fromkeys(price.notes)):
             noted_s[note] = noted_s.get(note, 0.0) + cost.time_s
         warnings.update(price.warnings)
         if price.launch_s:
             kernels[price.launch_s] = kernels.get(price.launch_s, 0) + count
-    for note, same in assumed:
-        noted_s[note] = noted_s.get(note, 0.0) + times_s[same]
+    for note, price_key in assumed:
+        noted_s[note] = noted_s.get(note, 0.0) + times_s[price_key]
     for launch_s, count in kernels.items():
         launched = OpEstimate(count=1.0, time_s=launch_s, bound=Bound(launch_s=launch_s))
         per_op[LAUNCH] = per_op.get(LAUNCH, OpEstimate()) + launched * count

@@ -360,13 +360,16 @@ def narrow_time(gemm: GemmModel, product: Product, operand_bits: tuple[float, fl
     multiplied = replace(product, type_name=device.multiplied_as(product.type_name))
     bits = PRODUCT_TYPES[multiplied.type_name].bits
     sides = (product.batch * product.m * product.k, product.batch * product.k * product.n)
-    spared = sum(
-        side * max(0, bits - own) / 8 for side, own in zip(sides, operand_bits, strict=True)
+    spared_bytes = sum(
+        side * max(0, bits - operand_width) / 8
+        for side, operand_width in zip(sides, operand_bits, strict=True)
     )
-    if not spared:
+    if not spared_bytes:
         return timed
-    moved = multiplied.elements * bits / 8
-    part = _roofline_s(device, multiplied, moved - spared) / _roofline_s(device, multiplied, moved)
+    moved_bytes = multiplied.elements * bits / 8
+    part = _roofline_s(device, multiplied, moved_bytes - spared_bytes) / _roofline_s(
+        device, multiplied, moved_bytes
+    )
     if part == 1:
         return timed
     launch_s = timed.bound.launch_s

@@ -151,8 +151,8 @@ def estimate_graph(
     if store is not None:
         fingerprints = (modules.modules[job.module].fingerprint for job in jobs)
         is_scheduled = graph.program.is_scheduled
-        listed = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
-        keys.update(zip(jobs, listed, strict=True))
+        region_keys = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled)
+        keys.update(zip(jobs, region_keys, strict=True))
         texts = store.read(keys.values())
         for job in [job for job in jobs if keys[job] in texts]:
             cached[job] = decode_estimate(texts[keys[job]], location=store.location)
@@ -205,13 +205,13 @@ class _Job:
 
 def _jobs(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:
     number = modules.module_of_region
-    equal: dict[tuple[int, int], list[Compute]] = {}
+    regions_of_job: dict[tuple[int, int], list[Compute]] = {}
     for region in graph.compute_regions:
-        alone = -1 if reuse else region.id
-        equal.setdefault((number[region.id], alone), []).append(region)
+        distinguisher = -1 if reuse else region.id
+        regions_of_job.setdefault((number[region.id], distinguisher), []).append(region)
     return [
         _Job(module=module, region=regions[0], serves=tuple(region.id for region in regions))
-        for (module, _), regions in equal.items()
+        for (module, _), regions in regions_of_job.items()
     ]
 
 
@@ -256,11 +256,11 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     for module in made:
         of_module.setdefault(module.module, []).append(module)
     total = Estimate()
-    for alike in of_module.values():
+    for equal_modules in of_module.values():
         uses: dict[str, int] = {}
         first: dict[str, Estimate] = {}
-        for module in alike:
-            text = encode_estimate(module.estimate) if len(alike) > 1 else ""
+        for module in equal_modules:
+            text = encode_estimate(module.estimate) if len(equal_modules) > 1 else ""
             uses[text] = uses.get(text, 0) + module.uses
             first.setdefault(text, module.estimate)
         for text, count in uses.items():
@@ -287,8 +287,8 @@ TF32_ASSUMPTION = (
 
 def computation_assumptions(graph: RegionGraph, estimates: GraphEstimate) -> tuple[str, ...]:
     """Return the distinct assumptions of the computation alone."""
-    listed = [*estimator_assumptions(estimates), *graph.assumptions, *estimates.total.notes]
-    return tuple(dict.fromkeys(listed))
+    assumptions = [*estimator_assumptions(estimates), *graph.assumptions, *estimates.total.notes]
+    return tuple(dict.fromkeys(assumptions))
 
 
 def estimator_assumptions(estimates: GraphEstimate) -> tuple[str, ...]:

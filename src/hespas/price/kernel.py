@@ -229,8 +229,8 @@ def _reduced_dimensions(op: Op) -> tuple[int, ...]:
 def columns_together(op: Op) -> int:
     """Return how many columns of a reduction are adjacent in memory."""
     dimensions, shape = _reduced_dimensions(op), shape_of(op.operands[0])
-    kept = takewhile(lambda dimension: dimension not in dimensions, layout_of(op.operands[0]))
-    return prod([shape[dimension] for dimension in kept])
+    adjacent = takewhile(lambda dimension: dimension not in dimensions, layout_of(op.operands[0]))
+    return prod([shape[dimension] for dimension in adjacent])
 
 
 def _reduction_category(op: Op) -> str:
@@ -294,10 +294,10 @@ def kind_of(op: Op) -> str:
     moving = "data movement" if only_moves(op) else "elementwise"
     if op.kind != "fusion":
         return op.traits.kernel_name or moving
-    inside = {_kind_inside(inner) for inner in operations_of(op)}
-    if "transpose" in inside and moving == "elementwise" and not inside & _DECISIVE:
+    inner_kinds = {_kind_inside(inner) for inner in operations_of(op)}
+    if "transpose" in inner_kinds and moving == "elementwise" and not inner_kinds & _DECISIVE:
         return "transposing elementwise fusion"
-    deciding = next((name for kind, name in _IN_FUSIONS.items() if kind in inside), moving)
+    deciding = next((name for kind, name in _IN_FUSIONS.items() if kind in inner_kinds), moving)
     return f"{deciding} fusion"
 
 

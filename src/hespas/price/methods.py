@@ -332,10 +332,10 @@ def default_text() -> str:
 compiler for \
 programs that a TPU's compiler wrote cycles into; tensor_core for other kernels on a TPU's node"
     """
-    others = (
+    conditional_methods = (
         f"{method.name} {method.default_text}" for method in METHODS.values() if method.default_text
     )
-    return "; ".join((DEFAULT.name, *others))
+    return "; ".join((DEFAULT.name, *conditional_methods))
 
 
 def estimator(method: str, spec: EstimatorSpec) -> Estimator:

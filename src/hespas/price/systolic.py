@@ -388,12 +388,13 @@ class Systolic:
         """Price one operation, without its launch."""
         del is_kernel
         peak = self.fallback.at_peaks(leaf.op.name, leaf.work)
-        counted = products(leaf.op)
-        if not counted:
+        product_counts = products(leaf.op)
+        if not product_counts:
             return Price(cost=peak)
         element_bytes = _element_bytes(leaf)
         array_s = sum(
-            self.timer.time_s(product, element_bytes) * count for product, count in counted.items()
+            self.timer.time_s(product, element_bytes) * count
+            for product, count in product_counts.items()
         )
         per_type = {
             name: TypeTotals(flops=totals.flops, time_at_peak_s=totals.flops / self.peak_flops)

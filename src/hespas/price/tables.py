@@ -123,10 +123,10 @@ def completed(grid: Grid) -> Grid:
         filled = {cell: without(partial, cell) for cell in missing}
         for cell, time in filled.items():
             times[cell] = time
-        left = [cell for cell in missing if isnan(times[cell])]
-        if len(left) == len(missing):
-            raise MeasurementError(f"{len(left)} cells have no neighbours to fill them from")
-        missing = left
+        unfilled = [cell for cell in missing if isnan(times[cell])]
+        if len(unfilled) == len(missing):
+            raise MeasurementError(f"{len(unfilled)} cells have no neighbours to fill them from")
+        missing = unfilled
     return Grid(axes=grid.axes, log_times=tuple(times))
 
 

@@ -419,9 +419,13 @@ def ordering_operations(op: Op) -> int | None:
             stages = levels * (levels + 1) // 2
             return _STAGE_OPERATIONS * stages * ceil((rows << levels) / _REGISTER_ELEMENTS)
         case CustomCallAttrs(target=target) if target == TOP_K:
-            kept = op.results[0].type
-            most = kept.shape[-1] if isinstance(kept, TensorType) and kept.shape else 1
-            return _KEPT_OPERATIONS * most * ceil(unordered.element_count / _REGISTER_ELEMENTS)
+            largest = op.results[0].type
+            kept_count = (
+                largest.shape[-1] if isinstance(largest, TensorType) and largest.shape else 1
+            )
+            return (
+                _KEPT_OPERATIONS * kept_count * ceil(unordered.element_count / _REGISTER_ELEMENTS)
+            )
         case _:
             return None
 

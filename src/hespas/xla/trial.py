@@ -4,7 +4,7 @@
   memory elsewhere. Names that are no text pass its reader, and no Python can ask for them. Text of
   MLIR does none of this.
 * HLO text: it reads invalid memory for a ``dot`` or a ``conditional`` without operands and for a
-  ``tuple`` whose type is none, and aborts for parameters that are not numbered 0, 1, .. and for
+  ``tuple`` whose type is no tuple, and aborts for parameters that are not numbered 0, 1, .. and for
   negative tiles.
 
 One process reads all of them, one after another, and ends with this one.

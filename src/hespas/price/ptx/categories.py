@@ -86,7 +86,7 @@ def terms_by_category(
         blocks = ceil(warps_of_rows(kernel) * WARP / _THREADS)
     busiest = ceil(blocks / gpu.multiprocessors)
     # The load of the busiest multiprocessor beyond an equal share, in shares.
-    more = busiest * gpu.multiprocessors / blocks - 1 if columns.blocks and blocks else 0.0
+    excess_shares = busiest * gpu.multiprocessors / blocks - 1 if columns.blocks and blocks else 0.0
     turning = _transpose_costs(kernel) if category in (LOOP, TRANSPOSE) else _TransposeCosts()
     accesses = passes = 0.0
     if kernel.op.kind == "sort":
@@ -94,7 +94,7 @@ def terms_by_category(
             total / sort_launches(kernel.op) for total in shared_accesses(kernel.op)
         ]
     lane_s = 1 / (gpu.multiprocessors * gpu.pipe_efficiency * gpu.clock_hz)
-    instructions = _instructions(kernel) + columns.instructions * more
+    instructions = _instructions(kernel) + columns.instructions * excess_shares
     pipes = {
         "issue": instructions / gpu.issue_lanes * lane_s,
         "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
@@ -104,7 +104,7 @@ def terms_by_category(
     return KernelTerms(
         memory_s=bytes_moved / rate,
         l2_s=(indexed_by(kernel, gpu).l2_bytes + turning.l2_bytes) / gpu.l2_bandwidth_bytes_per_s,
-        l1_s=(turning.l1_lines + columns.l1_lines * more + passes)
+        l1_s=(turning.l1_lines + columns.l1_lines * excess_shares + passes)
         / (gpu.multiprocessors * gpu.clock_hz),
         pipe_s=pipes[pipe],
         pipe=pipe,
@@ -117,8 +117,8 @@ def _bandwidth_part(category: str, columns: Columns) -> float:
     part = PART_OF_STREAMING[category]
     if category != COLUMN_REDUCTION:
         return part
-    apart = min(1.0, columns.rounds / ROUNDS_APART)
-    return 1 / (apart / part + (1 - apart) / PART_OF_STREAMING[NARROW_REDUCTION])
+    drift = min(1.0, columns.rounds / ROUNDS_APART)
+    return 1 / (drift / part + (1 - drift) / PART_OF_STREAMING[NARROW_REDUCTION])
 
 
 def _threads_of_loop(kernel: Kernel) -> float:
@@ -186,8 +186,8 @@ def _transpose_costs(kernel: Kernel) -> _TransposeCosts:
             l2_bytes += elements * min(size * (side - 1), max(0.0, SECTOR_BYTES - size))
             l1_lines += elements / WARP * min(side * size, WARP)
         elif _has_wide_result(kernel.op):
-            apart = min(float(SECTOR_BYTES), side * size * _ELEMENTS_PER_THREAD)
-            l2_bytes += elements * max(0.0, apart - size)
+            distance_bytes = min(float(SECTOR_BYTES), side * size * _ELEMENTS_PER_THREAD)
+            l2_bytes += elements * max(0.0, distance_bytes - size)
     return _TransposeCosts(accesses=accesses, l2_bytes=l2_bytes, l1_lines=l1_lines)
 
 
@@ -333,7 +333,7 @@ def indexed_by(kernel: Kernel, gpu: Microarchitecture) -> Indexed:
     touched again, it moves the part that L2 does not hold: 1 - (its size / the bytes that indices
     range over).
     """
-    return sum((moved for op in kernel.inner for moved in _indexed_bytes(op, gpu)), Indexed())
+    return sum((indexed for op in kernel.inner for indexed in _indexed_bytes(op, gpu)), Indexed())
 
 
 def _indexed_bytes(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
@@ -353,21 +353,21 @@ def _indexed_bytes(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
             if is_read:
                 yield replace(written, l2_bytes=0.0)
             elif _adjacent_bytes(table, window)[1] % SECTOR_BYTES:
-                counted = min(size_bytes(table.type), size_bytes(update.type))
-                yield Indexed(memory_bytes=written.memory_bytes + counted)
+                counted_bytes = min(size_bytes(table.type), size_bytes(update.type))
+                yield Indexed(memory_bytes=written.memory_bytes + counted_bytes)
 
 
 def _scattered_window(op: Op, table: Value, update: Value) -> tuple[int, ...]:
     """Return the extents written at one index: the fastest whole dimensions of an update."""
     indices = op.operands[len(op.operands) // 2]
     vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
-    left = size_of(update) * vector // max(1, size_of(indices))
+    remaining_elements = size_of(update) * vector // max(1, size_of(indices))
     window = [1] * len(shape_of(table))
     for dimension, of_update in zip(layout_of(table), layout_of(update), strict=False):
         extent = shape_of(table)[dimension]
-        if extent != shape_of(update)[of_update] or left % extent:
+        if extent != shape_of(update)[of_update] or remaining_elements % extent:
             break
-        window[dimension], left = extent, left // extent
+        window[dimension], remaining_elements = extent, remaining_elements // extent
     return tuple(window)
 
 
@@ -390,8 +390,8 @@ def _bytes_by_window(
         max(0.0, 1 - gpu.l2_bytes / reach) if repeated_bytes else 0.0
     )
     through_l2 = first_bytes if is_followed and reach <= gpu.l1_bytes else touched
-    counted = min(size, size_bytes(moved.type))
-    return Indexed(memory_bytes=from_memory - counted, l2_bytes=through_l2 - from_memory)
+    counted_bytes = min(size, size_bytes(moved.type))
+    return Indexed(memory_bytes=from_memory - counted_bytes, l2_bytes=through_l2 - from_memory)
 
 
 def _adjacent_bytes(table: Value, window: tuple[int, ...]) -> tuple[int, int]:

@@ -221,17 +221,17 @@ class KernelPricer:
 
         Of several configurations the fastest counts: the runtime times them before it launches one.
         """
-        instruction, moved = leaf.op.instruction, self.bytes_moved(leaf)
+        instruction, moved_bytes = leaf.op.instruction, self.bytes_moved(leaf)
         launches = self._launches.get(instruction, ()) if instruction else ()
         if len(launches) <= 1:
-            return self._read(leaf, moved, launches[0] if launches else None)
+            return self._read(leaf, moved_bytes, launches[0] if launches else None)
         if len({launch.configuration for launch in launches}) == len(launches):
-            readings = [self._read(leaf, moved, launch) for launch in launches]
+            readings = [self._read(leaf, moved_bytes, launch) for launch in launches]
             return min(readings, key=self.time_s)
         times = Counter((launch.kernel, launch.grid, launch.block) for launch in launches)
         first = {(launch.kernel, launch.grid, launch.block): launch for launch in launches}
         return _combine_readings(
-            [(self._read(leaf, moved, first[key]), times[key]) for key in times]
+            [(self._read(leaf, moved_bytes, first[key]), times[key]) for key in times]
         )
 
     def _read(self, leaf: Leaf, moved: float, launch: KernelLaunch | None) -> Reading:
@@ -323,7 +323,9 @@ def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
         "accesses go where data says, and are taken to be scattered": analysis.data_addresses,
     }
     return tuple(
-        f"kernel {analysis.name}: {count} {what}" for what, count in assumed.items() if count
+        f"kernel {analysis.name}: {count} {assumption}"
+        for assumption, count in assumed.items()
+        if count
     )
 
 

@@ -122,9 +122,9 @@ class Patterns:
                 stride=_stride(address),
                 found=touched(address, mask, self.threads),
             )
-        access, moved = pattern.found, (offset - pattern.offset) // SECTOR_BYTES
-        if moved:
-            ids = np.where(access.ids >= 0, access.ids + moved, access.ids)
+        access, sectors_ahead = pattern.found, (offset - pattern.offset) // SECTOR_BYTES
+        if sectors_ahead:
+            ids = np.where(access.ids >= 0, access.ids + sectors_ahead, access.ids)
             access = Touched(
                 warps=access.warps,
                 threads=access.threads,

@@ -411,8 +411,8 @@ def loop_of(kernel: Kernel, flow: Flow, head: int) -> Loop:
             dict.fromkeys(n for n in instruction.reads if n in written and n not in done)
         )
         done.update(instruction.writes)
-    inside = [position for block in blocks for position in range(block.start, block.stop)]
-    comparisons = _deciding_comparisons(kernel.instructions, inside)
+    positions = [position for block in blocks for position in range(block.start, block.stop)]
+    comparisons = _deciding_comparisons(kernel.instructions, positions)
     return Loop(head=head, body=body, carried=tuple(carried), comparisons=comparisons)
 
 

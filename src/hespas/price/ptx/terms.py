@@ -236,8 +236,8 @@ def memory_turns(kernel: KernelAnalysis) -> float:
     """Return the cost of turning from run to run, per run's time."""
     if not kernel.loop_sectors:
         return 0.0
-    apart = min(1.0, kernel.loop_rounds / ROUNDS_APART)
-    return apart * kernel.loop_runs * MEMORY_TURN_BYTES / (kernel.loop_sectors * SECTOR_BYTES)
+    drift = min(1.0, kernel.loop_rounds / ROUNDS_APART)
+    return drift * kernel.loop_runs * MEMORY_TURN_BYTES / (kernel.loop_sectors * SECTOR_BYTES)
 
 
 def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
@@ -332,8 +332,8 @@ def _sectors_reason(analysis: KernelAnalysis) -> str:
 
 def _lines_reason(analysis: KernelAnalysis) -> str:
     lines, passes = analysis.l1_lines, analysis.shared_passes
-    what = "lines of L1" if lines >= passes else "passes of shared memory"
-    return f"{max(lines, passes) / analysis.warps:.0f} {what} a warp"
+    unit = "lines of L1" if lines >= passes else "passes of shared memory"
+    return f"{max(lines, passes) / analysis.warps:.0f} {unit} a warp"
 
 
 def _pipe_reason(terms: KernelTerms, analysis: KernelAnalysis) -> str:

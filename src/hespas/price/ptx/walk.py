@@ -107,14 +107,14 @@ class Walk:
     pending: dict[int, Array | None] = field(default_factory=lambda: {0: None})
 
     def __post_init__(self) -> None:
-        listed = [
+        access_positions = [
             position
             for position, instruction in enumerate(self.kernel.instructions)
             if is_access(instruction)
         ]
-        self.rows = {position: row for row, position in enumerate(listed)}
+        self.rows = {position: row for row, position in enumerate(access_positions)}
         blocks = len(self.flow.blocks)
-        self.counts: Array = np.zeros(blocks + _SUMS + 5 * len(listed))
+        self.counts: Array = np.zeros(blocks + _SUMS + 5 * len(access_positions))
         self.runs = self.counts[:blocks]
         self.sums = self.counts[blocks : blocks + _SUMS]
         self.touched = self.counts[blocks + _SUMS :].reshape(-1, 5)
@@ -238,9 +238,9 @@ class Walk:
             return True
         self.counts += (visits[-1].counts - visits[-2].counts) * further
         for name, moving in steps.items():
-            moved = cast("Value", self.registers[name]) + moving * further
-            is_wide = isinstance(moved, int) or moved.dtype == np.int64
-            self.registers[name] = narrowed(moved, 64) if is_wide else moved
+            value = cast("Value", self.registers[name]) + moving * further
+            is_wide = isinstance(value, int) or value.dtype == np.int64
+            self.registers[name] = narrowed(value, 64) if is_wide else value
         for position in loop.comparisons:
             history = self.comparisons.get(position)
             if history is not None:
@@ -256,7 +256,7 @@ class Walk:
         Comparisons of data are assumed to keep theirs. None if nothing known ends the loop; 0 if a
         comparison doesn't move steadily.
         """
-        left = _FOREVER
+        least = _FOREVER
         for position in loop.comparisons:
             comparison = self.kernel.instructions[position]
             if not self.from_data.isdisjoint(comparison.writes):
@@ -268,8 +268,8 @@ class Walk:
             step = gaps[2] - gaps[1]
             if np.any(step != gaps[1] - gaps[0]):
                 return 0
-            left = min(left, _iterations(comparison, gaps[2], step))
-        return None if left >= _FOREVER else left
+            least = min(least, _iterations(comparison, gaps[2], step))
+        return None if least >= _FOREVER else least
 
     def _guard(self, instruction: Instruction) -> int | Array | None:
         """Return which threads take part: one truth value, an array, or None if unknown."""

@@ -214,8 +214,8 @@ def _make_replicas(
                 del op.attributes[attribute]
     for op in contents.partition_ids:
         with ir.InsertionPoint(op):
-            own = ir.Operation.create("stablehlo.replica_id", results=[op.results[0].type])
-        op.results[0].replace_all_uses_with(own.results[0])
+            replica_id = ir.Operation.create("stablehlo.replica_id", results=[op.results[0].type])
+        op.results[0].replace_all_uses_with(replica_id.results[0])
         op.erase()
     return partitions, 1
 
@@ -300,5 +300,5 @@ def _declare_meshes(module: MlirModule, ir: Any) -> None:
         )
         ids = mesh.partition("device_ids")[2].partition("[")[2].partition("]")[0]
         count = len(ids.split(","))
-        listed = f", device_ids = dense<[{ids}]> : tensor<{count}xi64>" if ids else ""
-        op.attributes["stablehlo.mesh"] = ir.Attribute.parse(f"{{axes = [{axes}]{listed}}}")
+        device_list = f", device_ids = dense<[{ids}]> : tensor<{count}xi64>" if ids else ""
+        op.attributes["stablehlo.mesh"] = ir.Attribute.parse(f"{{axes = [{axes}]{device_list}}}")

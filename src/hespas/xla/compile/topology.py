@@ -161,13 +161,13 @@ def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dic
 
 
 def _devices_of_slice(count: int, slices: int) -> int:
-    inside, left_over = divmod(count, slices)
-    if left_over or not inside:
+    devices, left_over = divmod(count, slices)
+    if left_over or not devices:
         raise DeviceCountError(
             f"{count} devices do not make {slices} slices",
             hint=f"give a multiple of {slices}",
         )
-    return inside
+    return devices
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:

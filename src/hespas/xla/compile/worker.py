@@ -216,8 +216,8 @@ def compile_options(
     build.use_spmd_partitioning = prepared.partition
     build.use_shardy_partitioner = prepared.partition and prepared.shardy
     order = prepared.device_order
-    placed = devices if order is None else [devices[index] for index in order.devices()]
-    ids = numpy.array([device.id for device in placed])
+    ordered_devices = devices if order is None else [devices[index] for index in order.devices()]
+    ids = numpy.array([device.id for device in ordered_devices])
     build.device_assignment = client.DeviceAssignment.create(
         ids.reshape(prepared.replicas, prepared.partitions)
     )

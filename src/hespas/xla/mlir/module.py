@@ -393,8 +393,8 @@ def legalise_chlo(module: MlirModule) -> None:
         for op in operations_in(root, {_KEPT}):
             if op.attributes[_TARGET].value != RAGGED_DOT:
                 continue
-            others = {name: value for name, value in _attributes(op).items() if name != _TARGET}
-            _replace_op(ir, op, RAGGED_DOT, others)
+            attributes = {name: value for name, value in _attributes(op).items() if name != _TARGET}
+            _replace_op(ir, op, RAGGED_DOT, attributes)
 
 
 def _attributes(op: Any) -> dict[str, Any]:

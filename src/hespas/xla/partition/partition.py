@@ -138,8 +138,8 @@ def partition_module(
     key = _key(source, request)
     text = None if kept is None else kept.read(key)
     if text is None:
-        what = f"over {devices} devices"
-        with stage(Stage.PARTITION, what, kind=partitioner.name, size=len(source)):
+        scope = f"over {devices} devices"
+        with stage(Stage.PARTITION, scope, kind=partitioner.name, size=len(source)):
             text = _run_worker(source, request, virtual_devices, limits)
         if kept is not None:
             kept.write(key, text)
@@ -187,11 +187,11 @@ def _count(text: str | None) -> int:
 
 def _check_threads(virtual_devices: int, name: str) -> None:
     """Raise `ProgramError` if XLA would wait for threads that cannot start."""
-    left = threads_left()
-    if left is not None and virtual_devices > left:
+    free_threads = threads_left()
+    if free_threads is not None and virtual_devices > free_threads:
         raise ProgramError(
             f"XLA partitions it with a thread for each of {virtual_devices} devices, and this "
-            f"machine lets {left} more start",
+            f"machine lets {free_threads} more start",
             location=name,
             hint="raise the limit of processes (pids.max, kernel.pid_max), or ask again when less "
             "runs",

@@ -122,9 +122,9 @@ def _localise(module: MlirModule) -> None:
                     region.blocks[0].arguments, loop.operands, strict=True
                 ):
                     argument.set_type(operand.type)
-        for cut in operations_in(module.handle.operation, {_DYNAMIC_SLICE}):
-            shape = ir.RankedTensorType(cut.results[0].type).shape
-            cut.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(shape)
+        for slice_op in operations_in(module.handle.operation, {_DYNAMIC_SLICE}):
+            shape = ir.RankedTensorType(slice_op.results[0].type).shape
+            slice_op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(shape)
         module.handle.operation.verify()
     except (ir.MLIRError, ValueError) as error:
         first = " ".join(str(error).split())[:600]

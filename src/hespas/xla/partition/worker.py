@@ -266,8 +266,8 @@ def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
     arguments, attributes = main.regions[0].blocks[0].arguments, main.attributes
     if "arg_attrs" not in declared or len(arguments) != len(declared["arg_attrs"]):
         return
-    kept = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
-    aliased = {int(entry["alias"]["parameter_number"].value) for entry in kept}
+    kept_aliases = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
+    aliased = {int(entry["alias"]["parameter_number"].value) for entry in kept_aliases}
     results = ir.FunctionType(attributes["function_type"].value).results
     texts = _attributes_or_empty(attributes, "arg_attrs", len(arguments))
     with partitioned.handle.context:
@@ -295,9 +295,9 @@ def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
         if not texts or len(texts) != len(declared[kind]):
             continue
         with partitioned.handle.context:
-            for entry, wanted in zip(texts, declared[kind], strict=True):
-                if _MEMORY_KIND in wanted:
-                    entry[_MEMORY_KIND] = ir.StringAttr.get(wanted[_MEMORY_KIND].value)
+            for entry, declared_attributes in zip(texts, declared[kind], strict=True):
+                if _MEMORY_KIND in declared_attributes:
+                    entry[_MEMORY_KIND] = ir.StringAttr.get(declared_attributes[_MEMORY_KIND].value)
             attributes[kind] = listed(texts)
 
 

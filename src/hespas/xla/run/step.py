@@ -199,10 +199,10 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
             hint=f"give {option('devices')} or {option('mesh')} for {len(available)}, start it on "
             f"several hosts ({option('coordinator')}), or try {option('platform')} cpu",
         )
-    own = jax.process_index()
-    if all(device.process_index != own for device in available[:count]):
+    process = jax.process_index()
+    if all(device.process_index != process for device in available[:count]):
         raise DeviceCountError(
-            f"the program runs on {count} devices, and process {own} has none of them",
+            f"the program runs on {count} devices, and process {process} has none of them",
             location=request.name,
             hint="start fewer processes",
         )
