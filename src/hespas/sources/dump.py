@@ -67,7 +67,7 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
     for stage, is_partitioned in ((_PARTITIONED, True), (_BEFORE, False)):
         fitting = [dumped for dumped in chosen if stage.search(dumped.stage)]
         if fitting:
-            return _exported(fitting[-1], is_partitioned=is_partitioned)
+            return _export_module(fitting[-1], is_partitioned=is_partitioned)
     stages = sorted({dumped.stage for dumped in chosen})
     raise ProgramError(
         "neither the module after spmd-partitioning nor that before optimisation is there; "
@@ -98,7 +98,7 @@ def _last_compilation(
     return [dumped for dumped in compilations if dumped.number == last]
 
 
-def _exported(module: DumpedModule, *, is_partitioned: bool) -> Exported:
+def _export_module(module: DumpedModule, *, is_partitioned: bool) -> Exported:
     source, name = read_source(module.path), str(module.path)
     hlo = read_hlo_module(source, name=name)
     devices = (hlo.replicas or 1) * (hlo.partitions or 1)

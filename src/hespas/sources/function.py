@@ -54,7 +54,7 @@ def export_named(location: str, *, platform: str = "cpu") -> Exported:
     module_name, _, function_name = location.partition(":")
     try:
         function = _function(import_module(module_name), function_name, location)
-        return _exported(function(), location, platform)
+        return _export_result(function(), location, platform)
     except HespasError:
         raise
     except ModuleNotFoundError as error:
@@ -89,7 +89,7 @@ def _function(module: ModuleType, name: str, location: str) -> Any:
     )
 
 
-def _exported(result: Any, location: str, platform: str) -> Exported:
+def _export_result(result: Any, location: str, platform: str) -> Exported:
     torch: Any = import_module(_TORCH)
     match result:
         case (module, tuple() as inputs) if torch.is_torch_module(module):

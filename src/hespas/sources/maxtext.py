@@ -211,19 +211,19 @@ def check_slices(step: MaxTextStep, system: System) -> None:
     """
     if not isinstance(step.target, TpuTarget) or step.slices == system.slices:
         return
-    axes = f"the axes between slices (dcn_..._parallelism) make {_counted(step.slices)}"
+    axes = f"the axes between slices (dcn_..._parallelism) make {_slices_text(step.slices)}"
     inside, left_over = divmod(system.device_count, step.slices)
     cluster = f"{step.slices}x{inside}x{system.part}" if step.slices > 1 else ""
     cluster_hint = f", or give {option('cluster')} {cluster}" if cluster and not left_over else ""
     raise DeviceCountError(
-        f"{axes}, and {system.name} has {_counted(system.slices)}",
+        f"{axes}, and {system.name} has {_slices_text(system.slices)}",
         location=step.name,
         hint=f"let them multiply to {system.slices}, as in "
         f"dcn_data_parallelism={system.slices}{cluster_hint}",
     )
 
 
-def _counted(slices: int) -> str:
+def _slices_text(slices: int) -> str:
     return "one slice" if slices == 1 else f"{slices} slices"
 
 

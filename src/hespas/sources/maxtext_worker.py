@@ -109,7 +109,7 @@ def _module(name: str) -> Any:
     return import_module(name)
 
 
-def _answering(made: Any) -> Callable[..., Any]:
+def _returning(made: Any) -> Callable[..., Any]:
     """Return a function of any arguments that returns ``made``."""
 
     def answer(*_arguments: Any, **_options: Any) -> Any:
@@ -122,13 +122,13 @@ def main() -> None:
     """Read the request in the working directory, lower the step, and write the answer."""
     request = json.loads(Path("request.json").read_text(encoding="utf-8"))
     try:
-        answer = _lowered(request)
+        answer = _lower(request)
     except _RefusedError as refused:
         answer = {"refused": str(refused)}
     Path("answer.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _lowered(request: Mapping[str, Any]) -> dict[str, Any]:
+def _lower(request: Mapping[str, Any]) -> dict[str, Any]:
     _prepare_imports()
     jax = _module("jax")
     # MaxText's train_compile does this before it builds the step.
@@ -189,7 +189,7 @@ def _prepare_imports() -> None:
     metadata = _module("jax.experimental.xla_metadata")
     if not hasattr(metadata, "must_fuse_call"):
         # A compiler hint that JAX 0.11 introduced, in a kernel that is not lowered here.
-        metadata.must_fuse_call = _answering(_unchanged)
+        metadata.must_fuse_call = _returning(_unchanged)
 
 
 def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,7 +240,7 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
             ]
         )
     except (Exception, SystemExit) as error:
-        raise _RefusedError(_said(error)) from error
+        raise _RefusedError(_complaint(error)) from error
     keys = config.get_keys()
     keys["internal_compile"] = True
     if keys["remat_policy"] is None:
@@ -251,13 +251,13 @@ def _configuration(request: Mapping[str, Any], notes: list[str]) -> tuple[Any, b
     return config, is_asked or is_default
 
 
-def _said(error: BaseException) -> str:
+def _complaint(error: BaseException) -> str:
     """Return MaxText's complaint about a configuration in one line."""
     cause: Any = error.__context__ if isinstance(error, SystemExit) else error
     unknown = _UNKNOWN_SETTING.match(str(cause))
     if unknown is not None:
         name, setting_names = unknown.groups()
-        return f"MaxText has no setting {name}" + _meant(name, setting_names)
+        return f"MaxText has no setting {name}" + _suggestion(name, setting_names)
     if hasattr(cause, "errors"):
         first = cause.errors()[0]
         name = ".".join(map(str, first["loc"]))
@@ -266,13 +266,13 @@ def _said(error: BaseException) -> str:
             return str(first["msg"]).removeprefix("Value error, ")[:_SHOWN_OF_ERROR]
         wrong, choices = first["msg"], str(first.get("ctx", {}).get("expected", ""))
         if choices:
-            wrong = "is none of MaxText's" + _meant(str(first["input"]), choices)
+            wrong = "is none of MaxText's" + _suggestion(str(first["input"]), choices)
         return f"{name}={first['input']}: {wrong}"[:_SHOWN_OF_ERROR]
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return "; ".join(lines[:3])[:_SHOWN_OF_ERROR] or type(cause).__name__
 
 
-def _meant(name: str, known: str) -> str:
+def _suggestion(name: str, known: str) -> str:
     close = get_close_matches(name, _NAME.findall(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -321,8 +321,8 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[st
     explicit = config.shard_mode == _module("maxtext.common.common_types").ShardMode.EXPLICIT
     kinds = jax.sharding.AxisType
     device_grid = numpy.array(devices, dtype=object)[grid]
-    _module("maxtext.utils.maxtext_utils").create_device_mesh = _answering(device_grid)
-    train_compile.get_topology_desc = _answering(MagicMock(devices=devices))
+    _module("maxtext.utils.maxtext_utils").create_device_mesh = _returning(device_grid)
+    train_compile.get_topology_desc = _returning(MagicMock(devices=devices))
     jax.config.update(
         "jax_remove_size_one_mesh_axis_from_type", config.remove_size_one_mesh_axis_from_type
     )
@@ -354,7 +354,7 @@ def _lowered_step(config: Any, mesh: Any) -> Any:
         return _step(config, mesh)
     except (AssertionError, NotImplementedError, ValueError) as error:
         if _is_raised_by("maxtext", error):
-            complaint = _said(error)
+            complaint = _complaint(error)
         elif _is_raised_by("tokamax", error):
             complaint = (
                 f"attention={config.attention} calls kernels of tokamax that are chosen by the "
@@ -455,7 +455,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
 
         return call
 
-    cudnn.check_cudnn_version = _answering(_CUDNN_VERSION)
+    cudnn.check_cudnn_version = _returning(_CUDNN_VERSION)
     cudnn.dot_product_attention = divided(cudnn.dot_product_attention)
 
 

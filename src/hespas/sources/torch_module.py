@@ -76,12 +76,12 @@ def export_torch(
     run = _Module(callee=callee, environment=_environment(torchax), loss=loss)
     # Elsewhere in this process JAX may have 64-bit types; here the program never depends on it.
     with import_module("jax").enable_x64(False), _failures(torchax, name):
-        exported = _exported(run, (tuple(inputs), tuple(targets)), name=name)
+        exported = _export_module(run, (tuple(inputs), tuple(targets)), name=name)
     leaves = import_module("jax").tree.leaves((inputs, targets))
     return replace(exported, notes=(*exported.notes, *_notes(callee, leaves, loss)))
 
 
-def _exported(run: _Module, data: Any, *, name: str) -> Exported:
+def _export_module(run: _Module, data: Any, *, name: str) -> Exported:
     """Export a module; tensors in ``data`` are arguments, its other values constants."""
     jax = import_module("jax")
     leaves, structure = jax.tree.flatten(data)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from hespas.sources.exported import Exported
 
 
-def _answered(request: Request, home: Path) -> Answer:
+def _answer(request: Request, home: Path) -> Answer:
     use_cpu(request.devices)
-    exported = _exported(request, home)
+    exported = _export(request, home)
     (home / PROGRAM_FILE).write_bytes(exported.text)
     return Answer(devices=exported.devices, notes=list(exported.notes))
 
 
-def _exported(request: Request, home: Path) -> Exported:
+def _export(request: Request, home: Path) -> Exported:
     functions: Any = import_module("hespas.sources.function")
     if request.model:
         return functions.export_model(request.name, request.settings, part=request.part)
@@ -40,4 +40,4 @@ def _exported(request: Request, home: Path) -> Exported:
 
 
 if __name__ == "__main__":
-    serve(Request, _answered)
+    serve(Request, _answer)

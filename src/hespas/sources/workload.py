@@ -90,7 +90,7 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
             from hespas.sources.zoo import same_but_for_sizes  # noqa: PLC0415 - models need it
 
             alike = same_but_for_sizes(source)
-            shared_workload = _kept(kept, model_key(alike), exported)
+            shared_workload = _cached_workload(kept, model_key(alike), exported)
             is_own = alike is source
             text = (
                 shared_workload.content
@@ -101,7 +101,7 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 shared_workload, content=text, notes=(*source.notes, *shared_workload.notes)
             )
         case MaxTextStep():
-            return _kept(kept, step_key(source), exported)
+            return _cached_workload(kept, step_key(source), exported)
         case TorchStep():
             with stage(Stage.EXPORT, source.name, kind="torch", size=1):
                 return Workload(name=source.name, content=kept_step(source, kept))
@@ -131,7 +131,7 @@ def export_source(source: Source) -> Exported:
 
             return export_dump(source.path, module=source.module)
         case FunctionSource():
-            return _exported(
+            return _export_apart(
                 Request(
                     name=source.name,
                     devices=source.devices,
@@ -168,10 +168,10 @@ def _workload(name: str, made: Exported) -> Workload:
 
 
 def _artifact(content: bytes, name: str) -> Exported:
-    return _exported(Request(name=name, artifact=True), artifact=content)
+    return _export_apart(Request(name=name, artifact=True), artifact=content)
 
 
-def _kept(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
+def _cached_workload(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
     """Return the cached workload of a key, or make it."""
     content = None if kept is None else kept.read(key)
     if content is not None:
@@ -186,11 +186,11 @@ def _model(source: ModelSource) -> Exported:
     settings = dict(source.texts)
     if is_staying():
         with stage(Stage.EXPORT, source.name, kind=source.name, size=1):
-            return _exported_here(source.name, settings, source.part)
-    return _exported(Request(name=source.name, model=True, settings=settings, part=source.part))
+            return _export_here(source.name, settings, source.part)
+    return _export_apart(Request(name=source.name, model=True, settings=settings, part=source.part))
 
 
-def _exported_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
+def _export_here(name: str, settings: dict[str, str], part: Part | None) -> Exported:
     use_cpu()
     # JAX takes long to import.
     functions: Any = import_module("hespas.sources.function")
@@ -210,7 +210,7 @@ def model_key(source: ModelSource) -> str:
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
-def _exported(request: Request, artifact: bytes = b"") -> Exported:
+def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
     """Export in a process of its own; its directory is kept if it fails."""
     with (
         stage(Stage.EXPORT, request.name, kind=request.name, size=1),

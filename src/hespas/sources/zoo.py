@@ -48,11 +48,11 @@ def model_source(
     texts, notes = options.texts(), list(model.notes)
     model_settings = model.options()
     if options.software is not None:
-        of_software, software_note = _of_software(model, options.software, target)
+        of_software, software_note = _software_settings(model, options.software, target)
         texts = {**of_software, **texts}
         notes.append(software_note)
     if "mesh" not in texts and devices is not None:
-        mesh = _spread(model.settings.mesh, devices, model=model.name)
+        mesh = _fill_first_axis(model.settings.mesh, devices, model=model.name)
         texts["mesh"] = str(mesh)
         notes.append(f"the mesh is {mesh}, since none is given")
     if loops and "scan" in model_settings and "scan" not in texts:
@@ -86,7 +86,7 @@ def model_source(
     return replace(source, notes=(*notes, *of_settings))
 
 
-def _of_software(model: Model, name: str, target: str | None) -> tuple[dict[str, str], str]:
+def _software_settings(model: Model, name: str, target: str | None) -> tuple[dict[str, str], str]:
     """Return the settings of a framework, and a note on them."""
     software = software_named(name)
     if not (isinstance(model.settings, LanguageModel) and isinstance(model.settings.run, Training)):
@@ -154,7 +154,7 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
     return MeshAxes(axes=tuple(axis for axis in mesh.axes if axis[0] != PIPE) or (("data", 1),))
 
 
-def _spread(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
+def _fill_first_axis(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
     """Return a model's mesh with its first axis filling all devices."""
     (first, _), *others = mesh.axes
     other_size = MeshAxes(axes=tuple(others)).device_count if others else 1
@@ -311,20 +311,20 @@ def settled_attention(
     """
     own = model.options().get(_SETTING)
     asked = texts.get(_SETTING, own)
-    missing = _missing(str(asked), target) if asked in FUSED else ""
+    missing = _missing_kernels(str(asked), target) if asked in FUSED else ""
     if missing:
         raise ConfigError(missing, location=model.name, hint=f"drop {option(_SETTING)}")
     if own is None or asked != _AUTO:
         return {}, []
     settings = model.with_options(texts)
-    kernels = _usual(target, settings)
+    kernels = _usual_kernels(target, settings)
     why = _why_unfused(kernels, target, settings)
     if why:
         return {_SETTING: _UNFUSED}, [f"attention is unfused, one operation after another: {why}"]
     return {_SETTING: kernels}, [_SAID[kernels].format(target=target)]
 
 
-def _usual(target: str | None, settings: Any) -> str:
+def _usual_kernels(target: str | None, settings: Any) -> str:
     """Return the usual attention kernels of such a step on such a device."""
     if target is not None and _is_tpu(target):
         return "splash"
@@ -343,7 +343,7 @@ def _is_tpu(target: str) -> bool:
 def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
     if target is None:
         return "nothing says that what runs it has fused kernels"
-    missing = _missing(kernels, target)
+    missing = _missing_kernels(kernels, target)
     if missing:
         return missing
     capability = compute_capability(target)
@@ -357,7 +357,7 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
     return settings.why_not(kernels)
 
 
-def _missing(kernels: str, target: str | None) -> str:
+def _missing_kernels(kernels: str, target: str | None) -> str:
     """Return why a target lacks kernels; empty if it may have them."""
     if target is None:
         return ""

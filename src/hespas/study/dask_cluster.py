@@ -116,7 +116,7 @@ class DaskExecutor:
         while waiting or self._pending:
             while waiting and len(self._pending) < most:
                 self._submit(waiting.popleft())
-            for future in self._ended():
+            for future in self._ended_futures():
                 attempt = self._pending.pop(future)
                 outcome = self._outcome(future, attempt)
                 if outcome is None:
@@ -143,7 +143,7 @@ class DaskExecutor:
         self._pending[future] = attempt
         future.add_done_callback(self._told.put)
 
-    def _ended(self) -> list[Any]:
+    def _ended_futures(self) -> list[Any]:
         if self._client.status not in {"running", "connecting"}:
             raise self._gone("the connection is closed")
         try:

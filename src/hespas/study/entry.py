@@ -56,7 +56,7 @@ def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bound
     memory_bytes = _decoder_bytes(settings) if trains else 0
     if device is None:
         return Bounds(memory_bytes=memory_bytes)
-    needed = _needed(settings, model_flops(settings) or 0.0)
+    needed = _needed_flops(settings, model_flops(settings) or 0.0)
     state_bytes = _state_bytes(settings) if trains else 0
     moved_s = 2 * state_bytes / device.memory_bandwidth_bytes_per_s
     rate = _rate(device, settings)
@@ -74,7 +74,7 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     if device is None or not isinstance(settings, LanguageModel):
         return Bounds(memory_bytes=memory_bytes)
     rate = _rate(device, settings) * cut.mesh.device_count
-    needed = _needed(settings, cut.work.model_flops or 0.0)
+    needed = _needed_flops(settings, cut.work.model_flops or 0.0)
     schedule = cut.schedule
     are_equal = len(set(settings.kinds)) == 1
     if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
@@ -97,7 +97,7 @@ def _rate(device: Device, settings: object) -> float:
     return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
 
 
-def _needed(settings: object, flops: float) -> float:
+def _needed_flops(settings: object, flops: float) -> float:
     """Return the FLOPs that every program needs; masked attention needs half its mixing."""
     if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
         return flops
@@ -199,7 +199,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     network = replace(options.network, system=system, cluster=None)
     options = replace(options, network=network)
     cut = cutting.cut_of(options) if options.is_pipeline else None
-    options = checks.checked(options) if cut is None else _whatever_fits(cut.options)
+    options = checks.checked(options) if cut is None else _ignoring_memory(cut.options)
     source = workload.source_of(options, system) if cut is None else cut.source
     device = machines.device_of(options.estimate)
     node = options.estimate.node
@@ -232,7 +232,7 @@ def _runs_operations(method: str | None) -> bool:
     return method is not None and method_named(method).device_use is not DeviceUse.NEEDED
 
 
-def _whatever_fits(options: PredictOptions) -> PredictOptions:
+def _ignoring_memory(options: PredictOptions) -> PredictOptions:
     """Return a pipeline's options with ``ignore_memory``: the study prunes by bounds itself."""
     return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 

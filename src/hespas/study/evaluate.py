@@ -43,7 +43,7 @@ def evaluate(task: Task) -> Outcome:
     """Predict a candidate; a failed prediction is an outcome with the reason."""
     start_s, (before_s, _) = perf_counter(), _usage()
     with used_files() as used:
-        outcome = _evaluated(task)
+        outcome = _evaluate_task(task)
     cpu_s, peak_bytes = _usage()
     return msgspec.structs.replace(
         outcome,
@@ -54,7 +54,7 @@ def evaluate(task: Task) -> Outcome:
     )
 
 
-def _evaluated(task: Task) -> Outcome:
+def _evaluate_task(task: Task) -> Outcome:
     try:
         if task.is_checked and (refused := _refusal(task)):
             return Outcome(ending=Ending.REFUSED, reason=refused)

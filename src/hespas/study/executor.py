@@ -239,7 +239,7 @@ class LocalExecutor:
             while waiting and self._may_begin(waiting[0]):
                 self._begin(waiting.popleft())
             for key, _ in self._selector.select(_LOOK_EVERY_S):
-                done = self._heard(key.data, waiting)
+                done = self._receive(key.data, waiting)
                 if done is not None:
                     yield done
             yield from self._overdue()
@@ -303,10 +303,10 @@ class LocalExecutor:
         self._selector.register(_pipe(process.stdout), selectors.EVENT_READ, started)
         return started
 
-    def _heard(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+    def _receive(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
         piece = os.read(_pipe(worker.process.stdout).fileno(), 1 << 16)
         if not piece:
-            return self._lost(worker, waiting)
+            return self._retry_or_give_up(worker, waiting)
         worker.answer += piece
         if not worker.answer.endswith(b"\n") or worker.attempt is None:
             return None
@@ -322,7 +322,9 @@ class LocalExecutor:
         self.peaks[task.phase] = peak
         return task, outcome
 
-    def _lost(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
+    def _retry_or_give_up(
+        self, worker: _Process, waiting: deque[_Attempt]
+    ) -> tuple[Task, Outcome] | None:
         """Retry the task of a worker that ended, unless it ended too many workers."""
         attempt = worker.attempt
         how, log_end = ending(worker.process.wait()), last_words(worker.log)

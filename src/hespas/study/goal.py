@@ -176,12 +176,12 @@ def _value(  # noqa: C901, PLR0911 - one case for each kind of node
                 return None
             return _ARITHMETIC[type(sign)](first, second)
         case ast.Compare():
-            return _compared(node, values)
+            return _compare(node, values)
         case _:
             raise TypeError(f"{ast.unparse(node)} is no part of a constraint")
 
 
-def _compared(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
+def _compare(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
     operands = [_value(operand, values) for operand in (node.left, *node.comparators)]
     results: list[Value] = []
     for kind, left, right in zip(node.ops, operands, operands[1:], strict=False):

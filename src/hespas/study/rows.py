@@ -82,14 +82,14 @@ def flat(row: Row) -> dict[str, object]:
     """
     columns = row.to_dict()
     columns.pop("candidate")
-    return {**_named("candidate", row.candidate), **columns}
+    return {**_flatten("candidate", row.candidate), **columns}
 
 
-def _named(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
+def _flatten(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
     columns: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            columns |= _named(f"{prefix}.{name}", cast("Mapping[str, object]", value))
+            columns |= _flatten(f"{prefix}.{name}", cast("Mapping[str, object]", value))
         else:
             columns[f"{prefix}.{name}"] = value
     return columns
@@ -147,12 +147,12 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
     except ImportError as error:
         raise ExtraMissingError("writing Parquet", extra="parquet") from error
     names, flat_rows = _columns(rows)
-    columns = {name: _alike([row.get(name) for row in flat_rows]) for name in names}
+    columns = {name: _of_one_type([row.get(name) for row in flat_rows]) for name in names}
     with replaced_file(path) as temporary:
         parquet.write_table(arrow.table(columns), temporary)
 
 
-def _alike(values: list[object]) -> list[object]:
+def _of_one_type(values: list[object]) -> list[object]:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return [float(value) if isinstance(value, int) else value for value in values]
@@ -296,7 +296,7 @@ def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> st
         status = row.fidelity if row.status is Status.DONE else row.status.value
         lines.append([str(number), *cells, status, *values, _remark(row)])
     left = len(varying) + 2
-    text = _aligned(lines, left=left)
+    text = _align(lines, left=left)
     if len(rows) > most:
         text.append(f"and {len(rows) - most} more")
     return "\n".join(text)
@@ -317,7 +317,7 @@ def _cell(value: object) -> str:
     return "" if value is None else scalar_text(cast("Scalar", value))
 
 
-def _aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
+def _align(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts: list[str] = []
     for line in lines:
@@ -352,4 +352,4 @@ def compared_text(first: Row, second: Row) -> str:
         a, b = first.figures.get(name), second.figures.get(name)
         ratio = "" if a is None or b is None or not a else f"{b / a:.3f}"
         lines.append([name, figure_text(name, a), figure_text(name, b), ratio])
-    return "\n".join(_aligned([[*line, ""] for line in lines], left=1))
+    return "\n".join(_align([[*line, ""] for line in lines], left=1))

@@ -40,7 +40,7 @@ _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
 """Called with all rows whenever one changed."""
-_How = tuple[Phase, Status]
+_PhaseAndStatus = tuple[Phase, Status]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def run_study(
         _evaluate(run, waiting, lambda _: (Phase.COMPILE, Status.DONE))
     else:
         _screen(run)
-        _compile(run, _ranked(run))
+        _compile(run, _rank_screened(run))
     rows = list(run.rows.values())
     store.keep_rows(rows)
     return rows
@@ -108,7 +108,7 @@ def _bound(run: _Run) -> None:
             run.rows[number] = replace(row, status=Status.PRUNED, reason=reason)
             continue
         run.entries[number] = entry
-        run.rows[number] = _bounded(run, row, entry)
+        run.rows[number] = _apply_bounds(run, row, entry)
     reasons = {row.reason for row in run.rows.values()}
     if not run.entries and len(reasons) == 1:
         raise ConfigError(f"no candidate can be run: {reasons.pop()}", location=run.study.location)
@@ -126,7 +126,7 @@ def _check_models(study: Study) -> None:
             raise
 
 
-def _bounded(run: _Run, row: Row, entry: Entry) -> Row:
+def _apply_bounds(run: _Run, row: Row, entry: Entry) -> Row:
     least_bytes, capacity_bytes = entry.bounds.memory_bytes, entry.capacity_bytes
     figures = {
         "devices": entry.devices,
@@ -163,7 +163,7 @@ def _screen(run: _Run) -> None:
         _evaluate(
             run,
             [candidate for candidate in wave if candidate not in slower],
-            lambda candidate: _how(run, candidate),
+            lambda candidate: _phase_and_status(run, candidate),
         )
 
 
@@ -172,7 +172,7 @@ def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
     sampler = sampler_of(candidates, run.study.goal, seed=seed)
     while budget > 0 and (asked := sampler.ask(min(budget, GENERATION))):
         budget -= len(asked)
-        _evaluate(run, asked, lambda candidate: _how(run, candidate))
+        _evaluate(run, asked, lambda candidate: _phase_and_status(run, candidate))
         for number in asked:
             row = run.rows[number]
             is_well = row.status in {Status.SCREENED, Status.DONE}
@@ -182,7 +182,7 @@ def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
     run.prune([number for number in left if number not in sampler.found], reason)
 
 
-def _how(run: _Run, number: int) -> _How:
+def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
     entry = run.entries[number]
     match run.study.fidelity:
         case StudyFidelity.FUSED:
@@ -200,7 +200,7 @@ def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
     goal, count = run.study.goal, run.study.compiled_count
     if not goal.is_single or not FIGURES[goal.metrics[0][0]].follows_time:
         return frozenset()
-    best = [number for number in _ranked(run) if _holds_as_screened(run, number)]
+    best = [number for number in _rank_screened(run) if _holds_as_screened(run, number)]
     if len(best) < count:
         return frozenset()
     worst = goal.keys(run.rows[best[count - 1]].figures)
@@ -215,7 +215,7 @@ def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
     return frozenset(slow)
 
 
-def _ranked(run: _Run) -> list[int]:
+def _rank_screened(run: _Run) -> list[int]:
     """Return screened candidates in the goal's order, likely satisfying ones first."""
     rows = [row for row in run.rows.values() if row.status is Status.SCREENED]
     best = [row.number for row in ordered(rows, run.study.goal, lambda row: row.figures)]
@@ -242,7 +242,7 @@ def _compile(run: _Run, candidates: Sequence[int]) -> None:
         _evaluate(run, wave, lambda _: (Phase.COMPILE, Status.DONE))
 
 
-def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _How]) -> None:
+def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndStatus]) -> None:
     tasks: dict[str, Task] = {}
     alike: dict[str, list[tuple[int, Status]]] = {}
     for number in numbers:
@@ -300,10 +300,10 @@ def _keep(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: O
 
 def _settle(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:
     for number, status in found:
-        run.rows[number] = _evaluated(run, run.rows[number], status, task, outcome)
+        run.rows[number] = _evaluated_row(run, run.rows[number], status, task, outcome)
 
 
-def _evaluated(run: _Run, row: Row, status: Status, task: Task, outcome: Outcome) -> Row:
+def _evaluated_row(run: _Run, row: Row, status: Status, task: Task, outcome: Outcome) -> Row:
     entry = run.entries[row.number]
     row = replace(row, evaluation=task.key)
     if outcome.ending is not Ending.DONE:

@@ -132,7 +132,7 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
     accepted: list[Candidate] = []
     combined = 0
     axes = {f"{MESH}.{axis.name}": 1 for meshes in study.meshes for axis in meshes}
-    for candidate in _combined(study):
+    for candidate in _combinations(study):
         combined += 1
         # An axis that a mesh lacks divides nothing.
         if study.where.holds({**axes, **candidate.fields()}) is not False:
@@ -161,7 +161,7 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
     return tuple(unique.values())
 
 
-def _combined(study: Study) -> Iterator[Candidate]:
+def _combinations(study: Study) -> Iterator[Candidate]:
     keys = [key for key in known_keys() if key in study.search]
     for chosen in product(*(study.search[key] for key in keys)):
         values = dict(zip(keys, chosen, strict=True))
@@ -331,24 +331,26 @@ def _in_order(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 def _points(candidates: Mapping[int, Candidate]) -> tuple[tuple[str, ...], dict[Point, int]]:
     """Return the varying keys, without a dependent axis, and each candidate's values."""
-    rows = {number: _flat(candidate) for number, candidate in candidates.items()}
+    rows = {number: _flatten(candidate) for number, candidate in candidates.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     varying = [name for name in names if len({row.get(name, 1) for row in rows.values()}) > 1]
     axes = [name for name in varying if name.startswith(f"{MESH}.")]
     for left_out in axes:
         fewer = tuple(name for name in varying if name != left_out)
-        points = _named(rows, fewer)
+        points = _numbers_by_point(rows, fewer)
         if len(points) == len(rows):
             return fewer, points
-    return tuple(varying), _named(rows, tuple(varying))
+    return tuple(varying), _numbers_by_point(rows, tuple(varying))
 
 
-def _named(rows: Mapping[int, Mapping[str, Scalar]], names: tuple[str, ...]) -> dict[Point, int]:
+def _numbers_by_point(
+    rows: Mapping[int, Mapping[str, Scalar]], names: tuple[str, ...]
+) -> dict[Point, int]:
     # An axis that a mesh lacks divides nothing.
     return {tuple(row.get(name, 1) for name in names): number for number, row in rows.items()}
 
 
-def _flat(candidate: Candidate) -> dict[str, Scalar]:
+def _flatten(candidate: Candidate) -> dict[str, Scalar]:
     values: dict[str, Scalar] = {}
     for name, value in candidate.to_dict().items():
         if name in {MESH, SETTINGS}:

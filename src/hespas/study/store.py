@@ -82,7 +82,7 @@ class Store:
     def study(self) -> dict[str, object] | None:
         """Return the study of the directory, as `Study.to_dict` wrote it."""
         text = self._cell("SELECT value FROM about WHERE name = 'study'")
-        return None if text is None else self._decoded(text, dict[str, object])
+        return None if text is None else self._decode(text, dict[str, object])
 
     def check_study(self, study: dict[str, object]) -> None:
         """Raise `OutputError` if the directory is of another study."""
@@ -107,19 +107,19 @@ class Store:
     def outcome(self, key: str) -> Outcome | None:
         """Return the outcome of an evaluation; None unless it was completed."""
         text = self._cell("SELECT outcome FROM evaluations WHERE key = ?", key)
-        outcome = None if text is None else self._decoded(text, Outcome)
+        outcome = None if text is None else self._decode(text, Outcome)
         return None if outcome is None or outcome.ending is Ending.EXHAUSTED else outcome
 
     def report(self, key: str) -> dict[str, object] | None:
         """Return the full report of an evaluation, as ``hespas run --json`` writes it."""
         text = self._cell("SELECT report FROM evaluations WHERE key = ?", key)
-        return self._decoded(text, dict[str, object]) if text else None
+        return self._decode(text, dict[str, object]) if text else None
 
     def _cell(self, query: str, *values: str) -> str | bytes | None:
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]
 
-    def _decoded(self, text: str | bytes, kind: type[Kind]) -> Kind:
+    def _decode(self, text: str | bytes, kind: type[Kind]) -> Kind:
         try:
             return msgspec.json.decode(text, type=kind)
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
@@ -192,11 +192,11 @@ class Store:
         number, candidate, status, reason, fidelity, figures, evaluation = columns
         return Row(
             number=number,
-            candidate=self._decoded(candidate, dict[str, object]),
+            candidate=self._decode(candidate, dict[str, object]),
             status=status,
             reason=reason,
             fidelity=fidelity,
-            figures=self._decoded(figures, dict[str, float | None]),
+            figures=self._decode(figures, dict[str, float | None]),
             evaluation=evaluation,
         )
 
@@ -265,16 +265,16 @@ def opened(directory: Path) -> Generator[Store]:
             f"cannot be written: {error.strerror}", location=str(directory), hint="choose another"
         ) from error
     with lock:
-        _take(lock, directory)
+        _take_lock(lock, directory)
         _check_size(directory / DATABASE)
-        with _connected(f"file:{_quoted(directory / DATABASE)}", directory) as connection:
+        with _connect(f"file:{_quoted(directory / DATABASE)}", directory) as connection:
             connection.executescript(
                 f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {_TABLES}"
             )
             yield Store(connection, directory)
 
 
-def _take(lock: IO[str], directory: Path) -> None:
+def _take_lock(lock: IO[str], directory: Path) -> None:
     """Take the lock, which ends with this process, and write its owner into it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -304,7 +304,7 @@ def reading(directory: Path) -> Generator[Store]:
         )
     if not is_running(directory):
         _check_size(path)
-    with _connected(f"file:{_quoted(path)}?mode=rw", directory) as connection:
+    with _connect(f"file:{_quoted(path)}?mode=rw", directory) as connection:
         yield Store(connection, directory)
 
 
@@ -325,7 +325,7 @@ def _quoted(path: Path) -> str:
 
 
 @contextmanager
-def _connected(uri: str, directory: Path) -> Generator[sqlite3.Connection]:
+def _connect(uri: str, directory: Path) -> Generator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
     except sqlite3.Error as error:

@@ -191,14 +191,18 @@ class Study:
     def to_dict(self) -> dict[str, object]:
         """Return the study as a file writes it; equal studies give equal dictionaries."""
         members: dict[str, object] = {"title": self.title} if self.title else {}
-        members |= {key: _listed(self.search[key]) for key in known_keys() if key in self.search}
+        members |= {
+            key: _scalar_or_list(self.search[key]) for key in known_keys() if key in self.search
+        }
         if self.meshes:
             members[MESH] = [
                 [[axis.name, AUTO if axis.sizes is None else list(axis.sizes)] for axis in meshes]
                 for meshes in self.meshes
             ]
         if self.settings:
-            members[SETTINGS] = {name: _listed(listed) for name, listed in self.settings.items()}
+            members[SETTINGS] = {
+                name: _scalar_or_list(listed) for name, listed in self.settings.items()
+            }
         if self.where.text:
             members["where"] = self.where.text
         budget = {
@@ -234,7 +238,7 @@ def _check_values(key: str, values: tuple[Scalar, ...], location: str) -> None:
         raise ConfigError(f"$.{key} lists {twice} twice", location=location, hint="keep one")
 
 
-def _listed(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
+def _scalar_or_list(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -382,7 +386,7 @@ def study_schema() -> dict[str, object]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A study of hespas: a list is searched, a scalar is pinned",
         "type": "object",
-        "properties": {**keys, **_own()},
+        "properties": {**keys, **_own_keys()},
         "required": [WORKLOAD],
         "additionalProperties": False,
     }
@@ -393,9 +397,9 @@ def _value_or_list(value: Mapping[str, object]) -> dict[str, object]:
     return {"anyOf": [value, array]}
 
 
-def _own() -> dict[str, object]:
+def _own_keys() -> dict[str, object]:
     figure = {"enum": list(GOALS)}
-    sizes = {"anyOf": [{"enum": [AUTO]}, *_either(_COUNT)]}
+    sizes = {"anyOf": [{"enum": [AUTO]}, *_or_list(_COUNT)]}
     mesh = {"anyOf": [{"type": "object", "additionalProperties": sizes}, {"type": "string"}]}
     plain = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}
     text = {"type": "string", "minLength": 1}
@@ -405,7 +409,7 @@ def _own() -> dict[str, object]:
     return {
         "title": {"type": "string", "description": "What the study is about."},
         MESH: {
-            "anyOf": _either(mesh),
+            "anyOf": _or_list(mesh),
             "description": "Sizes of the axes; auto is every factorisation that fits the cluster.",
         },
         SETTINGS: {
@@ -417,26 +421,28 @@ def _own() -> dict[str, object]:
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
             "description": "What candidates have to satisfy, as in memory.fits and mesh.tp <= 8.",
         },
-        "goal": {"anyOf": [_closed(value, required=True) for value in goals]},
-        "budget": _closed({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
+        "goal": {"anyOf": [_object_schema(value, required=True) for value in goals]},
+        "budget": _object_schema({"evaluations": _COUNT, "compile": _COUNT, "minutes": _POSITIVE}),
         "fidelity": {"enum": [value.value for value in StudyFidelity]},
         "sampling": {
-            **_closed({"past": _COUNT, "seed": {"type": "integer", "minimum": 0}}),
+            **_object_schema({"past": _COUNT, "seed": {"type": "integer", "minimum": 0}}),
             "required": ["past"],
             "description": "Past how many candidates Optuna chooses those that are predicted.",
         },
         "prices": {
-            "anyOf": [text, {"type": "array", "items": _closed(price, required=True)}],
+            "anyOf": [text, {"type": "array", "items": _object_schema(price, required=True)}],
             "description": "A file of prices, or a list of them, each with its source.",
         },
     }
 
 
-def _either(value: Mapping[str, object]) -> list[object]:
+def _or_list(value: Mapping[str, object]) -> list[object]:
     return [value, {"type": "array", "items": value, "minItems": 1}]
 
 
-def _closed(properties: Mapping[str, object], *, required: bool = False) -> dict[str, object]:
+def _object_schema(
+    properties: Mapping[str, object], *, required: bool = False
+) -> dict[str, object]:
     schema: dict[str, object] = {"type": "object", "properties": properties}
     if required:
         schema["required"] = list(properties)
