@@ -72,7 +72,7 @@ def algorithm(
     size_bytes = round(parse_quantity(size, "B", location="--size"))
     if size_bytes < 1:
         raise ConfigError(f"{size} is not a size", location="--size", hint="give 1 byte or more")
-    verified = _verified(source, ranks, collective)
+    verified = _read_and_verify(source, ranks, collective)
     if verified is None:
         if chakra or xml or json_file:
             message = "the graphs don't say which chunks they move, so nothing can be written"
@@ -96,7 +96,7 @@ def algorithm(
     )
 
 
-def _verified(source: str, ranks: int | None, name: str | None) -> Verified | None:
+def _read_and_verify(source: str, ranks: int | None, name: str | None) -> Verified | None:
     """Return the verified algorithm; None, with a message, for incomplete graphs."""
     from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
@@ -106,14 +106,14 @@ def _verified(source: str, ranks: int | None, name: str | None) -> Verified | No
     kinds = {kind.option: kind for kind in COMMON_KINDS}
     collective = kinds[name or "all-reduce"]
     if source in ALGORITHMS:
-        return verify(_made(source, collective, ranks))
+        return verify(_make_program(source, collective, ranks))
     if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
         raise AlgorithmError(
             f"there is no algorithm {source!r}, and no {source}.0.et",
             hint=suggestion(source, ALGORITHMS),
         )
     if not source.endswith(".xml"):
-        return _graphs(Path(source), collective, ranks)
+        return _verify_graphs(Path(source), collective, ranks)
     program = read_verified(Path(source))
     if name is not None and program.collective is not collective:
         message = f"the algorithm does {program.collective.value}, not {collective.value}"
@@ -126,7 +126,7 @@ def _has_graphs(prefix: str) -> bool:
     return any(True for _ in Path().glob(f"{glob.escape(prefix)}.*.et"))
 
 
-def _made(source: str, collective: CollectiveKind, ranks: int | None) -> Program:
+def _make_program(source: str, collective: CollectiveKind, ranks: int | None) -> Program:
     from hespas.collectives.program import common_program  # noqa: PLC0415 (as above)
 
     if ranks is None:
@@ -134,7 +134,7 @@ def _made(source: str, collective: CollectiveKind, ranks: int | None) -> Program
     return common_program(source, collective, ranks)
 
 
-def _graphs(prefix: Path, collective: CollectiveKind, ranks: int | None) -> Verified | None:
+def _verify_graphs(prefix: Path, collective: CollectiveKind, ranks: int | None) -> Verified | None:
     from hespas.collectives.chakra_graphs import read_graphs, verify_graphs  # noqa: PLC0415
 
     graphs = read_graphs(prefix)

@@ -137,17 +137,17 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
         return INTERRUPTED_CODE
     except BrokenPipeError:
-        return _silenced(0)
+        return _silence_output(0)
     except SystemExit as stop:
         # click ends this way if the reader of its output has gone.
-        return _silenced(0) if stop.code == 1 else _code(stop.code)
+        return _silence_output(0) if stop.code == 1 else _code(stop.code)
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user
         if debug:
             traceback.print_exception(error)
         mark = click.style("error:", fg="red", bold=True)
         text = _one_line(error, spelling, debug=debug)
         click.echo(f"{name}: {mark} {text}", err=True, color=colour)
-        return _silenced(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
+        return _silence_output(ERROR_CODE) if isinstance(error, OSError) else ERROR_CODE
     return _code(code)
 
 
@@ -155,7 +155,7 @@ def _code(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _silenced(code: int) -> int:
+def _silence_output(code: int) -> int:
     """Drop the buffer of standard output: Python would fail to write it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

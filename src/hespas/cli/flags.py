@@ -56,7 +56,7 @@ class _Workload(_File):
         return [*models, *super().shell_complete(ctx, param, incomplete)]
 
 
-def _completed(
+def _complete_preset(
     ctx: click.Context,  # noqa: ARG001 - click's signature
     param: click.Parameter,
     incomplete: str,
@@ -150,7 +150,7 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
     elif each.kinds == (int,) and each.parse is None:
         kind, metavar = int, metavar or "N"
     if each.name in _OF_PRESETS:
-        settings["shell_complete"] = _completed
+        settings["shell_complete"] = _complete_preset
     return both(
         each.name, *each.aliases, type=kind, multiple=each.repeats, metavar=metavar, **settings
     )
@@ -162,14 +162,14 @@ def built(section: type[_T], given: Mapping[str, Any]) -> _T:
     Raises `ConfigError` for flags that contradict each other, have no effect or can't be read.
     """
     given = with_imperfections(given)
-    raw = _raw(section, given)
+    raw = _raw_values(section, given)
     check_effects(
         [raw], [candidate for candidate in options_in(section) if candidate.needs in {"", *given}]
     )
     return build(section, _values(section, raw).values)
 
 
-def _raw(section: type, given: Mapping[str, Any]) -> Layer:
+def _raw_values(section: type, given: Mapping[str, Any]) -> Layer:
     """Return the command line's raw values for the options of ``section``."""
     names = (candidate.name for candidate in options_in(section))
     return Layer(values={name: given[name] for name in names if given.get(name) not in (None, ())})
@@ -209,7 +209,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
         given = {**given, "mlir_file": argument}
     given = with_imperfections(given)
     all_options = options_in(PredictOptions)
-    raw = _raw(PredictOptions, given)
+    raw = _raw_values(PredictOptions, given)
     configured = Layer(values={}) if config_file is None else read_configuration(config_file)
     _spell_as_keys(all_options, raw, configured)
     check_effects(

@@ -214,7 +214,7 @@ class Commands(click.Group):
         command_names = self.list_commands(ctx)
         if command_name in command_names or command_name.startswith("-"):
             return super().resolve_command(ctx, args)
-        meant = _meant(nearest(command_name, command_names))
+        meant = _suggestion(nearest(command_name, command_names))
         root = ctx.find_root()
         if ctx is root:
             elsewhere_hint = f"; to predict a program: {ctx.command_path} run {command_name}"
@@ -242,7 +242,7 @@ def usage_message(error: click.UsageError) -> str:
             if isinstance(parameter, Flag)
         ]
         near = nearest(error.option_name.replace("_", "-"), [name for (name,) in shown])
-        text = f"there is no option {error.option_name!r}{_meant(near)}"
+        text = f"there is no option {error.option_name!r}{_suggestion(near)}"
     if text.startswith("Got unexpected extra argument") and context is not None:
         text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"
@@ -260,7 +260,7 @@ def _unexpected(text: str, command: click.Command) -> str:
     return f"nothing takes the argument {first!r}{setting}"
 
 
-def _meant(near: Sequence[str]) -> str:
+def _suggestion(near: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -279,7 +279,8 @@ def format_groups(
     """
     groups = grouped(params)
     shown = {
-        group: [_shown(shown_option, context) for shown_option in groups[group]] for group in groups
+        group: [_help_record(shown_option, context) for shown_option in groups[group]]
+        for group in groups
     }
     widths = [len(names) for rows in shown.values() for names, _ in rows]
     column = max((width for width in widths if width <= _FIRST_COLUMN), default=0)
@@ -304,7 +305,7 @@ def grouped(params: Iterable[click.Parameter]) -> dict[Group, list[click.Option]
     return {group: options for group, options in groups.items() if options}
 
 
-def _shown(option: click.Option, context: click.Context) -> tuple[str, str]:
+def _help_record(option: click.Option, context: click.Context) -> tuple[str, str]:
     if isinstance(option, Flag):
         return option.record(context)
     return option.get_help_record(context) or ("", "")

@@ -30,7 +30,7 @@ def predicted_report(
     if not options.is_pipeline:
         options = checks.checked(options)
     check_targets(json_file, timeline, options.output.directory)
-    prediction = _predicted(options, whole=timeline is not None)
+    prediction = _predict(options, whole=timeline is not None)
     if timeline is not None:
         write_prediction(prediction, timeline)
     report = run_report(prediction)
@@ -41,7 +41,7 @@ def predicted_report(
     return detailed(report, prediction)
 
 
-def _predicted(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
+def _predict(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
     """Predict a step, and write its regions and traces if requested."""
     if options.is_pipeline:
         # Few models are divided into stages.

@@ -80,9 +80,9 @@ def export(
         return Answer(text=_models_text)
     if source is None:
         raise ConfigError("no source is given", hint="name a model; --list lists them")
-    target = _writable(output)
-    resolved = _found(source, settings, {**given, "devices": devices})
-    resolved = _of_its_kind(resolved, devices=devices, module=module)
+    target = _checked_output(output)
+    resolved = _resolve_source(source, settings, {**given, "devices": devices})
+    resolved = _with_kind_options(resolved, devices=devices, module=module)
     exported = export_source(resolved)
     text = exported.text
     if isinstance(resolved, TorchStep):
@@ -99,7 +99,7 @@ def export(
     )
 
 
-def _writable(output: Path | None) -> Path:
+def _checked_output(output: Path | None) -> Path:
     """Return the file to write; raise `OutputError` if it is missing or unwritable."""
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
@@ -113,14 +113,14 @@ def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
     return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
 
 
-def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
+def _resolve_source(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
     maxtext = flags.built(MaxTextOptions, given)
     model = flags.built(ModelOptions, given)
     torch = flags.built(TorchOptions, given)
     if source.startswith(PREFIX):
         others = replace(maxtext, cluster=None, target=None)
         refuse_unused(others, {MAXTEXT: "a step of PyTorch"})
-        target, devices = _machine(maxtext, given["devices"], what="a step of PyTorch")[:2]
+        target, devices = _target_machine(maxtext, given["devices"], what="a step of PyTorch")[:2]
         return find_source(source, model, torch, devices=devices, target=target)
     refuse_unused(torch, {TORCH: source})
     if source == _MAXTEXT:
@@ -134,7 +134,7 @@ def _found(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Sou
     return find_source(source, model)
 
 
-def _of_its_kind(found: Source, *, devices: int | None, module: str | None) -> Source:
+def _with_kind_options(found: Source, *, devices: int | None, module: str | None) -> Source:
     """Return a source with the options of its kind; raise `ConfigError` for others."""
     if devices is not None and not isinstance(found, FunctionSource | MaxTextStep | TorchStep):
         raise ConfigError(
@@ -164,7 +164,7 @@ def _maxtext(
     config, *setting_texts = (
         settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
     )
-    target, count, system = _machine(options, devices, what="a step of MaxText")
+    target, count, system = _target_machine(options, devices, what="a step of MaxText")
     step = MaxTextStep(
         config=config,
         settings=tuple(setting_texts),
@@ -178,7 +178,7 @@ def _maxtext(
     return step
 
 
-def _machine(
+def _target_machine(
     options: MaxTextOptions, devices: int | None, *, what: str
 ) -> tuple[str, int, System | None]:
     """Return the part and device count of a step, and its system, if given."""
@@ -215,7 +215,7 @@ def partition(program: Path, output: Path | None) -> Answer:
 
     PROGRAM is StableHLO annotated by Shardy or GSPMD, or HLO from before partitioning.
     """
-    target = _writable(output)
+    target = _checked_output(output)
     source = read_source(program)
     if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))

@@ -223,10 +223,11 @@ class _Running:
             self._similar_s = self._durations.of_similar(report) if report.size else ()
         what = f"{_DOING[report.stage]} {report.what}".rstrip()
         far = f", {report.done * 100 // report.total} %" if report.total else ""
-        return f"{what}: {time_text(perf_counter() - self._start_s)}{far}{_like(self._similar_s)}"
+        similar = _similar_text(self._similar_s)
+        return f"{what}: {time_text(perf_counter() - self._start_s)}{far}{similar}"
 
 
-def _like(similar_s: tuple[float, ...]) -> str:
+def _similar_text(similar_s: tuple[float, ...]) -> str:
     if not similar_s:
         return ""
     low, high = time_text(min(similar_s)), time_text(max(similar_s))

@@ -88,21 +88,21 @@ searched = flags.combined(
 """Adds the flags of searched keys."""
 
 
-def _given(model: str, given: Mapping[str, Any]) -> dict[str, object]:
+def _keys_from_flags(model: str, given: Mapping[str, Any]) -> dict[str, object]:
     """Return the keys of a study, as its file has them, from flags."""
     study_keys: dict[str, object] = {WORKLOAD: model, "fidelity": given["fidelity"]}
     for key, known_option in _keys().items():
         text = given.get(key)
         if text is None:
             continue
-        values = [_typed(key, part.strip(), known_option) for part in str(text).split(",")]
+        values = [_parse_value(key, part.strip(), known_option) for part in str(text).split(",")]
         study_keys[key] = values[0] if len(values) == 1 else values
     if given.get(MESH) is not None:
         study_keys[MESH] = _mesh(given[MESH])
     return study_keys
 
 
-def _typed(key: str, text: str, each: Option) -> Scalar:
+def _parse_value(key: str, text: str, each: Option) -> Scalar:
     if bool in each.kinds:
         if text not in {"true", "false"}:
             raise ConfigError(f"{option(key)} is {text!r}", hint="give true or false")
@@ -127,12 +127,12 @@ def _mesh(text: str) -> dict[str, object]:
 def study_from(model: str, given: Mapping[str, Any]) -> Study:
     """Return the study of all listed values, with every candidate fully predicted."""
     # No study has this many candidates: all are compiled.
-    return study_of({**_given(model, given), "budget": {"compile": 10**6}})
+    return study_of({**_keys_from_flags(model, given), "budget": {"compile": 10**6}})
 
 
 def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
     """Return the study that finds the best mesh of a model, from flags."""
-    return search_study(_given(model, given), compiled=compiled)
+    return search_study(_keys_from_flags(model, given), compiled=compiled)
 
 
 _DRAW_EVERY_S = 0.3
@@ -296,7 +296,7 @@ def run(file: Path, output: Path, **given: Any) -> Answer | int:
     Every candidate is bounded from its sizes, predicted by a model of the compiler, and the best
     are compiled where a compiler is. Nothing that was done is done again.
     """
-    return _ran(read_study(file), output, given)
+    return _run_study(read_study(file), output, given)
 
 
 @answering("resume", example="hespas study resume DIR")
@@ -304,10 +304,10 @@ def run(file: Path, output: Path, **given: Any) -> Answer | int:
 @flags.derived(ExecutorOptions)
 def resume(directory: Path, **given: Any) -> Answer | int:
     """Go on with the study in DIRECTORY, from where it was stopped."""
-    return _ran(study_in(directory), directory, given)
+    return _run_study(study_in(directory), directory, given)
 
 
-def _ran(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | int:
+def _run_study(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | int:
     """Run a study and return its table, or the exit code after an interruption."""
     options = flags.built(ExecutorOptions, given)
     with StudyProgress(sys.stderr) as progress:
@@ -418,7 +418,7 @@ def sweep(model: str, output: Path, **given: Any) -> Answer | int:
 
     All are predicted to the end: compiled, where a compiler is.
     """
-    return _ran(study_from(model, given), output, given)
+    return _run_study(study_from(model, given), output, given)
 
 
 _OF_SERVING = (
@@ -478,16 +478,16 @@ def search(
     """
     if serves:
         all_given = {"output": output, "compile": compiled, **given}
-        return _searched_serving(model, all_given, weights)
+        return _search_serving(model, all_given, weights)
     needs_serve = {**given, "weights": weights}
     _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
     if output is None:
         raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
     own_flags = {name: value for name, value in given.items() if name not in _OF_SERVING}
-    return _ran(search_from(model, own_flags, compiled=compiled), output, own_flags)
+    return _run_study(search_from(model, own_flags, compiled=compiled), output, own_flags)
 
 
-def _searched_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
+def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
     allowed = {*_OF_SERVING, *_SHARED}
     others = [name for name in given if name not in allowed]
     _refuse_given({**given, "fidelity": None}, others, f"with {option('serve')}", "drop it")

@@ -113,13 +113,13 @@ def validate(
             "has no effect with --set serving",
             "drop it",
         )
-        return _served(measurements)
+        return _validate_serving(measurements)
     if every or table:
         given_too = {"--workload": workload, "--system": system}
         _refuse(
             given_too, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
         )
-        how = _how(given, time_limit)
+        how = _how_to_predict(given, time_limit)
         if every:
             rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         else:
@@ -134,7 +134,8 @@ def validate(
     sources = Sources(cache_dir=given["cache_dir"])
     model = flags.built(NetworkOptions, {"model": given["model"]}).model
     steps = {
-        f"{file}:{step.line}": step for step in _chosen(read_steps(file), workload, system, file)
+        f"{file}:{step.line}": step
+        for step in _choose_steps(read_steps(file), workload, system, file)
     }
     for location, step in steps.items():
         check_step(step, method=method, location=location)
@@ -151,7 +152,7 @@ def validate(
     )
 
 
-def _served(measurements: Path | None) -> Answer:
+def _validate_serving(measurements: Path | None) -> Answer:
     # Steps of training need none of these imports.
     from hespas.evidence.validate import serving  # noqa: PLC0415
 
@@ -169,7 +170,7 @@ def _refuse(given: Mapping[str, object], text: str, hint: str) -> None:
             raise ConfigError(f"{flag} {text}", hint=hint)
 
 
-def _how(given: Mapping[str, Any], time_limit: str | None) -> HowToPredict:
+def _how_to_predict(given: Mapping[str, Any], time_limit: str | None) -> HowToPredict:
     if given["method"] is not None:
         method_named(given["method"])
     how = HowToPredict(
@@ -191,7 +192,7 @@ def _predict_every(rows: tuple[Row, ...], how: HowToPredict) -> tuple[PredictedR
         return predict_rows(rows, how, cached=cached, advance=advance)
 
 
-def _chosen(
+def _choose_steps(
     steps: tuple[MeasuredStep, ...],
     workloads: tuple[str, ...],
     systems: tuple[str, ...],

@@ -51,7 +51,7 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
     calibrated = device
     fitted: list[tuple[Group, float, tuple[str, ...]]] = []
     for group in groups:
-        decisive = _telling(group, calibrated)
+        decisive = _decisive_cases(group, calibrated)
         factor = float(f"{_factor(group, decisive, calibrated):.4g}")
         calibrated = with_factors(calibrated, {group.name: factor})
         fitted.append((group, factor, _idle_note(group, decisive)))
@@ -72,11 +72,13 @@ def combined(known: Mapping[str, float], fitted: Mapping[str, float]) -> dict[st
     >>> combined({"gemm": 2.0, "kernels": 0.5}, {"gemm.bf16": 1.5, "kernels": 3.0})
     {'gemm': 2.0, 'kernels': 1.5, 'gemm.bf16': 3.0}
     """
-    products = {name: float(f"{value * _known(known, name):.4g}") for name, value in fitted.items()}
+    products = {
+        name: float(f"{value * _current_factor(known, name):.4g}") for name, value in fitted.items()
+    }
     return {**known, **products}
 
 
-def _known(known: Mapping[str, float], name: str) -> float:
+def _current_factor(known: Mapping[str, float], name: str) -> float:
     """Return the current factor; ``gemm`` stands in for one of a type."""
     general = known.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
     return known.get(name, general)
@@ -84,15 +86,17 @@ def _known(known: Mapping[str, float], name: str) -> float:
 
 def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
     """Return the device as it is calibrated once ``fitted`` is written."""
-    return _told(device, lambda known: combined(known, fitted))
+    return _with_factors_of(device, lambda known: combined(known, fitted))
 
 
 def scaled(device: Device, name: str, factor: float) -> Device:
     """Return the device with an unrounded factor."""
-    return _told(device, lambda known: {**known, name: factor * _known(known, name)})
+    return _with_factors_of(
+        device, lambda known: {**known, name: factor * _current_factor(known, name)}
+    )
 
 
-def _told(
+def _with_factors_of(
     device: Device, factors_of: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> Device:
     measured = device.measured
@@ -101,7 +105,7 @@ def _told(
     return replace(device, measured=replace(measured, factors=factors_of(measured.factors)))
 
 
-def _telling(group: Group, device: Device) -> list[int]:
+def _decisive_cases(group: Group, device: Device) -> list[int]:
     """Return the cases that depend on the factor; all if none depends much."""
     everything = list(range(len(group.cases)))
     if len(everything) < 2:

@@ -64,11 +64,11 @@ def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]
     >>> [(piece.up_to_bytes, piece.bandwidth_bytes_per_s) for piece in fit(line)]
     [(None, 100000000000.0)]
     """
-    line = _levelled(points)
+    line = _level(points)
     cuts = _cuts(line, min(sizes_a_piece, len(line)))
     pieces = [_piece(line[low:high]) for low, high in cuts]
     ends = [(line[high - 1], line[high]) for _, high in cuts[:-1]]
-    return _joined(pieces, [(left.size_bytes, right.size_bytes) for left, right in ends])
+    return _join_pieces(pieces, [(left.size_bytes, right.size_bytes) for left, right in ends])
 
 
 def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
@@ -103,7 +103,7 @@ def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[flo
     )
 
 
-def _levelled(points: Iterable[Point]) -> list[Point]:
+def _level(points: Iterable[Point]) -> list[Point]:
     """Return one time per size, the median, with dips levelled out."""
     by_size: dict[int, list[float]] = defaultdict(list)
     for point in points:
@@ -177,12 +177,12 @@ def _piece(line: Sequence[Point]) -> Piece:
     rate = 1 / max(line_fit.s_per_byte, 1 / _FASTEST_BYTES_PER_S)
     return Piece(
         up_to_bytes=None,
-        latency_s=_rounded(line_fit.latency_s),
-        bandwidth_bytes_per_s=_rounded(rate),
+        latency_s=_round_figure(line_fit.latency_s),
+        bandwidth_bytes_per_s=_round_figure(rate),
     )
 
 
-def _joined(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
+def _join_pieces(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
     """End pieces where the next one begins; lift ones that would fall."""
     joined = [pieces[0]]
     for after, (low, high) in zip(pieces[1:], gaps, strict=True):
@@ -190,7 +190,7 @@ def _joined(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[P
         edge = _crossing(before, after, low, high)
         joined[-1] = replace(before, up_to_bytes=floor(edge))
         gap_s = before.time_s(edge) - after.time_s(edge)
-        lifted = _rounded(after.latency_s + gap_s, up=True) if gap_s > 0 else after.latency_s
+        lifted = _round_figure(after.latency_s + gap_s, up=True) if gap_s > 0 else after.latency_s
         joined.append(replace(after, latency_s=lifted))
     return tuple(joined)
 
@@ -204,7 +204,7 @@ def _crossing(before: Piece, after: Piece, low: int, high: int) -> float:
     return sqrt(low * high)
 
 
-def _rounded(value: float, *, up: bool = False) -> float:
+def _round_figure(value: float, *, up: bool = False) -> float:
     """Round a figure to four digits, as presets show it."""
     if value <= 0:
         return 0.0

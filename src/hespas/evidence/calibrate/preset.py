@@ -312,7 +312,7 @@ def _variation_lines(variation: Variation) -> list[str]:
 def _factor_lines(fit: FactorFit) -> list[str]:
     largest = max(abs(sample.error_after) for sample in fit.samples)
     text = (
-        f"{fit.name}: x {fit.factor}, {_counted(len(fit.samples), 'measurement')}; median error "
+        f"{fit.name}: x {fit.factor}, {_count_text(len(fit.samples), 'measurement')}; median error "
         f"{_percent(fit.median_error_before)} before, {_percent(fit.median_error_after)} after, "
         f"worst {_percent(largest)}"
     )
@@ -335,8 +335,8 @@ def _sample_line(sample: Sample) -> str:
 def _run_lines(run: CollectiveRun) -> list[str]:
     errors = [abs(error) for error in run.errors]
     text = (
-        f"{run.kind} among {run.gpus}: {_counted(len(run.pieces), 'piece')} for "
-        f"{_counted(len(errors), 'measurement')}; "
+        f"{run.kind} among {run.gpus}: {_count_text(len(run.pieces), 'piece')} for "
+        f"{_count_text(len(errors), 'measurement')}; "
     )
     left_out = [abs(error) for error in run.left_out_errors if error is not None]
     if not left_out:
@@ -349,7 +349,7 @@ def _run_lines(run: CollectiveRun) -> list[str]:
     return [text, *(f"  note: {note}" for note in run.notes)]
 
 
-def _counted(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

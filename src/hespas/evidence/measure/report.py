@@ -93,11 +93,11 @@ def measured_json(measured: Measurement, compared: Comparison | None) -> dict[st
         "free_memory_bytes": measured.free_bytes,
         "versions": dict(measured.versions),
         "notes": list(measured.notes),
-        "predicted": None if compared is None else _predicted(compared),
+        "predicted": None if compared is None else _prediction_json(compared),
     }
 
 
-def _predicted(compared: Comparison) -> dict[str, object]:
+def _prediction_json(compared: Comparison) -> dict[str, object]:
     prediction = compared.prediction
     return {
         "step_time_s": prediction.step_time_s,
@@ -255,13 +255,13 @@ def is_of_part(device_kind: str, part: str) -> bool:
     >>> is_of_part("NVIDIA H100 80GB HBM3", "H200_141GB")
     False
     """
-    kind = _bare(device_kind)
-    chip = _bare(part.partition("_")[0])
+    kind = _bare_name(device_kind)
+    chip = _bare_name(part.partition("_")[0])
     # A v5 that is neither lite nor named further is a v5p.
     return chip in kind or (chip.endswith("p") and kind == chip.removesuffix("p"))
 
 
-def _bare(name: str) -> str:
+def _bare_name(name: str) -> str:
     """Return a bare lower-case name: no version's v, lite as e."""
     letters = _NOT_LETTERS.sub("", name.lower())
     return letters.replace("tpuv", "tpu").replace("lite", "e") if "tpu" in letters else letters

@@ -150,26 +150,26 @@ def predict_rows(
     costs = {number: _cost(cached, row) for number, row in enumerate(asked)}
     done: dict[int, PredictedRow] = {}
     for number in sorted(costs, key=lambda number: costs[number].cpu_s or float("inf")):
-        done[number] = _predicted(asked[number], how, cached, costs[number])
+        done[number] = _predict_row(asked[number], how, cached, costs[number])
         advance(1)
     return tuple(done[number] for number in range(len(asked)))
 
 
-def _predicted(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
+def _predict_row(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
     if row.missing:
         return PredictedRow(row=row, answer=None, reason=row.missing, cpu_s=0.0, memory_bytes=0)
     key = _key(row, how)
     content = cached.read(key)
     if content is not None:
         answer = msgspec.msgpack.decode(content, type=RowAnswer)
-        return _finished(row, answer, cost.gave_up if cost.stands(how) else "", cost)
+        return _predicted_row(row, answer, cost.gave_up if cost.stands(how) else "", cost)
     reason = cost.gave_up if cost.stands(how) else ""
     answer = RowAnswer(refused=reason)
     if not reason:
-        answer = _asked(row, how, Fidelity(row.fidelity or Fidelity.COMPILED))
+        answer = _predict_apart(row, how, Fidelity(row.fidelity or Fidelity.COMPILED))
         reason = answer.refused
     if answer.refused and not row.fidelity:
-        fused = _asked(row, how, Fidelity.FUSED)
+        fused = _predict_apart(row, how, Fidelity.FUSED)
         spent = max(answer.memory_bytes, fused.memory_bytes)
         answer = msgspec.structs.replace(
             fused, cpu_s=answer.cpu_s + fused.cpu_s, memory_bytes=spent
@@ -185,10 +185,10 @@ def _predicted(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -
     cached.write(_cost_key(row), msgspec.msgpack.encode(new))
     if not answer.refused and (not reason or new.gave_up):
         cached.write(key, msgspec.msgpack.encode(answer))
-    return _finished(row, answer, reason, new)
+    return _predicted_row(row, answer, reason, new)
 
 
-def _finished(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> PredictedRow:
+def _predicted_row(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> PredictedRow:
     return PredictedRow(
         row=row,
         answer=None if answer.refused else answer,
@@ -198,7 +198,7 @@ def _finished(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Predicte
     )
 
 
-def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
+def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
     """Predict a row in its own process; failures are answers too."""
     request = RowRequest(
         workload=_absolute(row.workload),
@@ -214,7 +214,7 @@ def _asked(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
         memory_limit_bytes=how.memory_limit_bytes,
     )
     with scratch_directory("row") as home:
-        answer = _answered(request, home, how)
+        answer = _ask_worker(request, home, how)
     if any(sign in answer.refused for sign in _TOO_LONG):
         reason = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
         return msgspec.structs.replace(answer, refused=reason)
@@ -231,7 +231,7 @@ def _absolute(name: str) -> str:
     return f"{kind}{colon}{path.resolve()}" if path.exists() else name
 
 
-def _answered(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer:
+def _ask_worker(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer:
     try:
         return ask(
             "hespas.evidence.validate.worker",
@@ -254,7 +254,7 @@ def _cost(cached: ContentCache, row: Row) -> _Cost:
     return _Cost() if content is None else msgspec.msgpack.decode(content, type=_Cost)
 
 
-def _asked_of(row: Row) -> dict[str, object]:
+def _inputs_of(row: Row) -> dict[str, object]:
     names = ("workload", "options", "xla_flags", "node", "system", "fidelity")
     every: dict[str, object] = asdict(row)
     asked = {name: every[name] for name in names}
@@ -262,13 +262,13 @@ def _asked_of(row: Row) -> dict[str, object]:
 
 
 def _cost_key(row: Row) -> str:
-    return _digest({"cost": _asked_of(row), "versions": _versions()})
+    return _digest({"cost": _inputs_of(row), "versions": _versions()})
 
 
 def _key(row: Row, how: HowToPredict) -> str:
     """Return a prediction's key, from its inputs and all of hespas' code."""
     parts = {
-        "row": _asked_of(row),
+        "row": _inputs_of(row),
         "how": [how.method, how.model and how.model.value, how.cpu_limit_s, how.memory_limit_bytes],
         "versions": _versions(),
         "code": _code(),

@@ -319,8 +319,8 @@ def _published_row(cells: Mapping[str, str | None], location: str) -> Row:
         )
     missing = texts.get("missing", "")
     workload, system = texts["workload"], texts["system"]
-    system = _beside(system, location)
-    node, devices = _where({**texts, "system": system}, location)
+    system = _path_beside(system, location)
+    node, devices = _node_and_devices({**texts, "system": system}, location)
     year = texts.get("framework_year", "")
     return Row(
         family=texts.get("family") or Path(workload).name,
@@ -342,13 +342,13 @@ def _published_row(cells: Mapping[str, str | None], location: str) -> Row:
     )
 
 
-def _beside(system: str, location: str) -> str:
+def _path_beside(system: str, location: str) -> str:
     """Return the path of a system beside the table, or its name."""
     described = Path(location.rpartition(":")[0]).parent / system
     return str(described) if described.is_dir() else system
 
 
-def _where(given: Mapping[str, str], location: str) -> tuple[str, int]:
+def _node_and_devices(given: Mapping[str, str], location: str) -> tuple[str, int]:
     """Return the node and the number of devices, by default the system's.
 
     A system with a given number of devices is read when its step is predicted.

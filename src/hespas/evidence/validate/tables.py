@@ -282,7 +282,9 @@ def every_json(predicted: Sequence[PredictedRow]) -> dict[str, object]:
     return {
         "rows": [_row_json(row) for row in predicted],
         "summary": {
-            name: {group: _errors(rows) for group, rows in _grouped(predicted, property_of).items()}
+            name: {
+                group: _errors(rows) for group, rows in _group_rows(predicted, property_of).items()
+            }
             for name, property_of in _GROUPINGS.items()
         },
         "all": _errors(predicted),
@@ -323,7 +325,7 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
     }
 
 
-def _grouped(
+def _group_rows(
     predicted: Iterable[PredictedRow], of: Callable[[PredictedRow], str]
 ) -> dict[str, list[PredictedRow]]:
     """Return the rows that have a prediction, by a property, sorted."""
@@ -349,7 +351,7 @@ def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
 
 def every_text(predicted: Sequence[PredictedRow]) -> str:
     """Return tables: the rows of each family, errors by group, and unpredicted rows."""
-    families = _grouped(predicted, _GROUPINGS["family"])
+    families = _group_rows(predicted, _GROUPINGS["family"])
     head = _cells(
         "step", "part", "devices", "year", "published", "predicted", "error", "exposed",
         "held by", "CPU",
@@ -394,16 +396,16 @@ def _percent(error: float | None) -> str:
 def _group_lines(predicted: Sequence[PredictedRow]) -> list[str]:
     lines: list[str] = []
     for name, property_of in _GROUPINGS.items():
-        groups = _grouped(predicted, property_of)
+        groups = _group_rows(predicted, property_of)
         lines += [
-            f"{name.replace('_', ' ')} {group}: {_summed(rows)}"
+            f"{name.replace('_', ' ')} {group}: {_error_summary(rows)}"
             for group, rows in groups.items()
             if group
         ]
-    return [*lines, f"all: {_summed(predicted)}"]
+    return [*lines, f"all: {_error_summary(predicted)}"]
 
 
-def _summed(predicted: Sequence[PredictedRow]) -> str:
+def _error_summary(predicted: Sequence[PredictedRow]) -> str:
     errors = [row.error for row in predicted if row.error is not None]
     if not errors:
         return "none is predicted"

@@ -52,12 +52,12 @@ _THREADS = 2
 _DEFAULT_STACK_BYTES = 2**23
 
 
-def _accounted(request: RowRequest, _: Path) -> RowAnswer:
+def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
     """Return the answer or refusal, with the time and memory that it took."""
     use_cpu()
     try:
         _limit(request)
-        answer = _answered(request)
+        answer = _answer_request(request)
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -88,18 +88,18 @@ def stacks_bytes(devices: int) -> int:
     return _THREADS * devices * (stack if stack > 0 else _DEFAULT_STACK_BYTES)
 
 
-def _answered(request: RowRequest) -> RowAnswer:
+def _answer_request(request: RowRequest) -> RowAnswer:
     options = _options(request)
     if request.fidelity == Fidelity.LIBRARY.value or PIPE in request.options.get("mesh", ""):
-        asked = _as_asked(options, request)
+        asked = _row_options(options, request)
         if asked.is_pipeline:
             return _answer_of_pipeline(staged.predict_pipeline(asked))
         return _answer(composition.predict(asked))
     if _is_extended(request):
-        answer = _answer(_extended(options, request))
+        answer = _answer(_predict_extended(options, request))
         is_compiled = request.fidelity == Fidelity.COMPILED.value
         return msgspec.structs.replace(answer, held_by="extended") if is_compiled else answer
-    return _answer(_predicted(options, request))
+    return _answer(_predict(options, request))
 
 
 def _options(request: RowRequest) -> PredictOptions:
@@ -137,7 +137,7 @@ def _is_extended(request: RowRequest) -> bool:
     return slices > COMPILED_SLICES and is_alike
 
 
-def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
+def _predict_extended(options: PredictOptions, request: RowRequest) -> Prediction:
     """Predict a row with the program of two slices, which differs in collectives alone."""
     system = find_system(request.system)
     count, _, part = request.system.partition("x")
@@ -159,7 +159,7 @@ def _extended(options: PredictOptions, request: RowRequest) -> Prediction:
     return composition.predict(replace(options, compile=CompileChoice()), program=program)
 
 
-def _as_asked(options: PredictOptions, request: RowRequest) -> PredictOptions:
+def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions:
     """Return a row's options of its model and any pipeline.
 
     The option ``fidelity`` selects the kernels.
@@ -200,7 +200,7 @@ def _count(given: dict[str, str], name: str) -> int | None:
     return None if text is None else int(text)
 
 
-def _predicted(options: PredictOptions, request: RowRequest) -> Prediction:
+def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
     if find_model(request.workload) is not None:
         # As in `hespas validate`: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
@@ -245,4 +245,4 @@ def _answer(prediction: Prediction) -> RowAnswer:
 
 
 if __name__ == "__main__":
-    serve(RowRequest, _accounted)
+    serve(RowRequest, _answer_with_cost)
