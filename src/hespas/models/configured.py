@@ -86,10 +86,13 @@ def configured_model(text: str) -> Model | None:
 
 
 def _check_spelling(text: str) -> None:
-    """Raise `ConfigError` for a step that is none, behind the name or path of a configuration."""
+    """Raise `ConfigError` for a step or a model that is none, but not for a module's function."""
     name, _, step = text.rpartition(":")
     if configuration_of(name) is not None:
         raise ConfigError(f"{name} has no step {step!r}", hint=suggestion(step, STEPS))
+    is_module = all(part.isidentifier() for part in name.split("."))
+    if step in STEPS and not is_module and not name.endswith(".py"):
+        raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, published()))
 
 
 def _of_arguments(text: str) -> Model:

@@ -82,7 +82,7 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
 
 def style_of(fields: Fields, **facts: Any) -> Style:
     """Return the style that most families share, with a family's own facts."""
-    names = ("hidden_act", "hidden_activation", "mlp_hidden_act")
+    names = ("hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function")
     epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon")
     epsilon = fields.number(*epsilons, "layer_norm_epsilon", default=1e-5)
     rope = rope_of(fields)

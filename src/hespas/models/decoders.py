@@ -189,6 +189,17 @@ def _glm4_moe(fields: Fields, *, norms_of_heads: bool = False) -> Description:
     )
 
 
+def _deepseek_moe(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    fields.one_of("scoring_func", ("softmax",))
+    return Description(
+        sizes=sizes,
+        style=style_of(fields),
+        kinds=_first_dense(fields, sizes),
+        routing=experts_of_deepseek(fields, "softmax", corrected=False, normalised=False),
+    )
+
+
 def _minimax_m2(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     fields.one_of("scoring_func", ("sigmoid",))
@@ -544,9 +555,12 @@ def _gpt2(fields: Fields) -> Description:
 
 DECODERS: dict[str, Callable[[Fields], Description]] = {
     "llama": _llama,
+    "ministral": _mistral,
     "mistral": _mistral,
+    "mistral4": lambda fields: _deepseek(fields, "softmax"),
     "mixtral": _mixtral,
     "qwen2": _qwen2,
+    "mimo": _qwen2,
     "qwen2_vl": _qwen2,
     "qwen2_5_vl": _qwen2,
     "qwen2_5_omni": _qwen2,
@@ -559,6 +573,7 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "qwen3_next": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
     "qwen3_5": _qwen_delta,
     "qwen3_5_moe": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
+    "deepseek": _deepseek_moe,
     "deepseek_v2": lambda fields: _deepseek(fields, "softmax"),
     "deepseek_v3": lambda fields: _deepseek(fields, "sigmoid"),
     "deepseek_v32": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
@@ -573,6 +588,8 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     "phi3": _mistral,
+    "phi3_v": _mistral,
+    "phi4mm": _mistral,
     "granite": _granite,
     "granitemoehybrid": _granite_hybrid,
     "nemotron_h": _nemotron_h,

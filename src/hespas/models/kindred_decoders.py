@@ -71,7 +71,7 @@ def _ernie_moe(fields: Fields) -> Description:
         LayerKind(is_routed=(index + 1) % every == 0 and first <= index <= end)
         for index in range(layers)
     )
-    fields.known("moe_norm_min")
+    fields.known("moe_norm_min", "moe_capacity", "moe_use_aux_free")
     routing = Routing(
         experts=fields.size("moe_num_experts"),
         chosen=fields.size("moe_k"),
@@ -90,7 +90,7 @@ def _exaone4(fields: Fields) -> Description:
 def _unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     """Return the layers; beside windowed ones, those that see all tokens have no positions."""
     # Some say it as letters, and list the types of layers besides.
-    every = fields.given("sliding_window_pattern")
+    every = fields.given("sliding_window_pattern", "layer_switch")
     kinds = windowed(fields, sizes, every=every if isinstance(every, int) else 0)
     has_windows = any(kind.window for kind in kinds)
     return tuple(replace(kind, rotates=bool(kind.window) or not has_windows) for kind in kinds)
@@ -175,6 +175,8 @@ def _smollm3(fields: Fields) -> Description:
 
 def _starcoder2(fields: Fields) -> Description:
     biases = fields.flag("use_bias", default=True)
+    fields.one_of("mlp_type", ("default",))
+    fields.one_of("norm_type", ("layer_norm",))
     return _plain(
         fields,
         norm="layer",
@@ -222,13 +224,19 @@ def _granite_moe(fields: Fields) -> Description:
 
 def _cohere(fields: Fields) -> Description:
     fields.one_of("use_qk_norm", (False,))
+    for name in ("use_gated_activation", "use_parallel_block"):
+        fields.one_of(name, (True,))
+    fields.one_of("position_embedding_type", ("rope_gptj",))
+    fields.one_of("order_of_interleaved_layers", ("local_attn_first",))
+    fields.one_of("rotary_pct", (1.0,))
+    fields.known("use_parallel_embedding")
     return _plain(
         fields,
         kinds=_unrotated_where_full(fields, sizes_of(fields)),
         norm="layer",
         norm_biases=False,
         before_mlp="same_norm",
-        tied=fields.flag("tie_word_embeddings", default=True),
+        tied=fields.flag("tie_word_embeddings", "use_embedding_sharing", default=True),
         logit_scale=fields.number("logit_scale", default=1.0),
     )
 

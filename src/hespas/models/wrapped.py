@@ -13,7 +13,10 @@ from hespas.models.fields import Fields
 
 _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 """Where a configuration has its language model: the first that there is."""
-_BESIDE = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower")
+_BESIDE = (
+    *("vision_config", "audio_config", "vision_tower", "mm_vision_tower"),
+    *("img_processor", "audio_processor", "embd_layer"),
+)
 _QUANTISED = ("quantization_config",)
 """Where a whole file says how weights are stored. What wraps a model of its own library also says
 whether its embeddings are tied; what wraps another's (``llm_config``) leaves that to it."""

@@ -135,6 +135,13 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("step", ["decode", "prefill", "training"])
+def test_a_step_of_an_unknown_model_names_the_nearest(step: str) -> None:
+    with pytest.raises(ConfigError, match="there is no model 'Qwen/Qwen3-9B'; did you mean 'Qwen/"):
+        configured_model(f"Qwen/Qwen3-9B:{step}")
+    assert configured_model(f"package.module:{step}") is None
+
+
 def test_windows_as_long_as_the_context_are_left_out_and_said() -> None:
     longest = QWEN["max_position_embeddings"]
     given = {**QWEN, "use_sliding_window": True, "max_window_layers": 0}
