@@ -152,7 +152,8 @@ class Routing:
     ``latent_size`` are sent shorter rows. Experts stand in ``expert_groups``, neighbours along the
     axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
     once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
-    what comes back.
+    what comes back. ``expert_axes`` names the axes of the mesh that divide the experts; those on
+    ``tp`` are whole, and have its devices' share of the tokens.
     """
 
     experts: int
@@ -166,6 +167,7 @@ class Routing:
     expert_groups: int = 1
     chosen_groups: int = 1
     exchange_dtype: str = "same"
+    expert_axes: str = "expert"
     shared_mlp: int = 0
     latent_size: int = 0
     style: RoutingStyle = RoutingStyle()
@@ -174,6 +176,11 @@ class Routing:
     def shared_width(self) -> int:
         """The width of what all tokens go through beside the experts."""
         return self.shared_mlp or self.shared_experts * self.expert_mlp
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh that divide the experts, major first."""
+        return tuple(self.expert_axes.split("+"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

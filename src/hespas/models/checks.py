@@ -54,7 +54,19 @@ def _refuse(is_wrong: bool, message: str, hint: str) -> None:
 
 
 def _check_experts(model: LanguageModel, routing: Routing) -> None:
-    run, devices = model.run, model.mesh.size("expert")
+    run, devices = model.run, model.mesh.size(*routing.axes)
+    is_divided = isinstance(run, Training) and run.sequence_parallel
+    _refuse(
+        len(routing.axes) > 1 and "expert" not in model.mesh.names,
+        f"expert_axes = {routing.expert_axes} of a mesh without an axis expert",
+        "add expert=1 where no other devices have parts of the experts",
+    )
+    _refuse(
+        "tp" in routing.axes and not (is_divided and model.mesh.size("tp") > 1),
+        f"expert_axes = {routing.expert_axes} has experts on the devices of tp, which share the "
+        "tokens with sequence_parallel in training alone",
+        "give the mesh an axis tp and sequence_parallel=true, or drop expert_axes",
+    )
     _refuse(
         routing.dropless and devices > 1,
         "dropless products do not send tokens to experts of other devices",

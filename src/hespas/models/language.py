@@ -289,9 +289,10 @@ class LanguageModel:
         ``norm_sequence`` is the sequence between the products of a layer, ``queries`` and the
         attended heads those inside of attention.
         """
-        experts = ("expert",) if self.routing is not None else ()
+        experts = self.routing.axes if self.routing is not None else ()
+        tokens = experts[:1]
         divided: dict[str, tuple[str, ...]] = {
-            "batch": ("data", *experts),
+            "batch": ("data", *tokens),
             "sequence": (),
             "heads": ("tp",),
             "kv_heads": ("tp",),
@@ -299,7 +300,7 @@ class LanguageModel:
             "attended_kv_heads": ("tp",),
             "mlp": ("tp",),
             "shared_mlp": ("tp",),
-            "expert_mlp": ("tp",),
+            "expert_mlp": () if "tp" in experts else ("tp",),
             "vocabulary": ("tp",),
             "input_vocabulary": ("tp",),
             "experts": experts,
@@ -317,7 +318,7 @@ class LanguageModel:
         divided |= self.sharded(("data", "fsdp") if self.run.zero == 3 else ("fsdp",))
         return divided | {
             # fsdp divides the embedding, too: looked-up tokens come to the last axis at once.
-            "batch": ("data", *experts, "fsdp"),
+            "batch": ("data", *tokens, "fsdp"),
             "sequence": ("context", "sequence"),
             "norm_sequence": (
                 "context",
@@ -396,6 +397,17 @@ class LanguageModel:
         """
         sizes = replace(self.sizes_of_layers, layers=layers)
         return replace(self, sizes_of_layers=sizes, pattern=self.kinds[first : first + layers])
+
+
+def expert_axes(settings: object) -> tuple[str, ...]:
+    """Return the axes of a mesh that divide a model's experts; none without experts.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> expert_axes(model_named("mixtral-8x7b").settings)
+    ('expert',)
+    """
+    routing = settings.routing if isinstance(settings, LanguageModel) else None
+    return () if routing is None else routing.axes
 
 
 def has_shared_experts(settings: object) -> bool:

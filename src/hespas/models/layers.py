@@ -76,7 +76,7 @@ class Layers:
             x = self._added(x, self._after(made, weights, "after_attention_norm"))
         if kind.feeds_forward and style.before_mlp == "yes":
             with jax.named_scope("norm"):
-                hidden = self.normed(x, weights, "mlp_norm")
+                hidden = self._normed_before_mlp(kind, x, weights)
             with jax.named_scope("mlp"):
                 made = self._fed_forward(kind, x, hidden, weights)
             x = self._added(x, self._after(made, weights, "after_mlp_norm"))
@@ -95,7 +95,7 @@ class Layers:
         """Return what the dense layer makes of the rows that the mixer takes."""
         if self.model.style.before_mlp == "own_norm":
             with jax.named_scope("norm"):
-                hidden = self.normed(x, weights, "mlp_norm")
+                hidden = self._normed_before_mlp(kind, x, weights)
         with jax.named_scope("mlp"):
             return self._fed_forward(kind, x, hidden, weights)
 
@@ -158,6 +158,8 @@ class Layers:
         if not routing.shared_width:
             return made
         with jax.named_scope("shared"):
+            if "tp" in routing.axes:
+                x = self._into_product(x)
             shared = feed_forward(style, divided, x, weights, SHARED)
             if routing.style.shared_gate:
                 shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
@@ -251,15 +253,33 @@ class Layers:
 
         Where they are divided between products, the whole norm is, and its result is gathered.
         """
-        style = self.model.style
+        hidden = self._normed_apart(x, weights, name)
+        return self._rows(hidden) if name == "norm" else self._into_product(hidden)
+
+    def _normed_before_mlp(self, kind: LayerKind, x: jax.Array, weights: Weights) -> jax.Array:
+        """Return the rows of the norm before a dense layer, or before experts.
+
+        Experts that lie whole on the devices of ``tp`` take the rows as those divide them.
+        """
+        routing = self.model.routing
+        if kind.is_routed and routing is not None and "tp" in routing.axes:
+            return self._normed_apart(x, weights, "mlp_norm")
+        return self.normed(x, weights, "mlp_norm")
+
+    def _normed_apart(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        """Return normalised rows, on the device that normalises them."""
+        style, run = self.model.style, self.model.run
         is_bare = name != "norm" and not style.norms_before
         hidden = x if is_bare else checkpoint_name(normalised(style, x, weights, name), "norm")
+        is_divided = isinstance(run, Training) and run.sequence_parallel
+        return self.between(hidden) if is_divided else hidden
+
+    def _into_product(self, x: jax.Array) -> jax.Array:
+        """Gather normalised rows for a product of a layer; those in 8 bits gather their own."""
         run = self.model.run
-        if isinstance(run, Training) and run.sequence_parallel:
-            hidden = self.between(hidden)
-            if run.product_dtype != "same" and name != "norm":
-                return hidden
-        return self._rows(hidden)
+        if isinstance(run, Training) and run.sequence_parallel and run.product_dtype != "same":
+            return x
+        return self._rows(x)
 
     def _rows(self, x: jax.Array) -> jax.Array:
         """Ask for the rows that go into a product."""

@@ -88,12 +88,16 @@ _DEFAULT_DROPOUT = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a run is divided and scheduled, by Megatron-LM's names; None where it is not said."""
+    """How a run is divided and scheduled, by Megatron-LM's names; None where it is not said.
+
+    ``experts`` is the size of the axis ``expert``, beside those of ``expert_axes``.
+    """
 
     tensor: int
     stages: int
     context: int
     experts: int
+    expert_axes: str
     divides_states: bool
     chunks: int
     stage_layers: tuple[int, ...] | None
@@ -502,20 +506,20 @@ def _layout(fields: Fields, model: LanguageModel) -> Layout:
     tensor = fields.size("tensor_model_parallel_size", default=1)
     stages = fields.size("pipeline_model_parallel_size", default=1)
     experts = fields.size("expert_model_parallel_size", default=1)
+    context = fields.size("context_parallel_size", default=1)
     of_experts = fields.size("expert_tensor_parallel_size", default=tensor)
-    if model.routing is not None and experts > 1 and of_experts != tensor:
-        raise ConfigError(
-            f"experts are divided by {of_experts} and all else by {tensor} tensor-parallel devices",
-            location=fields.location,
-            hint="here both are the same: change tensor_model_parallel_size or "
-            "expert_tensor_parallel_size",
+    axis, expert_axes = 1, "expert"
+    if model.routing is not None:
+        axis, expert_axes = expert_layout(
+            experts, tensor=tensor, context=context, expert_tensor=of_experts
         )
     chunks = _chunks(fields, model.layers, stages)
     return Layout(
         tensor=tensor,
         stages=stages,
-        context=fields.size("context_parallel_size", default=1),
-        experts=experts,
+        context=context,
+        experts=axis,
+        expert_axes=expert_axes,
         divides_states=fields.flag("use_distributed_optimizer"),
         chunks=chunks,
         stage_layers=_stage_layers(fields, model.layers, stages * chunks),
@@ -529,6 +533,42 @@ def _layout(fields: Fields, model: LanguageModel) -> Layout:
         product_dtype=_product_dtype(fields),
         overlap=_overlap(fields, chunks),
     )
+
+
+def expert_layout(
+    experts: int, *, tensor: int, context: int, expert_tensor: int
+) -> tuple[int, str]:
+    """Return the size of the axis ``expert``, and the axes of the mesh that divide the experts.
+
+    Megatron-Core numbers the devices of ``experts`` parts first along tensor parallelism, where
+    experts have none of their own, then along context parallelism, then along data parallelism.
+    Raises `ConfigError` for experts on a part of such a group. Source: NVIDIA, Megatron-Core 0.15,
+    ``parallel_state.initialize_model_parallel``, whose order is tp-cp-ep-dp-pp.
+
+    >>> expert_layout(64, tensor=2, context=1, expert_tensor=1)
+    (32, 'expert+tp')
+    """
+    if expert_tensor != tensor and (expert_tensor != 1 or experts == 1):
+        raise ConfigError(
+            f"experts are divided by {expert_tensor} and all else by {tensor} tensor-parallel "
+            "devices",
+            hint="leave out expert_tensor_parallel_size, or give 1 beside an "
+            f"expert_model_parallel_size that {tensor} divides",
+        )
+    shared = {"tp": tensor if expert_tensor == 1 else 1, "context": context}
+    rest, axes = experts, list[str]()
+    for axis, size in shared.items():
+        if size == 1 or rest == 1:
+            continue
+        if rest % size:
+            raise ConfigError(
+                f"expert_model_parallel_size = {experts} divides the {size} devices of {axis}, "
+                "which hold one sequence",
+                hint=f"give a multiple of {experts // rest * size}",
+            )
+        rest //= size
+        axes.append(axis)
+    return rest, "+".join(["expert", *sorted(axes)])
 
 
 def _chunks(fields: Fields, layers: int, stages: int) -> int:

@@ -149,6 +149,7 @@ CHOICES = {
         *("alternate_products", "core_attention", "elementwise", "none"),
     ),
     "exchange_dtype": ("same", "f8"),
+    "expert_axes": ("expert", "expert+tp", "expert+context", "expert+context+tp"),
     "gate": ("softmax", "sigmoid"),
     "loss": ("fused", "eager"),
     "expert_kernels": ("fused", "eager"),

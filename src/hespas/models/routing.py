@@ -1,7 +1,7 @@
 """Layers of experts: which token goes to which, and back, over the devices that have them.
 
 Tokens of a device are sorted by the expert that they chose; each expert takes as many as its
-capacity, and an all-to-all over the mesh axis ``expert`` brings them to the device that has it.
+capacity, and an all-to-all over the axes of the experts brings them to the device that has it.
 Dropless products take all rows as they were sorted, with the count of each expert.
 """
 
@@ -27,7 +27,6 @@ from hespas.models.architecture import Routing, Style
 from hespas.models.feed_forward import activated, gated
 from hespas.models.language import LanguageModel
 from hespas.models.norms import apart_in_experts
-from hespas.models.part import EXPERT
 from hespas.models.products import (
     ACTIVATION_SCALE,
     Grouped,
@@ -82,7 +81,7 @@ def through_experts(
         "experts_up_bias": PartitionSpec(experts, widths),
         "experts_down_bias": PartitionSpec(experts, None),
     }
-    rows = divided.spec("batch", "sequence", None)
+    rows = divided.spec("batch", "norm_sequence" if "tp" in routing.axes else "sequence", None)
     routed = partial(_routed, routing, model.style, divided)
     if isinstance(model.run, Training) and model.run.expert_product_dtype != "same":
         is_4_bits = model.run.expert_product_dtype == "f4"
@@ -136,7 +135,7 @@ def _routed(  # noqa: PLR0917 - the pieces of one layer
 ) -> jax.Array:
     """Return what the experts make of a device's tokens."""
     tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
-    if routing.expert_groups > 1 and divided.mesh.size(EXPERT) > 1:
+    if routing.expert_groups > 1 and divided.mesh.size(*routing.axes) > 1:
         out = _through_groups(routing, style, divided, weights, tokens, rows)
     else:
         out = _through_all(routing, style, divided, weights, tokens, rows)
@@ -373,11 +372,12 @@ class Among(Enum):
 class _Exchange:
     """An all-to-all that brings (targets, places, ...) to the devices of the targets, and back.
 
-    Every device sends each target its rows, and gets those of all others for its own targets.
-    ``groups`` are the numbers along the axis of those that exchange; None where all do. Where a
-    device is one target alone, ``is_even``, places stay apart by where they came from.
+    Every device along ``axes`` sends each target its rows, and gets those of all others for its own
+    targets. ``groups`` are the numbers along them of those that exchange; None where all do. Where
+    a device is one target alone, ``is_even``, places stay apart by where they came from.
     """
 
+    axes: tuple[str, ...]
     devices: int
     groups: tuple[tuple[int, ...], ...] | None = None
     is_even: bool = False
@@ -393,7 +393,7 @@ class _Exchange:
             return x
         return lax.all_to_all(
             x,
-            EXPERT,
+            self.axes,
             split_axis=split,
             concat_axis=joined,
             axis_index_groups=self.groups,
@@ -402,19 +402,20 @@ class _Exchange:
 
 
 def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
-    count, groups = divided.mesh.size(EXPERT), routing.expert_groups
+    axes, groups = divided.mesh.present(routing.axes), routing.expert_groups
+    count = divided.mesh.size(*axes)
     members = max(1, count // groups)
     match among:
         case Among.ALL:
-            return _Exchange(devices=count)
+            return _Exchange(axes=axes, devices=count)
         case Among.GROUPS:
             places = tuple(tuple(range(place, count, members)) for place in range(members))
-            return _Exchange(devices=min(count, groups), groups=places, is_even=True)
+            return _Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
         case Among.MEMBERS:
             whole = tuple(
                 tuple(range(first, first + members)) for first in range(0, count, members)
             )
-            return _Exchange(devices=members, groups=whole)
+            return _Exchange(axes=axes, devices=members, groups=whole)
 
 
 def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
 from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System, interconnect_of
-from hespas.models.part import EXPERT, PIPE
+from hespas.models.part import PIPE
 from hespas.prediction.goodput import failure_interval
 from hespas.prediction.machines import (
     check_caches,
@@ -137,7 +137,9 @@ def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOpt
 
 
 def _check_all_to_alls(source: ModelSource, stated: str) -> None:
-    if source.mesh.size(EXPERT) < 2:
+    from hespas.models.language import expert_axes  # noqa: PLC0415 - of use to models alone
+
+    if source.mesh.size(*expert_axes(source.settings)) < 2:
         raise ConfigError(
             f"{stated}: {source.name} has no all-to-alls without an axis expert",
             hint=f"give {option('mesh')} an axis expert, as in expert=8",

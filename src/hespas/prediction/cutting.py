@@ -12,6 +12,7 @@ from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
+from hespas.models.language import expert_axes
 from hespas.models.model import TYPE_BYTES, MeshAxes
 from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
@@ -377,7 +378,7 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
 
 def expert_bytes(cut: Cut, part: Part) -> int:
     """Return what a device holds of weights of a part that are divided over experts' devices."""
-    if cut.mesh.size(EXPERT) == 1:
+    if cut.mesh.size(*expert_axes(cut.source.settings)) == 1:
         return 0
     return _argument_bytes(cut, part, PartProgram.BOTH, 0, along=EXPERT)
 

@@ -16,7 +16,7 @@ from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.prediction.options import Fidelity, PredictOptions
 
 if TYPE_CHECKING:
-    from hespas.models.megatron import Layout
+    from hespas.models.megatron import Arguments, Layout
 
 
 def with_arguments(options: PredictOptions) -> PredictOptions:
@@ -43,13 +43,6 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
         )
 
     model, pipeline = options.program.model, options.pipeline
-    settings: dict[str, str] = {}
-    if layout.sequence_parallel:
-        settings["sequence_parallel"] = "true"
-    if layout.product_dtype != "same":
-        settings["product_dtype"] = layout.product_dtype
-        if arguments.model.routing is not None:
-            settings["expert_product_dtype"] = layout.product_dtype
     changes: dict[str, Any] = {
         "mesh": model.mesh or _mesh(layout, system.device_count, text),
         "sequence": model.sequence or layout.sequence,
@@ -57,7 +50,7 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
         "remat": model.remat or (None if layout.remat == "elementwise" else layout.remat),
         "dtype": model.dtype or layout.dtype,
         "attention": model.attention or layout.attention,
-        "settings": {**settings, **model.settings},
+        "settings": {**_settings(arguments), **model.settings},
         "overlap": {**layout.overlap, **pipeline.overlap},
         "stage_layers": pipeline.stage_layers or layout.stage_layers,
     }
@@ -72,6 +65,21 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
     return overridden(options, changes)
 
 
+def _settings(arguments: Arguments) -> dict[str, str]:
+    """Return the settings of the model that the layout decides."""
+    layout = arguments.layout
+    settings: dict[str, str] = {}
+    if layout.sequence_parallel:
+        settings["sequence_parallel"] = "true"
+    if layout.product_dtype != "same":
+        settings["product_dtype"] = layout.product_dtype
+        if arguments.model.routing is not None:
+            settings["expert_product_dtype"] = layout.product_dtype
+    if layout.expert_axes != "expert":
+        settings["expert_axes"] = layout.expert_axes
+    return settings
+
+
 def _mesh(layout: Layout, devices: int, text: str) -> str:
     """Return the mesh: pipeline, data, experts, context and tensor parallelism."""
     inner = layout.tensor * layout.stages * layout.context
@@ -84,10 +92,10 @@ def _mesh(layout: Layout, devices: int, text: str) -> str:
         )
     if parts % layout.experts:
         raise ConfigError(
-            f"expert_model_parallel_size = {layout.experts} does not divide the {parts} "
-            "data-parallel devices: experts over tensor-parallel devices are not modelled",
+            f"{parts} data-parallel devices are not divided by experts over {layout.experts}",
             location=text,
-            hint=f"give a divisor of {parts}",
+            hint=f"give {option('cluster')} a multiple of {inner * layout.experts} devices, or a "
+            "smaller expert_model_parallel_size",
         )
     axes = {
         PIPE: layout.stages,
@@ -96,7 +104,8 @@ def _mesh(layout: Layout, devices: int, text: str) -> str:
         "context": layout.context,
         "tp": layout.tensor,
     }
-    kept = {name: size for name, size in axes.items() if size > 1 or name == PIPE}
+    named = {PIPE} if layout.expert_axes == "expert" else {PIPE, EXPERT}
+    kept = {name: size for name, size in axes.items() if size > 1 or name in named}
     if set(kept) == {PIPE}:
         kept["fsdp"] = 1
     return ",".join(f"{name}={size}" for name, size in kept.items())

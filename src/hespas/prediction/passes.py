@@ -233,18 +233,20 @@ def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
     return [tuple(group) for group in found]
 
 
-def spent_by_phase(prediction: Prediction, *, pieces: int) -> tuple[Spent, Spent]:
+def spent_by_phase(
+    prediction: Prediction, *, pieces: int, expert_axes: Sequence[str] = ()
+) -> tuple[Spent, Spent]:
     """Return what the forward pass takes, and all else of a program of both passes.
 
-    With ``pieces`` above 1, tensor-parallel communication runs in as many pieces under the
-    computation beside it: one piece stays exposed, and what that computation is too short for.
-    What a pass moves to the host or from it runs beside all of it: what the pass is too short for
-    is exposed.
+    All-to-alls along ``expert_axes`` are those between experts. With ``pieces`` above 1,
+    tensor-parallel communication runs in as many pieces under the computation beside it: one piece
+    stays exposed, and what that computation is too short for. What a pass moves to the host or from
+    it runs beside all of it: what the pass is too short for is exposed.
     """
     names = operation_names(prediction.graph)
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
     forward, backward = NOTHING, NOTHING
-    open_as = _open_as(prediction)
+    open_as = _open_as(prediction, expert_axes)
     timeline = prediction.timeline
     exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
     for task in prediction.tasks.tasks:
@@ -277,18 +279,18 @@ def _beside_host(spent: Spent, moves_ps: int) -> Spent:
     return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
 
 
-def _open_as(prediction: Prediction) -> Callable[[Task, int], Spent]:
+def _open_as(prediction: Prediction, expert_axes: Sequence[str]) -> Callable[[Task, int], Spent]:
     """Return what tells of a task as what its exposed time is spent."""
-    tp, experts = _groups_of(prediction, "tp"), _groups_of(prediction, EXPERT)
+    tp, experts = _groups_of(prediction, "tp"), _groups_of(prediction, *expert_axes)
 
     def spent(task: Task, exposed_ps: int) -> Spent:
         if not isinstance(task, CollectiveTask):
             return Spent(exposed_ps=exposed_ps)
         groups = groups_of_task(task, prediction.tasks)
-        if groups == tp:
-            return Spent(tp_ps=exposed_ps)
         if task.kind is CollectiveKind.ALL_TO_ALL and _are_within(groups, experts):
             return Spent(exchange_ps=exposed_ps)
+        if groups == tp:
+            return Spent(tp_ps=exposed_ps)
         return Spent(exposed_ps=exposed_ps)
 
     return spent
@@ -298,10 +300,9 @@ def _are_within(groups: Groups, wholes: Groups) -> bool:
     return all(any(group <= whole for whole in wholes) for group in groups)
 
 
-def _groups_of(prediction: Prediction, axis: str) -> Groups:
-    if axis not in dict(prediction.mesh):
-        return frozenset()
-    return frozenset(map(frozenset, groups_along(prediction.mesh, (axis,))))
+def _groups_of(prediction: Prediction, *axes: str) -> Groups:
+    present = tuple(axis for axis in axes if axis in dict(prediction.mesh))
+    return _groups(groups_along(prediction.mesh, present)) if present else frozenset()
 
 
 def _overlapped(spent: Spent, pieces: int) -> Spent:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hespas.base.units import PS_PER_S, format_time
 from hespas.hardware.presets import part_warnings
-from hespas.models.language import has_shared_experts
+from hespas.models.language import expert_axes, has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.prediction.composition import divide, finish, load_alone, price
@@ -79,11 +79,12 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
     both = _prediction(cut, part, PartProgram.BOTH, store)
     update = _prediction(cut, part, PartProgram.UPDATE, store)
-    forward, backward = spent_by_phase(both, pieces=pieces)
+    axes = expert_axes(cut.source.settings)
+    forward, backward = spent_by_phase(both, pieces=pieces, expert_axes=axes)
     weights = NOTHING
     if cut.schedule.splits_backward:
         inputs = _prediction(cut, part, PartProgram.INPUTS, store)
-        _, of_inputs = spent_by_phase(inputs, pieces=pieces)
+        _, of_inputs = spent_by_phase(inputs, pieces=pieces, expert_axes=axes)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     memory, waiting_bytes = footprint_of_passes(both, part), 0
     summed = summed_bytes(cut, memory.weight_bytes)
@@ -257,12 +258,14 @@ class _Data:
         gather: list[int] = []
         sums: list[int] = []
         pieces: list[int] = []
+        divided = expert_axes(cut.source.settings)
+        shared = tuple(axis for axis in SHARED if axis not in divided)
         for part in cut.parts_of(stage):
             held = costs[part].footprint
             gathered = summed = 0
             for weights, axes in (
                 (held.weight_bytes - held.expert_bytes, (*SHARED, EXPERT)),
-                (held.expert_bytes, SHARED),
+                (held.expert_bytes, shared),
             ):
                 shards = cut.mesh.size(*axes)
                 wide = weights * held.gradient_bytes // held.weight_bytes // part.layers
@@ -319,7 +322,8 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     there = set(Overlap)
     if not has_shared_experts(cut.source.settings):
         there.remove(Overlap.EXPERTS)
-    if cut.mesh.size(EXPERT) < 2:
+    exchange = expert_axes(cut.source.settings)
+    if cut.mesh.size(*exchange) < 2:
         there.remove(Overlap.EXCHANGES)
     hidden = ", ".join(what.value for what in Overlap if what in there and hides(what)) or "nothing"
     open_ = ", ".join(what.value for what in Overlap if what in there and not hides(what))
@@ -337,7 +341,7 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
             f"overlap: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
-    if cut.mesh.size(EXPERT) > 1:
+    if cut.mesh.size(*exchange) > 1:
         notes.append(_EXPERTS)
     if hides(Overlap.EXCHANGES):
         beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))

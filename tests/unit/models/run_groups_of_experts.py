@@ -1,4 +1,4 @@
-"""Groups of experts on 8 devices beside all on one: values and gradients, printed as JSON.
+"""Experts on 8 devices beside all on one: values and gradients, printed as JSON.
 
 It runs in a process of its own, which JAX gives 8 virtual devices.
 """
@@ -11,6 +11,7 @@ It runs in a process of its own, which JAX gives 8 virtual devices.
 from __future__ import annotations
 
 import json
+from math import prod
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from hespas.models.model import parse_mesh
 from hespas.models.routing import through_experts
 from hespas.models.sharding import Divided
 
-DEVICES, EXPERTS, WIDTH, EXPERT_WIDTH = 8, 16, 16, 8
+BATCH, EXPERTS, WIDTH, EXPERT_WIDTH = 8, 16, 16, 8
 DIMENSIONS = {
     "router": ("norm", "choices"),
     "router_bias": ("choices",),
@@ -39,6 +40,7 @@ SIZES = {
     "expert_mlp": EXPERT_WIDTH,
 }
 AXES = {"batch": ("expert",), "experts": ("expert",)}
+OVER_TP = {"batch": ("expert",), "norm_sequence": ("tp",), "experts": ("expert", "tp")}
 
 
 class _Model:
@@ -50,7 +52,7 @@ class _Model:
         self.run = None
 
 
-def made(devices: int, exchange_dtype: str, weights: Any, tokens: Any) -> Any:
+def made(axes: str, weights: Any, tokens: Any, **settings: Any) -> Any:
     """Return what a layer makes, and the gradients of a loss of it."""
     routing = Routing(
         experts=EXPERTS,
@@ -58,12 +60,10 @@ def made(devices: int, exchange_dtype: str, weights: Any, tokens: Any) -> Any:
         expert_mlp=EXPERT_WIDTH,
         gate="sigmoid",
         capacity_percent=1600,
-        expert_groups=4,
-        chosen_groups=2,
-        exchange_dtype=exchange_dtype,
+        **settings,
     )
-    mesh = parse_mesh(f"expert={devices}")
-    divided = Divided(mesh=mesh, sizes=SIZES, axes=AXES)
+    mesh = parse_mesh(axes)
+    divided = Divided(mesh=mesh, sizes=SIZES, axes=OVER_TP if mesh.size("tp") > 1 else AXES)
 
     def layer(weights: Any, tokens: Any) -> Any:
         model: Any = _Model(routing)
@@ -72,7 +72,9 @@ def made(devices: int, exchange_dtype: str, weights: Any, tokens: Any) -> Any:
     def loss(weights: Any, tokens: Any) -> Any:
         return jnp.sum(jnp.sin(layer(weights, tokens)))
 
-    real = jax.make_mesh((devices,), ("expert",), (AxisType.Auto,), devices=jax.devices()[:devices])
+    sizes = tuple(size for _, size in mesh.axes)
+    kinds = (AxisType.Auto,) * len(sizes)
+    real = jax.make_mesh(sizes, mesh.names, kinds, devices=jax.devices()[: prod(sizes)])
     with jax.set_mesh(real):
         return jax.jit(layer)(weights, tokens), jax.jit(jax.grad(loss, (0, 1)))(weights, tokens)
 
@@ -84,13 +86,19 @@ def main() -> None:
         name: jnp.asarray(random.normal(size=[SIZES[each] for each in named]) / 4, jnp.float32)
         for name, named in DIMENSIONS.items()
     }
-    tokens = jnp.asarray(random.normal(size=(DEVICES, 12, WIDTH)), jnp.float32)
-    whole = made(1, "same", weights, tokens)
+    tokens = jnp.asarray(random.normal(size=(BATCH, 12, WIDTH)), jnp.float32)
+    groups = {"expert_groups": 4, "chosen_groups": 2}
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "groups": ("expert=8", groups),
+        "groups, f8": ("expert=8", groups | {"exchange_dtype": "f8"}),
+        "over tp": ("expert=4,tp=2", {"expert_axes": "expert+tp"}),
+    }
     found: dict[str, dict[str, float]] = {}
-    for dtype in ("same", "f8"):
-        divided = made(DEVICES, dtype, weights, tokens)
+    for name, (axes, settings) in cases.items():
+        divided = made(axes, weights, tokens, **settings)
+        whole = made("expert=1", weights, tokens, **(groups if "groups" in name else {}))
         leaves = zip(jax.tree.leaves(divided), jax.tree.leaves(whole), strict=True)
-        found[dtype] = {
+        found[name] = {
             str(at): float(np.abs(np.asarray(one) - np.asarray(other)).max())
             / (float(np.abs(np.asarray(other)).max()) or 1.0)
             for at, (one, other) in enumerate(leaves)

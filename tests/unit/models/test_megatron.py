@@ -34,6 +34,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \\
     --use-distributed-optimizer --overlap-grad-reduce \\
     --save /checkpoints --log-interval 10 --lr 6e-5 --seed 1
 """
+WHOLE = "--expert-tensor-parallel-size 1"
 
 
 def read(directory: Path, text: str, name: str = "args.sh") -> Arguments:
@@ -115,6 +116,51 @@ def test_experts_and_latent_vectors_are_read(tmp_path: Path) -> None:
     assert latent is not None
     assert (latent.kv_rank, latent.rope_size) == (512, 64)
     assert found.layout.experts == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "axis", "axes"),
+    [
+        ("--expert-model-parallel-size 4", 4, "expert"),
+        (f"--expert-model-parallel-size 4 {WHOLE}", 2, "expert+tp"),
+        (f"--expert-model-parallel-size 2 {WHOLE}", 1, "expert+tp"),
+        ("--expert-model-parallel-size 8 --context-parallel-size 4", 2, "expert+context"),
+        (
+            f"--expert-model-parallel-size 8 {WHOLE} --context-parallel-size 4",
+            1,
+            "expert+context+tp",
+        ),
+        ("", 1, "expert"),
+    ],
+)
+def test_experts_lie_on_devices_as_megatron_core_numbers_them(
+    tmp_path: Path, more: str, axis: int, axes: str
+) -> None:
+    layout = llama(tmp_path, "--num-experts 64", more).layout
+    assert (layout.experts, layout.expert_axes) == (axis, axes)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--expert-tensor-parallel-size 1", "divided by 1 and all else by 2 tensor-parallel"),
+        (
+            "--expert-model-parallel-size 4 --expert-tensor-parallel-size 4",
+            "divided by 4 and all else by 2 tensor-parallel",
+        ),
+        (
+            "--expert-model-parallel-size 3 --expert-tensor-parallel-size 1",
+            "divides the 2 devices of tp",
+        ),
+        (
+            "--expert-model-parallel-size 2 --context-parallel-size 4",
+            "divides the 4 devices of context.*multiple of 4",
+        ),
+    ],
+)
+def test_experts_on_a_part_of_a_group_are_refused(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        llama(tmp_path, "--num-experts 64", more)
 
 
 @pytest.mark.parametrize(

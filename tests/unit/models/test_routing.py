@@ -1,4 +1,4 @@
-"""Tokens that are sent once to each group of experts, and in 8 bits: values, what moves, errors."""
+"""Tokens that go to groups of experts, to experts over `tp`, and in 8 bits: values, what moves."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    assert max(found["same"].values()) < 1e-6
+    assert max(found["groups"].values()) < 1e-6
+    assert max(found["over tp"].values()) < 1e-6
     # Of 8 bits three are a number's fraction: rounding moves it by 1 / 16 at most.
-    assert 0.001 < max(found["f8"].values()) < 0.1
+    assert 0.001 < max(found["groups, f8"].values()) < 0.1
 
 
 def _exchanged(**more: str) -> Counter[tuple[tuple[int, ...], str]]:
@@ -90,6 +91,15 @@ def test_a_token_crosses_once_to_each_group() -> None:
     assert grouped[between, "bf16"] == copies * 2 // 8
 
 
+def test_experts_over_tp_are_whole_and_take_the_tokens_as_tp_divides_them() -> None:
+    """Each device sends half as much as with divided experts, and nothing is summed over tp."""
+    mesh = {"mesh": "expert=4,tp=2", "sequence_parallel": "true"}
+    divided, whole = _exchanged(**mesh), _exchanged(**mesh, expert_axes="expert+tp")
+    assert {group for group, _ in divided} == {(0, 2, 4, 6)}
+    assert {group for group, _ in whole} == {tuple(range(8))}
+    assert whole.total() == divided.total() // 2
+
+
 def test_half_of_what_is_exchanged_has_8_bits() -> None:
     whole, small = _exchanged(), _exchanged(exchange_dtype="f8")
     everyone = tuple(range(8))
@@ -108,6 +118,16 @@ def test_half_of_what_is_exchanged_has_8_bits() -> None:
         ({**GROUPS, "dropless": "true", "mesh": "data=1"}, "dropless products know no groups"),
         ({"exchange_dtype": "f8", "mesh": "data=1"}, "exchange_dtype = f8 has no effect"),
         ({"exchange_dtype": "f16"}, "known: same, f8"),
+        ({"expert_axes": "tp"}, "known: expert, expert\\+tp"),
+        ({"expert_axes": "expert+tp"}, "give the mesh an axis tp and sequence_parallel=true"),
+        (
+            {"expert_axes": "expert+tp", "mesh": "expert=4,tp=2"},
+            "give the mesh an axis tp and sequence_parallel=true",
+        ),
+        (
+            {"expert_axes": "expert+tp", "sequence_parallel": "true", "mesh": "expert=16,tp=4"},
+            "experts = 32 cannot be divided by expert=16,tp=4",
+        ),
     ],
 )
 def test_groups_that_do_not_fit(options: dict[str, str], message: str) -> None:

@@ -18,6 +18,7 @@ from hespas.errors import MeasurementError
 from hespas.evidence.validate.measurements import Row, check_header, positive_number
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.catalogue import model_named
+from hespas.models.megatron import expert_layout
 from hespas.models.software import SOFTWARE
 from hespas.prediction.options import Fidelity
 
@@ -352,9 +353,13 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         raise _UnmappedError("steps of adapters (LoRA) have no model here")
     tensor, stages, context = line.count("tp"), line.count("pp"), line.count("cp")
     parts = line.count("devices") // (tensor * stages * context)
-    experts = line.count("ep")
+    # Its recipes give experts no tensor parallelism.
+    parallel = line.count("ep")
+    experts, axes = expert_layout(
+        parallel, tensor=tensor, context=context, expert_tensor=1 if parallel > 1 else tensor
+    )
     if parts % experts:
-        raise _UnmappedError("experts lie on devices of tensor parallelism, too")
+        raise _UnmappedError(f"experts over {experts} of {parts} data-parallel devices")
     shards = line.noted("fsdp")
     options = {
         "global_batch": str(line.count("global_batch")),
@@ -363,13 +368,14 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         "software": "megatron",
         **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
         **_tensor_parallel(tensor),
+        **({"expert_axes": axes} if axes != "expert" else {}),
     }
     if shards > 1:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
         return {**options, "mesh": mesh, "scan": "true"}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
     chunks = max(1, line.noted("vp"))
-    if experts > 1 and _hides_exchanges(line, chunks):
+    if parallel > 1 and _hides_exchanges(line, chunks):
         options["overlap"] = "exchanges=on"
     return {**options, "mesh": mesh, **_stages(named, stages, chunks)}
 

@@ -13,6 +13,7 @@ import msgspec
 
 from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
+from hespas.models.language import expert_axes
 from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
 from hespas.prediction.figures.communication import communication_rows, plain_row
@@ -120,7 +121,8 @@ def _share(left_ps: float, before_ps: float) -> float:
 def communication_of(prediction: PipelinePrediction, ran: Sequence[Ran]) -> list[CommunicationRow]:
     """Return the communication inside of passes and around them, that exposed longest first."""
     found: dict[tuple[str, str, str], CommunicationRow] = {}
-    others = {axis for axis in prediction.cut.mesh.names if axis != EXPERT}
+    exchange = expert_axes(prediction.cut.source.settings)
+    others = {axis for axis in prediction.cut.mesh.names if axis not in exchange}
     rows = [
         # Among groups of experts, devices are a part of the axis, which has no name.
         _times(

@@ -75,6 +75,13 @@ def test_the_layout_of_a_pipeline_is_that_of_megatron(tmp_path: Path) -> None:
     assert row.framework_year == 2026
 
 
+def test_experts_of_recipes_are_whole_on_tensor_parallel_devices(tmp_path: Path) -> None:
+    changes = {"model": "DeepSeekV3", "devices": "1024", "tp": "2", "cp": "1", "ep": "64"}
+    (row,) = rows(tmp_path, {**BRIDGE, **changes})
+    assert row.options["mesh"] == "pipe=8,fsdp=2,expert=32,tp=2"
+    assert row.options["expert_axes"] == "expert+tp"
+
+
 def test_a_throughput_becomes_a_step(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, TITAN)
     assert row.published_s == 16 * 8192 / 8 / 4096
@@ -105,7 +112,7 @@ def test_the_name_of_a_line_of_simumax_is_read(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"model": "bert"}, "there is no model bert here"),
-        ({"tp": "2", "pp": "1", "cp": "1", "devices": "64", "ep": "64"}, "experts lie on devices"),
+        ({"tp": "2", "pp": "1", "cp": "1", "devices": "64", "ep": "48"}, "experts over 24 of 32"),
         ({"source": "Megatron-Bridge (NeMo container 26.06; LoRA)"}, "adapters"),
     ],
 )
