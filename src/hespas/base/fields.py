@@ -151,7 +151,7 @@ class Option:
 
         Raises `ConfigError` for an invalid value.
         """
-        if self.parse is not None and isinstance(raw, str | tuple):
+        if self.parse is not None and self._is_unparsed(raw):
             return self.parse(raw)
         if self.unit is not None and isinstance(raw, str):
             read = parse_rate if self.unit in USUAL_UNITS else parse_quantity
@@ -164,6 +164,9 @@ class Option:
         if Path in self.kinds and str not in self.kinds and isinstance(raw, str):
             return Path(raw)
         return raw
+
+    def _is_unparsed(self, raw: object) -> bool:
+        return isinstance(raw, str) or (self.repeats and isinstance(raw, tuple))
 
     def check(self, value: object, *, shown: str = "") -> None:
         """Raise `ConfigError` for a number out of bounds; ``shown`` is its text."""

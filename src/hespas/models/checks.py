@@ -121,6 +121,11 @@ def _check_groups(routing: Routing, devices: int) -> None:
 
 
 def _check_sizes(model: LanguageModel) -> None:
+    _refuse(
+        model.latent is not None and model.style.attention_biases != "none",
+        "latent attention has no biases here",
+        "leave them out: attention_bias false, or Megatron's add_bias_linear false",
+    )
     heads, kv_heads = model.sizes_of_layers.heads, model.sizes_of_layers.kv_heads
     _refuse(
         model.latent is not None and kv_heads not in {0, heads},

@@ -89,6 +89,13 @@ class LanguageModel:
         return self.run.dtype
 
     @property
+    def gradient_dtype(self) -> str:
+        """The type in which a pipeline sums gradients over micro-batches."""
+        run = self.run
+        named = run.gradient_dtype if isinstance(run, Training) else "same"
+        return self.state_dtype if named == "same" else named
+
+    @property
     def state_dtype(self) -> str:
         """The type of the weights that a step holds, and in training of both moments."""
         run = self.run

@@ -52,7 +52,6 @@ IGNORED = re.compile(
     r"distributed_.*|nproc_per_node|nnodes|node_rank|master_.*|rdzv_.*|local_rank|num_workers|"
     r"use_tp_pp_dp_mapping|nccl_.*|disable_.*_nan_check|manual_gc.*|align_.*|empty_unused_.*|"
     r"high_priority_stream_groups|ddp_(num_)?bucket.*|.*average_in_collective|"
-    r"accumulate_allreduce_grads_in_fp32|grad_reduce_in_fp32|"
     # Losses beside the main one, of a few numbers a token, and how Python is set up.
     r"moe_aux_loss_coeff|moe_z_loss_coeff|moe_router_load_balancing_type|"
     r"moe_router_bias_update_rate|moe_router_dtype|moe_per_layer_logging|"
@@ -107,6 +106,7 @@ class Layout:
     remat: str
     attention: str | None
     dtype: str
+    gradient_dtype: str
     sequence_parallel: bool
     product_dtype: str
     overlap: Mapping[str, bool]
@@ -529,6 +529,7 @@ def _layout(fields: Fields, model: LanguageModel) -> Layout:
         remat=_remat(fields, model.layers // (stages * chunks)),
         attention=_attention(fields),
         dtype=_dtype(fields),
+        gradient_dtype=_gradient_dtype(fields),
         sequence_parallel=fields.flag("sequence_parallel") and tensor > 1,
         product_dtype=_product_dtype(fields),
         overlap=_overlap(fields, chunks),
@@ -676,6 +677,13 @@ def _dtype(fields: Fields) -> str:
     if fields.flag("bf16") or "bf16" in mixed:
         return "bf16"
     return "f16" if fields.flag("fp16") or "fp16" in mixed else "f32"
+
+
+def _gradient_dtype(fields: Fields) -> str:
+    """Return the type in which gradients are summed: f32, or that of weights where it is said."""
+    given = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
+    is_narrow = given is False or fields.flag("grad_reduce_in_bf16")
+    return _dtype(fields) if is_narrow else "same"
 
 
 def _product_dtype(fields: Fields) -> str:

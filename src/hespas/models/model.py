@@ -140,6 +140,7 @@ CHOICES = {
     "product_dtype": ("same", "f8", "f4"),
     "expert_product_dtype": ("same", "f8", "f4"),
     "state_dtype": ("bf16", "f16", "f32"),
+    "gradient_dtype": ("same", "bf16", "f16", "f32"),
     "weight_dtype": tuple(FORMATS),
     "attention_dtype": ("same", *FORMATS),
     "expert_dtype": ("same", *FORMATS),

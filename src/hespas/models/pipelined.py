@@ -13,7 +13,7 @@ their sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -54,16 +54,21 @@ def part_divided(divided: Divided, part: Part) -> Divided:
     return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 
-def part_step(decoder: Transformer, part: Part, *, dtype: Any, state_dtype: Any) -> Step:
-    """Return a program of a part.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTypes:
+    """The types of weights in passes, of the optimiser's states, and of summed gradients."""
 
-    Passes have weights of ``dtype``; the optimiser's states and sums of gradients are of
-    ``state_dtype``.
-    """
+    weights: Any
+    states: Any
+    gradients: Any
+
+
+def part_step(decoder: Transformer, part: Part, types: PartTypes) -> Step:
+    """Return a program of a part."""
     function, arguments, donated = (
-        _update(decoder, part, dtype, state_dtype)
+        _update(decoder, part, types)
         if part.program is PartProgram.UPDATE
-        else _pass(decoder, part, dtype)
+        else _pass(decoder, part, types.weights)
     )
     return Step(
         function=jax.jit(function, donate_argnums=donated),
@@ -150,12 +155,16 @@ def _joined(weights: Weights, fixed: Weights) -> Weights:
     return {**weights, **{group: joined(weights[group], more) for group, more in fixed.items()}}
 
 
-def _update(decoder: Transformer, part: Part, dtype: Any, state_dtype: Any) -> _Made:
-    weights = decoder.part_weights(state_dtype, is_first=part.is_first, is_last=part.is_last)
+def _update(decoder: Transformer, part: Part, types: PartTypes) -> _Made:
+    weights, summed = (
+        decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+        for dtype in (types.states, types.gradients)
+    )
     state = training_state(weights, decoder.divided.array(dtype=jnp.int32))
 
     def run(state: Weights, gradients: Weights) -> object:
-        made, _ = updated(state, gradients)
-        return made, jax.tree.map(lambda leaf: leaf.astype(dtype), made["weights"])
+        wide = jax.tree.map(lambda leaf: leaf.astype(types.states), gradients)
+        made, _ = updated(state, wide)
+        return made, jax.tree.map(lambda leaf: leaf.astype(types.weights), made["weights"])
 
-    return run, (state, weights), (0,)
+    return run, (state, summed), (0,)

@@ -12,7 +12,8 @@ class Training:
     """A training step; ``batch`` counts sequences for one data-parallel part of the mesh.
 
     They are computed in ``accumulation`` rounds. The optimiser's states and the weights that it
-    changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. ``zero`` says
+    changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. In pipelines
+    gradients are summed in ``gradient_dtype``, the states' where that is ``same``. ``zero`` says
     what the axis ``data`` divides, as in S. Rajbhandari et al., ZeRO, 2020: nothing, states (1),
     gradients too (2), or weights too (3), as the axis ``fsdp`` does. With ``sequence_parallel``
     the axis ``tp`` divides what stands between its products, norms and residuals, by tokens. With
@@ -33,6 +34,7 @@ class Training:
     scan: bool = False
     dtype: str = "bf16"
     state_dtype: str = "f32"
+    gradient_dtype: str = "same"
     zero: int = 0
     sequence_parallel: bool = False
     product_dtype: str = "same"

@@ -23,7 +23,7 @@ from hespas.models.language import LanguageModel
 from hespas.models.model import Step
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import SHARED, Part
-from hespas.models.pipelined import part_divided, part_step
+from hespas.models.pipelined import PartTypes, part_divided, part_step
 from hespas.models.runs import Training
 from hespas.models.sharding import Divided, dtype_named
 from hespas.models.transformer import Transformer
@@ -62,6 +62,11 @@ class Trained(Protocol):
 def build(settings: LanguageModel) -> Step:
     """Return the training step."""
     settings.check()
+    if isinstance(settings.run, Training) and settings.run.gradient_dtype != "same":
+        raise ConfigError(
+            f"gradient_dtype = {settings.run.gradient_dtype} is that of sums in a pipeline",
+            hint="give the mesh an axis pipe, or drop gradient_dtype",
+        )
     settings = settings.as_run
     divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
@@ -122,12 +127,12 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
     of_part = settings.with_layers(part.layers, first=part.first)
     whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
     decoder = Transformer(model=of_part, divided=part_divided(whole, part))
-    return part_step(
-        decoder,
-        part,
-        dtype=dtype_named(run.dtype),
-        state_dtype=dtype_named(settings.state_dtype),
+    types = PartTypes(
+        weights=dtype_named(run.dtype),
+        states=dtype_named(settings.state_dtype),
+        gradients=dtype_named(settings.gradient_dtype),
     )
+    return part_step(decoder, part, types)
 
 
 def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:

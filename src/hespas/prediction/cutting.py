@@ -334,12 +334,12 @@ def weight_size_bytes(cut: Cut) -> int:
 
 
 def summed_bytes(cut: Cut, weight_bytes: int) -> int:
-    """Return the bytes of the summed gradients of weights: they are of the states' type.
+    """Return the bytes of the summed gradients of weights.
 
-    Megatron-Core sums those of 16-bit weights in f32 by default, too.
+    Megatron-Core sums those of 16-bit weights in f32 by default.
     """
     settings: Any = cut.source.settings
-    return weight_bytes * TYPE_BYTES[settings.state_dtype] // weight_size_bytes(cut)
+    return weight_bytes * TYPE_BYTES[settings.gradient_dtype] // weight_size_bytes(cut)
 
 
 def states_held(cut: Cut) -> int:
@@ -349,6 +349,12 @@ def states_held(cut: Cut) -> int:
     """
     settings: Any = cut.source.settings
     return STATES - 1 if settings.state_dtype == settings.dtype else STATES
+
+
+def state_sizes(cut: Cut) -> tuple[int, int]:
+    """Return the bytes of an element of the optimiser's states, and of a summed gradient."""
+    settings: Any = cut.source.settings
+    return TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.gradient_dtype]
 
 
 def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[Footprint, ...]:
@@ -367,10 +373,12 @@ def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[Footprint, ...]
 
 def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
     weight_bytes = _argument_bytes(cut, part, PartProgram.BOTH, 0)
+    wide, narrow = state_sizes(cut)
+    state_bytes = _argument_bytes(cut, part, PartProgram.UPDATE, 1) * wide // narrow
     return Footprint(
         weight_bytes=weight_bytes,
         gradient_bytes=summed_bytes(cut, weight_bytes),
-        state_bytes=states_held(cut) * _argument_bytes(cut, part, PartProgram.UPDATE, 1),
+        state_bytes=states_held(cut) * state_bytes,
         kept_bytes=part.layers * kept_bytes,
         working_bytes=0,
     )

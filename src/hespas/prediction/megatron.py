@@ -75,6 +75,8 @@ def _settings(arguments: Arguments) -> dict[str, str]:
         settings["product_dtype"] = layout.product_dtype
         if arguments.model.routing is not None:
             settings["expert_product_dtype"] = layout.product_dtype
+    if layout.gradient_dtype != "same":
+        settings["gradient_dtype"] = layout.gradient_dtype
     if layout.expert_axes != "expert":
         settings["expert_axes"] = layout.expert_axes
     return settings

@@ -21,6 +21,7 @@ from hespas.prediction.cutting import (
     cut_of,
     expert_bytes,
     stage_memory,
+    state_sizes,
     states_held,
     summed_bytes,
     weight_size_bytes,
@@ -101,6 +102,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     else:
         backward += added
     _, spent = spent_by_phase(update, pieces=1)
+    wide, narrow = state_sizes(cut)
     return PartCost(
         passes=PassCost(forward=forward, backward=backward, weights=weights),
         update=spent,
@@ -108,7 +110,8 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
             memory,
             gradient_bytes=summed,
             # The weights of an optimiser's step, beside its moments and gradients.
-            state_bytes=states_held(cut) * (update.memory.argument_bytes // (STATES + 1)),
+            state_bytes=states_held(cut)
+            * (update.memory.argument_bytes * wide // (STATES * wide + narrow)),
             working_bytes=memory.working_bytes + waiting_bytes,
             expert_bytes=expert_bytes(cut, part),
         ),

@@ -190,6 +190,23 @@ def test_products_in_few_bits_are_read(tmp_path: Path, more: str, expected: str)
     assert llama(tmp_path, more).layout.product_dtype == expected
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [("", "same"), ("--grad-reduce-in-bf16", "bf16")],
+)
+def test_gradients_are_summed_in_f32_unless_it_is_said(
+    tmp_path: Path, more: str, expected: str
+) -> None:
+    assert llama(tmp_path, more).layout.gradient_dtype == expected
+
+
+def test_biases_of_latent_attention_are_refused(tmp_path: Path) -> None:
+    more = "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --v-head-dim 128"
+    model = llama(tmp_path, more, without="--disable-bias-linear").model
+    with pytest.raises(ConfigError, match="latent attention has no biases here"):
+        model.check()
+
+
 def test_a_stage_has_fewer_layers_beside_the_embedding(tmp_path: Path) -> None:
     layout = llama(
         tmp_path,

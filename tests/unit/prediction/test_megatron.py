@@ -8,6 +8,7 @@ import pytest
 
 from hespas.errors import ConfigError, DeviceCountError
 from hespas.models.model import parse_mesh
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.megatron import with_arguments
 from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions, ProgramOptions
 from hespas.prediction.staged import predict_pipeline
@@ -45,11 +46,50 @@ def test_the_arguments_become_options(tmp_path: Path) -> None:
     assert made.is_pipeline
 
 
-def test_experts_are_multiplied_in_8_bits_as_other_products(tmp_path: Path) -> None:
-    experts = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 512 --fp8-format hybrid"
-    made = with_arguments(options(tmp_path, more=experts))
-    settings = made.program.model.settings
-    assert (settings["product_dtype"], settings["expert_product_dtype"]) == ("f8", "f8")
+def test_experts_have_products_in_8_bits_and_devices_of_tensor_parallelism(tmp_path: Path) -> None:
+    more = (
+        "--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1 "
+        "--fp8-format hybrid --grad-reduce-in-bf16"
+    )
+    made = with_arguments(options(tmp_path, more=more))
+    assert made.program.model.mesh == parse_mesh("pipe=2,expert=2,tp=2")
+    assert made.program.model.settings == {
+        "sequence_parallel": "true",
+        "product_dtype": "f8",
+        "expert_product_dtype": "f8",
+        "gradient_dtype": "bf16",
+        "expert_axes": "expert+tp",
+    }
+
+
+def test_layers_of_stages_come_from_the_file(tmp_path: Path) -> None:
+    more = "--num-layers 6 --decoder-first-pipeline-num-layers 2"
+    text = ARGUMENTS.replace("--num-layers 4", "").replace(
+        "--num-layers-per-virtual-pipeline-stage 1", ""
+    )
+    (tmp_path / "uneven.sh").write_text(text + more)
+    file = Path(f"megatron:{tmp_path / 'uneven.sh'}")
+    given = options(tmp_path)
+    made = with_arguments(PredictOptions(program=ProgramOptions(file=file), network=given.network))
+    assert made.pipeline.stage_layers == (2, 4)
+
+
+def test_a_step_with_experts_over_tensor_parallel_devices_is_predicted(tmp_path: Path) -> None:
+    """Whole experts exchange tokens, where divided ones would sum what they make over tp."""
+    more = "--num-experts 8 --expert-model-parallel-size 4 --moe-ffn-hidden-size 256 "
+    divided, whole = (
+        predict_pipeline(
+            with_arguments(options(tmp_path, cluster="16xH100_80GB", more=more + last))
+        )
+        for last in ("", "--expert-tensor-parallel-size 1")
+    )
+    half, held = (
+        [cost.footprint.expert_bytes for cost in made.costs.values()] for made in (divided, whole)
+    )
+    assert 0 not in half
+    assert held == [2 * size for size in half]
+    rows = run_report(whole).communication
+    assert {row.axis for row in rows if row.kind == "all_to_all"} == {"expert+tp"}
 
 
 def test_options_beside_the_file_stand(tmp_path: Path) -> None:
@@ -74,7 +114,7 @@ def test_a_run_needs_a_cluster_that_its_layout_divides(tmp_path: Path) -> None:
     with pytest.raises(DeviceCountError, match="tensor x pipeline x context = 4"):
         with_arguments(options(tmp_path, "6xH100_80GB"))
     experts = "--num-experts 8 --expert-model-parallel-size 4"
-    with pytest.raises(ConfigError, match="expert_model_parallel_size = 4 does not divide"):
+    with pytest.raises(ConfigError, match=r"not divided by experts over 4; give .* multiple of 16"):
         with_arguments(options(tmp_path, more=experts))
 
 

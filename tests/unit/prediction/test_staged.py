@@ -288,6 +288,14 @@ def test_states_are_of_the_type_asked_for(dtype: str, held: tuple[int, int, int]
     assert found == pytest.approx([each * PARAMETERS for each in held], rel=1e-3)
 
 
+def test_sums_of_gradients_may_have_a_type_of_their_own() -> None:
+    settings = SMALL | {"gradient_dtype": "bf16"}
+    stages = least_memory(cut_of(options(model=ModelOptions(sequence=1024, settings=settings))))
+    summed = sum(stage.gradient_bytes for stage in stages)
+    states = 2 * sum(stage.state_bytes for stage in stages)
+    assert (summed, states) == pytest.approx((2 * PARAMETERS, 12 * PARAMETERS), rel=1e-3)
+
+
 LEAST = [
     ("1f1b", "llama3-8b", "pipe=4,fsdp=2", SMALL),
     ("gpipe", "llama3-8b", "pipe=2,fsdp=2,tp=2", SMALL),
