@@ -15,6 +15,7 @@ from typing import Any
 
 import hespas
 from hespas.base.process import stay
+from hespas.base.question import collect_rarely
 from hespas.errors import HespasError
 from hespas.models.catalogue import model_named
 from hespas.models.configured import published
@@ -82,6 +83,7 @@ def main(names: list[str]) -> None:
     """Print the lines, and write them into the page, in the order of names."""
     # All are exported and partitioned in this process, which starts JAX once.
     stay(stays=True)
+    collect_rarely()
     page = PAGE.read_text()
     begin, _, rest = page.partition(MARKS[0])
     shown, _, end = rest.partition(MARKS[1])

@@ -127,7 +127,7 @@ class ContentCache:
 
     def write(self, key: str, content: bytes) -> None:
         """Store a content; `CacheError` if the directory cannot be written."""
-        packed = zlib.compress(content, level=6)
+        packed = zlib.compress(content, level=3)
         self._write(key, self.mark + sha256(packed).digest() + packed)
         _note_use(self.path_of(key))
 

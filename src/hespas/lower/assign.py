@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 from msgspec.structs import replace
@@ -170,8 +171,13 @@ def _lying_as(value: Value, order: Order) -> Value:
     kind = value.type
     if not isinstance(kind, TensorType):
         return Value(type=kind)
-    layout = layout_of(order, kind.shape)
-    return Value(type=kind if layout == kind.layout else replace(kind, layout=layout))
+    return Value(type=_lying_type(kind, layout_of(order, kind.shape)))
+
+
+@lru_cache(maxsize=4096)
+def _lying_type(kind: TensorType, layout: tuple[int, ...] | None) -> TensorType:
+    """Return a type in a layout: one object for all its values, by which kernels are compared."""
+    return kind if layout == kind.layout else replace(kind, layout=layout)
 
 
 @dataclass(slots=True, kw_only=True)

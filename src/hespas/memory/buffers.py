@@ -212,9 +212,23 @@ def _element_by_element(op: Op) -> Pairs:
         for number, argument in enumerate(body.arguments)
         if argument not in rearranged and _shape(op.operands[number]) in shapes
     ]
+    if len(results) == 1:
+        ((end, result),) = results.items()
+        used = _values_behind(body, end)
+        yield from ((operand, result) for operand, argument in arguments if argument in used)
+        return
     uses = Uses.of_block(body)
     for operand, argument in arguments:
         yield from ((operand, result) for result in _results_of(argument, uses, results))
+
+
+def _values_behind(body: Block, end: Value) -> set[Value]:
+    """Return the values on which a value of a block depends, and itself."""
+    used = {end}
+    for op in reversed(body.operations[:-1]):
+        if not used.isdisjoint(op.results):
+            used.update(values_read(op))
+    return used
 
 
 def _rearranged(body: Block, results: Mapping[Value, int]) -> set[Value]:

@@ -13,7 +13,7 @@ A time that a method doesn't divide, such as one that was measured as a whole, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -170,7 +170,7 @@ class OpEstimate:
             bytes_moved=self.bytes_moved + other.bytes_moved,
             memory_time_at_peak_s=self.memory_time_at_peak_s + other.memory_time_at_peak_s,
             energy_j=_sum_known(self.energy_j, other.energy_j),
-            per_type=_merged(self.per_type, other.per_type, TypeTotals()),
+            per_type=_sum_by_key(self.per_type, [other.per_type], TypeTotals()),
             duration_ps=self.duration_ps + other.duration_ps,
             bound=self.bound + other.bound,
         )
@@ -284,12 +284,7 @@ class Estimate:
         return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
 
     def __add__(self, other: Estimate) -> Estimate:
-        return Estimate(
-            per_op=_merged(self.per_op, other.per_op, OpEstimate()),
-            notes=self.notes + other.notes,
-            warnings=self.warnings + other.warnings,
-            noted_s=_merged(self.noted_s, other.noted_s, 0.0),
-        )
+        return sum_estimates([other], start=self)
 
     def __mul__(self, count: float) -> Estimate:
         return Estimate(
@@ -298,6 +293,10 @@ class Estimate:
             warnings=self.warnings,
             noted_s={note: time_s * count for note, time_s in self.noted_s.items()},
         )
+
+
+NOTHING = Estimate()
+"""The cost of nothing."""
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -311,8 +310,20 @@ def _sum_known(left: float | None, right: float | None) -> float | None:
     return left + right
 
 
-def _merged(left: Mapping[str, T], right: Mapping[str, T], zero: T) -> dict[str, T]:
-    merged = dict(left)
-    for key, value in right.items():
-        merged[key] = merged.get(key, zero) + value
-    return merged
+def sum_estimates(estimates: Iterable[Estimate], *, start: Estimate = NOTHING) -> Estimate:
+    """Return the sum of estimates, added in their order."""
+    added = list(estimates)
+    return Estimate(
+        per_op=_sum_by_key(start.per_op, [one.per_op for one in added], OpEstimate()),
+        notes=tuple(set(start.notes).union(*[one.notes for one in added])),
+        warnings=tuple(set(start.warnings).union(*[one.warnings for one in added])),
+        noted_s=_sum_by_key(start.noted_s, [one.noted_s for one in added], 0.0),
+    )
+
+
+def _sum_by_key(first: Mapping[str, T], others: Iterable[Mapping[str, T]], zero: T) -> dict[str, T]:
+    added = dict(first)
+    for mapping in others:
+        for key, value in mapping.items():
+            added[key] = added.get(key, zero) + value
+    return added

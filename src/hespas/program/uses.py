@@ -39,10 +39,11 @@ class Uses:
 
     def _all_readers(self, value: Value) -> list[Op]:
         # Readers are listed on the first request: most callers need producers only.
-        for op in self._pending:
-            for operand in values_read(op):
-                self._readers.setdefault(operand, []).append(op)
-        self._pending.clear()
+        if self._pending:
+            for op in self._pending:
+                for operand in values_read(op):
+                    self._readers.setdefault(operand, []).append(op)
+            self._pending.clear()
         return self._readers.get(value, [])
 
     def replace(self, op: Op, replacement: Iterable[Op]) -> None:

@@ -17,7 +17,13 @@ from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.models.catalogue import model_named
 from hespas.models.part import Part
 from hespas.sources.exported import Exported
-from hespas.xla.mlir.module import BYTECODE_MAGIC, declared_devices, parse_mlir, printed
+from hespas.xla.mlir.module import (
+    BYTECODE_MAGIC,
+    MlirModule,
+    declared_devices,
+    parse_mlir,
+    printed,
+)
 from hespas.xla.trial import check_bytecode
 
 _FORM = "let it return (function, arguments) or a jax.stages.Lowered"
@@ -194,8 +200,9 @@ def _abstract_mesh(arguments: Any) -> Any:
 
 def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
     """Export a `jax.stages.Lowered`, the result of ``jax.jit(f).lower(...)``."""
+    module = MlirModule(handle=lowered.compiler_ir(), source=name)
     text = lowered.as_text(debug_info=True).encode()
-    return Exported(text=text, name=name, devices=declared_devices(parse_mlir(text, name=name)))
+    return Exported(text=text, name=name, devices=declared_devices(module))
 
 
 def export_serialized(source: bytes, *, name: str) -> Exported:

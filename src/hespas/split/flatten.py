@@ -37,6 +37,7 @@ from hespas.program.attrs import (
     HostWaitAttrs,
     WhileAttrs,
 )
+from hespas.program.operations.table import kinds_where
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
     Block,
@@ -116,7 +117,10 @@ def needs_opening(op: Op) -> bool:
     if not op.regions or stands_alone(op):
         return False
     inner_ops = (inner for region in op.regions for inner in nested_ops(region))
-    return any(inner.kind in ASYNC or stands_alone(inner) for inner in inner_ops)
+    return any(inner.kind in _OPENED or host_traffic(inner) for inner in inner_ops)
+
+
+_OPENED = ASYNC | kinds_where(lambda traits: traits.category is Category.COLLECTIVE)
 
 
 def _too_large_error(source: str, *, what: str, instead: str = "") -> UnsupportedError:

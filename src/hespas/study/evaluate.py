@@ -22,6 +22,7 @@ import msgspec
 
 from hespas.base.cache import used_files
 from hespas.base.process import stay
+from hespas.base.question import collect_rarely
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.prediction import composition, staged
 from hespas.prediction.figures.schema import RunReport
@@ -171,10 +172,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     tasks: SimpleQueue[bytes] = SimpleQueue()
-    # Lasting objects are frozen out of garbage collections, which otherwise take a tenth of the
-    # time; collections are made rarer.
+    # Collections leave out the modules that stay.
     gc.freeze()
-    gc.set_threshold(200_000, 50, 1000)
+    collect_rarely()
     Thread(target=_read, args=(tasks,), daemon=True).start()
     while True:
         task = msgspec.json.decode(tasks.get(), type=Task)

@@ -23,7 +23,7 @@ from hespas.prediction.options import NetworkOptions
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.cache import MemoryStore, Store, decode_estimate, encode_estimate
 from hespas.price.driver import OperationMethod, estimate_costs
-from hespas.price.estimate import Estimate
+from hespas.price.estimate import Estimate, sum_estimates
 from hespas.price.graph import Clocked, cache_keys, draw_of, estimate_graph
 from hespas.price.roofline import Rates, Roofline, Scalable, same_work
 from hespas.program.work import CustomCallCost
@@ -278,7 +278,7 @@ class _Step:
         found = dict(zip(limited, priced(boost, limited), strict=True))
         clocks: dict[Rates, float] = {}
         for rates, prices in found.items():
-            total = sum((each for each in prices if each is not None), Estimate())
+            total = sum_estimates(each for each in prices if each is not None)
             clocks[rates] = sustained_clock(power, draw_of(total.total), sustained.limit_w)
         for rates, clock in clocks.items():
             slower = estimator.at_clock(clock)
@@ -390,7 +390,7 @@ class _Step:
         custom_calls = self.prediction.options.estimate.custom_calls
         labelled = Labelled(method=method, scores=scores)
         (unfused_prices,) = priced_again(graph, before, [labelled], custom_calls=custom_calls)
-        passes = passes_of(sum((each for each in unfused_prices if each is not None), Estimate()))
+        passes = passes_of(sum_estimates(each for each in unfused_prices if each is not None))
         if passes is None:
             return
         each_s = passes.fused_s(scores, method) / (passes.forward + passes.backward)
@@ -416,7 +416,7 @@ class _Step:
         custom_calls = self.prediction.options.estimate.custom_calls
         named = ByKernel(method=method, kernels=pricer)
         (priced,) = priced_again(graph, before, [named], custom_calls=custom_calls)
-        slowest = named.slowest(sum((each for each in priced if each is not None), Estimate()))
+        slowest = named.slowest(sum_estimates(each for each in priced if each is not None))
         asked = [AtLimit(method=method, kernels=pricer, name=each.name) for each in slowest]
         everything = AtLimit(method=method, kernels=pricer)
         found = priced_again(graph, before, [everything, *asked], custom_calls=custom_calls)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, gcd, prod
 
 from hespas.hardware.presets import Microarchitecture
@@ -54,6 +55,8 @@ memory. A copy from device memory to device memory, which XLA leaves to the runt
 stream.
 """
 
+_MOST_KERNELS = 4096
+"""Kernels whose form is remembered: every method and rate that prices a kernel asks for it."""
 _THREADS, _THREADS_OF_COLUMNS = 128, 1024
 _ELEMENTS_PER_THREAD = 4
 
@@ -121,6 +124,7 @@ def _bandwidth_part(category: str, columns: Columns) -> float:
     return 1 / (drift / part + (1 - drift) / PART_OF_STREAMING[NARROW_REDUCTION])
 
 
+@lru_cache(maxsize=_MOST_KERNELS)
 def _threads_of_loop(kernel: Kernel) -> float:
     """Return the threads of a loop; each writes four neighbours.
 
@@ -163,6 +167,7 @@ class _TransposeCosts:
     l1_lines: float = 0.0
 
 
+@lru_cache(maxsize=_MOST_KERNELS)
 def _transpose_costs(kernel: Kernel) -> _TransposeCosts:
     """Return the costs of a kernel's transposes beside memory.
 
@@ -199,6 +204,7 @@ def _has_wide_result(op: Op) -> bool:
     )
 
 
+@lru_cache(maxsize=_MOST_KERNELS)
 def _instructions(kernel: Kernel) -> float:
     windows = [op for op in kernel.inner if op.kind == "reduce_window"]
     return sum(
@@ -239,6 +245,7 @@ def _longest_reduction(kernel: Kernel) -> Op:
     return max(reductions, key=lambda op: size_of(op.operands[0]))
 
 
+@lru_cache(maxsize=_MOST_KERNELS)
 def warps_of_rows(kernel: Kernel) -> int:
     """Return the warps that reduce rows; a norm's kernel has none."""
     op = kernel.op
@@ -278,6 +285,7 @@ class Columns:
     l1_lines: float = 0.0
 
 
+@lru_cache(maxsize=_MOST_KERNELS)
 def columns_of(kernel: Kernel) -> Columns:
     """Return the blocks and costs of a kernel's column reductions.
 
@@ -333,11 +341,21 @@ def indexed_by(kernel: Kernel, gpu: Microarchitecture) -> Indexed:
     touched again, it moves the part that L2 does not hold: 1 - (its size / the bytes that indices
     range over).
     """
-    return sum((indexed for op in kernel.inner for indexed in _indexed_bytes(op, gpu)), Indexed())
+    operations = _indexing(kernel)
+    return sum((indexed for op in operations for indexed in _indexed_bytes(op, gpu)), Indexed())
+
+
+@lru_cache(maxsize=_MOST_KERNELS)
+def _indexing(kernel: Kernel) -> tuple[Op, ...]:
+    return tuple([op for op in kernel.inner if op.kind in _INDEXING])
+
+
+_GATHERS = frozenset({"gather", "torch_index_select"})
+_INDEXING = _GATHERS | {"scatter"}
 
 
 def _indexed_bytes(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
-    if op.kind in ("gather", "torch_index_select"):
+    if op.kind in _GATHERS:
         table, attrs = op.operands[0], op.attrs
         row = (1, *shape_of(table)[1:])
         window = attrs.slice_sizes if isinstance(attrs, GatherAttrs) else row

@@ -174,7 +174,7 @@ class KernelPricer:
     def _fingerprint(self) -> str:
         return sha256(encode_kernels(self.kernels)).hexdigest()
 
-    @property
+    @cached_property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions for every kernel."""
         sources = self.gpu.sources.items()
