@@ -139,12 +139,23 @@ class Dimensions:
         return prod(dimension.size for dimension in self.dimensions)
 
 
+class DragonflyRouting(Enum):
+    """Which groups a message passes: those of its ends, or one more.
+
+    ``VALIANT``: a hash of both ends and a seed chooses a group between, so that the messages of two
+    groups spread over all links. Source: J. Kim et al., Technology-Driven, Highly-Scalable
+    Dragonfly Topology, ISCA 2008.
+    """
+
+    MINIMAL = "minimal"
+    VALIANT = "valiant"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dragonfly:
     """Groups of routers: all connected to each other in a group, one link between two groups.
 
-    A message takes a shortest path, with at most one link between groups. Source: J. Kim et al.,
-    Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008, minimal routing.
+    ``seed`` is that of the hash of `DragonflyRouting.VALIANT`.
     """
 
     groups: int
@@ -153,6 +164,8 @@ class Dragonfly:
     device_link: LinkParameters
     local_link: LinkParameters
     global_link: LinkParameters
+    routing: DragonflyRouting = DragonflyRouting.MINIMAL
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("groups", "routers_per_group", "devices_per_router"):
@@ -245,6 +258,8 @@ class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     device_link: Text | LinkParameters
     local_link: Text | LinkParameters
     global_link: Text | LinkParameters
+    routing: DragonflyRouting = DragonflyRouting.MINIMAL
+    seed: CountOrZero = 0
 
 
 class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -336,6 +351,8 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                     device_link=_link(dragonfly.device_link, path)[1],
                     local_link=_link(dragonfly.local_link, path)[1],
                     global_link=_link(dragonfly.global_link, path)[1],
+                    routing=dragonfly.routing,
+                    seed=dragonfly.seed,
                 )
             case _LeafSpineFile() as leaf_spine:
                 return _leaf_spine(leaf_spine, path)

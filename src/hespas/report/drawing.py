@@ -35,6 +35,7 @@ def drawing(system: System) -> list[str]:
                 f"  {fabric.groups} groups, each wired to every other by a link of {far}",
                 f"  group: {fabric.routers_per_group} routers, all wired to each other, {near}",
                 f"  router: {fabric.devices_per_router} devices, {own} each",
+                f"  routing: {fabric.routing.value}",
             ]
         case Graph() as fabric:
             return list(_switches(fabric))

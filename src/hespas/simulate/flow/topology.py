@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from hespas.errors import HardwareError
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Interconnect, Shape
+from hespas.hardware.interconnect import (
+    Dimension,
+    Dimensions,
+    Dragonfly,
+    DragonflyRouting,
+    Interconnect,
+    Shape,
+)
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.machine_links import Edge, Graph
 from hespas.simulate.kernel import check_memory
@@ -580,16 +587,29 @@ def _gateway(fabric: Dragonfly, group: int, other: int) -> str:
 
 
 def _dragonfly_route(fabric: Dragonfly, graph: Graph) -> Callable[[int, int], Links]:
-    """Return the minimal routes through a dragonfly: at most one link between groups."""
+    """Return the routes through a dragonfly: by one link between groups, or two."""
     link_of = {(edge.source, edge.target): link for link, edge in enumerate(graph.edges)}
     per_group = fabric.routers_per_group * fabric.devices_per_router
 
     def route(source: int, target: int) -> Links:
         group, other = source // per_group, target // per_group
         stops = [f"device{source}", _router_of(fabric, source)]
-        if group != other:
-            stops += [_gateway(fabric, group, other), _gateway(fabric, other, group)]
+        passed = [group, *_groups_between(fabric, source, target), other]
+        for one, next_one in pairwise(passed):
+            if one != next_one:
+                ends = _gateway(fabric, one, next_one), _gateway(fabric, next_one, one)
+                stops += ends
         stops += [_router_of(fabric, target), f"device{target}"]
         return tuple([link_of[pair] for pair in pairwise(stops) if pair[0] != pair[1]])
 
     return route
+
+
+def _groups_between(fabric: Dragonfly, source: int, target: int) -> tuple[int, ...]:
+    """Return the group that a message between two others passes, if its routing has one."""
+    per_group = fabric.routers_per_group * fabric.devices_per_router
+    ends = {source // per_group, target // per_group}
+    others = [group for group in range(fabric.groups) if group not in ends]
+    if fabric.routing is DragonflyRouting.MINIMAL or len(ends) == 1 or not others:
+        return ()
+    return (others[_spread(source, target, 0, fabric.seed) % len(others)],)

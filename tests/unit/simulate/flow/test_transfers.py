@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
     Dragonfly,
+    DragonflyRouting,
     Interconnect,
     Shape,
     switched,
@@ -136,6 +138,32 @@ def test_a_dragonfly_takes_one_wire_between_groups() -> None:
 
     assert near == pytest.approx(3e-7)
     assert far == pytest.approx(1e-7 + 1e-7 + 1e-6 + 1e-7 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_between_spreads_the_messages_of_two_groups(seed: int) -> None:
+    """Eight messages from group 0 to group 1: over one link, or by the links of nine groups."""
+    link = LinkParameters(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+    minimal = Dragonfly(
+        groups=11,
+        routers_per_group=4,
+        devices_per_router=2,
+        device_link=link,
+        local_link=link,
+        global_link=link,
+    )
+    around = replace(minimal, routing=DragonflyRouting.VALIANT, seed=seed)
+    messages = [Transfer(source=one, target=8 + one, size_bytes=1_000_000) for one in range(8)]
+    near, far = [
+        simulate_transfers(Interconnect(name="d", fabric=fabric), messages)
+        for fabric in (minimal, around)
+    ]
+    assert max(near) > 0.008
+    assert max(far) < 0.006
+    assert min(far) > min(near) / 8 + 2e-6
+    inside = [Transfer(source=0, target=2, size_bytes=0)]
+    ends = simulate_transfers(Interconnect(name="d", fabric=around), inside)
+    assert ends == pytest.approx((3e-6,))
 
 
 def test_equal_ways_through_a_graph_are_spread() -> None:
