@@ -1,7 +1,7 @@
 """Growth of published steps with the number of devices, beside predictions, mechanism by mechanism.
 
     python validation/scale.py            write docs/data/scale.json and docs/evidence/scale.md
-    python validation/scale.py --predict  also predict the pipelines anew (two minutes)
+    python validation/scale.py --predict  also predict the pipelines anew (five minutes)
 
 Predicted steps are those of docs/data/every_step.json and library_steps.json. Growth is the step at
 a size over that at the smallest one of its series, less 1. Mechanisms are added in turn:
@@ -24,6 +24,7 @@ from typing import Any
 
 import long_runs
 from hespas.base.files import json_bytes, write_file
+from hespas.hardware.system import parse_link_bandwidths
 from hespas.hardware.variation import Slowest, read_variation
 from hespas.prediction.figures.variation import variation_report
 from hespas.prediction.options import NetworkOptions
@@ -62,14 +63,21 @@ def main() -> None:
     """Write the record and the page."""
     series = list(all_series())
     rows = [row for one in series for row in rows_of(one, series)]
-    kept = _recorded().get("pipelines", [])
-    pipelines = predicted_pipelines() if "--predict" in sys.argv[1:] else kept
+    predicts, known = "--predict" in sys.argv[1:], _recorded()
+    pipelines = predicted_pipelines() if predicts else known.get("pipelines", [])
+    assumed = predicted_assumptions() if predicts else known.get("assumptions", [])
     runs = long_runs.rows()
-    record = {"growth": rows, "pipelines": pipelines, "long_runs": runs}
+    record = {
+        "growth": rows,
+        "pipelines": pipelines,
+        "assumptions": assumed,
+        "long_runs": runs,
+    }
     write_file(DATA / "scale.json", json_bytes(record))
     tables = {
         "growth": growth_table(rows),
         "pipelines": pipeline_table(pipelines),
+        "assumptions": assumption_table(assumed),
         "long runs": long_runs.table(runs),
     }
     text = PAGE.read_text()
@@ -231,6 +239,64 @@ def predicted_pipelines() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+_OFF = {"gradients": False, "parameters": False}
+_ASSUMPTIONS: Mapping[str, tuple[Mapping[str, bool], str | None, int | None]] = {
+    "as predicted": ({}, None, None),
+    "sums of gradients follow the last backward pass": ({"gradients": False}, None, None),
+    "weights are gathered before the first forward pass": ({"parameters": False}, None, None),
+    "both": (_OFF, None, None),
+    "links between nodes have half their bandwidth": ({}, "1=x0.5", None),
+    "both, on these links": (_OFF, "1=x0.5", None),
+    "a quarter of the batch for each device": ({}, None, 72),
+    "a ninth of the batch for each device": ({}, None, 32),
+}
+"""What is hidden, other links, and the micro-batches on 8,192 devices."""
+
+
+def predicted_assumptions() -> list[dict[str, Any]]:
+    """Return the steps of Llama 3.1 405B on 512 and 8,192 H100 by what is assumed."""
+    # As above.
+    from dataclasses import replace  # noqa: PLC0415
+
+    import pipelines  # noqa: PLC0415
+
+    few, many = [
+        next(step for step in pipelines.STEPS if step.name == f"Llama 3.1 405B, {count} H100")
+        for count in ("512", "8,192")
+    ]
+    copies = 64
+    rows: list[dict[str, Any]] = []
+    for name, (overlap, links, micro_batches) in _ASSUMPTIONS.items():
+        steps_s: list[float] = []
+        for step in (few, many):
+            options = pipelines.options_of(step)
+            network = options.network
+            if links is not None:
+                network = replace(network, link_bandwidth=parse_link_bandwidths([links]))
+            pipeline = replace(options.pipeline, overlap=overlap)
+            plan = replace(options, pipeline=pipeline, network=network)
+            times = 1.0
+            if step is many and micro_batches is not None:
+                model = replace(plan.program.model, global_batch=micro_batches * copies)
+                plan = replace(plan, program=replace(plan.program, model=model))
+                times = step.global_batch / (micro_batches * copies)
+            steps_s.append(predict_pipeline(plan).step_time_s * times)
+        rows.append({"assumed": name, "few_s": steps_s[0], "many_s": steps_s[1]})
+    return rows
+
+
+def assumption_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how much the step grows under each assumption."""
+    lines = [_cells("assumed", "512", "8,192", "growth"), "|---|---|---|---|"]
+    for row in rows:
+        growth = row["many_s"] / row["few_s"] - 1
+        lines.append(
+            f"| {row['assumed']} | {row['few_s']:.2f} s | {row['many_s']:.2f} s "
+            f"| {100 * growth:+.1f} % |"
+        )
+    return lines
 
 
 def pipeline_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

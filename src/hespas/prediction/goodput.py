@@ -54,7 +54,7 @@ class GoodputOptions:
     GROUP: ClassVar[Group] = Group.LONG_RUN
 
     goodput: bool = declare(
-        help="Say what of a long run's time is progress, with failures and checkpoints.",
+        help="Predict which share of a long run is progress, with failures and checkpoints.",
         default=False,
     )
     device_failure_interval: float | None = declare(

@@ -78,7 +78,7 @@ class Infant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Retries(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A restart succeeds with the probability ``success``; one that does not takes so long."""
+    """A restart succeeds with the probability ``success``; a failed one takes ``interval_s``."""
 
     success: Annotated[float, Meta(gt=0, le=1)]
     interval_s: Positive

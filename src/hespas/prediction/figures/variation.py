@@ -1,4 +1,4 @@
-"""What a step takes on devices that are not equal: everybody waits for the slowest of its group.
+"""What a step takes on devices that are not equal: each device waits for the slowest of its group.
 
 All axes of a mesh synchronise several times a step, but for the copies of a pipeline (``data`` and
 ``fsdp`` there), which meet once, at its end. A stage takes the slowest device of its group, a copy
@@ -195,7 +195,7 @@ def _jitter(prediction: AnyPrediction, variation: Variation) -> Mapping[str, flo
 
 
 def _jitter_of(prediction: Prediction, variation: Variation, *, times: int) -> dict[str, float]:
-    """Return the same of a program that runs so often.
+    """Return the same for a program that runs ``times`` times.
 
     Computation D of K kernels that S collectives interrupt deviates by
     ``kernel_sigma D / sqrt(K S)`` between two of them.
