@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.frontend.load import load_source

@@ -19,7 +19,7 @@ from math import hypot
 from pathlib import Path
 from statistics import mean
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

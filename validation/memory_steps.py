@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import ShapeDtypeStruct, export, lax, nn
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

@@ -19,7 +19,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

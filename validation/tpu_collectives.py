@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

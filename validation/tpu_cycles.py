@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.compile.cache import CompiledCache
 from hespas.compile.compiler import compile_program
 from hespas.compile.job import Layout

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import webbrowser
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Timer
 
 from hespas.app.guard import LOOPBACK, Guard, kept_token
@@ -16,17 +14,12 @@ from hespas.app.limits import LONG_TIME_S, TIME_S
 from hespas.app.options import PORT, AppOptions
 from hespas.app.pool import Limits, Pool
 from hespas.app.searches import Searches
+from hespas.base.home import data_home
 from hespas.errors import ConfigError, ExtraMissingError, option
 from hespas.study.executor import available_cores
 
 _MOST_WORKERS = 4
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user asked for is recognised
-
-
-def data_home() -> Path:
-    """Return the directory of what the page keeps for the user, which need not exist."""
-    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(home).expanduser() / "hespas"
 
 
 def serve(options: AppOptions, say: Callable[[str], None]) -> None:

@@ -32,12 +32,6 @@ def json_bytes(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
-def cache_home() -> Path:
-    """Return the user's cache directory of hespas, which may not exist."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "hespas"
-
-
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically; `OutputError` on failure."""
     with replaced_file(path) as temporary:

@@ -1,4 +1,4 @@
-"""``hespas app``: questions by mouse, on a local page."""
+"""``hespas app``: questions by mouse on a local page, and a process that answers commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from hespas.app.options import AppOptions
+from hespas.app.options import PAGE, RESIDENT, STARTED, AppOptions
 from hespas.app.start import serve
+from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
+from hespas.cli.resident_server import start, stop
 
 
 @answering("app", example="hespas app --port 9000", has_json=False, has_log=False)
@@ -19,6 +21,18 @@ def app(**given: Any) -> Answer | int:
 
     It listens on the loopback interface alone, and sends nothing anywhere. The address holds a
     token: a browser with that address can ask.
+
+    With --background no page is opened: a process stays, with all that commands import and trace,
+    and the user's commands are answered by it from then on, with the same output.
     """
-    serve(flags.built(AppOptions, given), click.echo)
+    options = flags.built(AppOptions, given)
+    has_page = not (options.background or options.stop)
+    absent = {PAGE: not has_page, RESIDENT: not options.background, STARTED: options.stop}
+    refuse_unused(options, absent)
+    if options.stop:
+        stop(click.echo)
+    elif options.background:
+        start(workers=options.workers or 1, idle_s=options.idle_s, say=click.echo)
+    else:
+        serve(options, click.echo)
     return 0

@@ -14,10 +14,10 @@ import click
 
 from hespas.base.version import __version__
 from hespas.cli.help import Commands, usage_message, wants_colour
+from hespas.cli.resident import INTERRUPTED, INTERRUPTED_CODE
 from hespas.errors import HespasError
 
 ERROR_CODE = 2
-INTERRUPTED_CODE = 130
 
 # Each command's module is imported only when it is called: this keeps --help fast.
 _COMMANDS = {
@@ -134,7 +134,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
-        click.echo(f"{name}: interrupted; nothing was left half-written", err=True)
+        click.echo(f"{name}: {INTERRUPTED}", err=True)
         return INTERRUPTED_CODE
     except BrokenPipeError:
         return _silence_output(0)

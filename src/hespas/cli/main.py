@@ -7,11 +7,20 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from hespas.cli.resident import answered
+
 _SIGNAL_CODE = 128
 
 
 def main() -> None:
-    """Run ``hespas`` with the arguments of the process."""
+    """Run ``hespas`` with the arguments of the process, here or in the resident process."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = answered(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(_SIGNAL_CODE + signal.SIGINT)
+    if code is not None:
+        sys.exit(code)
     start("hespas")
 
 

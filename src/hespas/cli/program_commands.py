@@ -14,7 +14,8 @@ import msgspec
 
 from hespas.base.cache import ContentCache
 from hespas.base.fields import Group, declare, refuse_unused
-from hespas.base.files import cache_home, check_file, write_file
+from hespas.base.files import check_file, write_file
+from hespas.base.home import cache_home
 from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary
 from hespas.cli import flags

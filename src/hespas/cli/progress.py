@@ -21,7 +21,8 @@ from threading import RLock, Thread
 from time import perf_counter
 from typing import Any, TextIO, cast
 
-from hespas.base.files import cache_home, write_file
+from hespas.base.files import write_file
+from hespas.base.home import cache_home
 from hespas.base.progress import LOG, Event, Report, Stage
 from hespas.errors import OutputError
 

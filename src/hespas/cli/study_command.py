@@ -45,6 +45,7 @@ from hespas.study.rows import (
 )
 from hespas.study.run import Studied, row_named, studied, study_in, table_of
 from hespas.study.search import search_study
+from hespas.study.space import candidate_of
 from hespas.study.store import is_running, reading
 from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
 
@@ -307,8 +308,13 @@ def resume(directory: Path, **given: Any) -> Answer | int:
     return _run_study(study_in(directory), directory, given)
 
 
-def _run_study(study: Study, directory: Path, given: Mapping[str, Any]) -> Answer | int:
-    """Run a study and return its table, or the exit code after an interruption."""
+def _run_study(
+    study: Study, directory: Path, given: Mapping[str, Any], *, launch: str | None = None
+) -> Answer | int:
+    """Run a study and return its table, or the exit code after an interruption.
+
+    ``launch`` names the trainer whose command follows.
+    """
     options = flags.built(ExecutorOptions, given)
     with StudyProgress(sys.stderr) as progress:
         try:
@@ -321,11 +327,27 @@ def _run_study(study: Study, directory: Path, given: Mapping[str, Any]) -> Answe
                 err=True,
             )
             return _INTERRUPTED_CODE
-    return _answer(results, most=20)
+    started = None if launch is None or results.best is None else _launched(results.best, launch)
+    more = {} if started is None else {"launch": started}
+    return Answer(
+        text=lambda: "\n\n".join(filter(None, [_text(results, most=20), started])),
+        json=lambda: {**table_json(results.rows), **more},
+    )
 
 
-def _answer(found: Studied, *, most: int) -> Answer:
-    return Answer(text=lambda: _text(found, most), json=lambda: table_json(found.rows))
+def _launched(row: Row, launch: str) -> str:
+    """Return the command of a trainer for a candidate."""
+    # Few ask for one.
+    from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415
+
+    return launch_of(Trainer(launch), candidate_of(row.candidate).options()).text
+
+
+_launch = flags.plain(
+    "--launch",
+    type=click.Choice(["maxtext", "torchtitan", "megatron"]),
+    help="Write the best candidate as the command of a trainer.",
+)
 
 
 def _text(found: Studied, most: int) -> str:
@@ -361,7 +383,8 @@ def status(directory: Path) -> Answer:
 
 @answering("best", example="hespas study best DIR", has_log=False)
 @_directory
-def best(directory: Path) -> Answer:
+@_launch
+def best(directory: Path, launch: str | None) -> Answer:
     """Show the best candidate of the study in DIRECTORY."""
     results = table_of(directory)
     row = results.best
@@ -371,7 +394,12 @@ def best(directory: Path) -> Answer:
             location=str(directory),
             hint="see hespas study table",
         )
-    return Answer(text=lambda: table_text([row], results.study.goal), json=row.to_dict)
+    started = None if launch is None else _launched(row, launch)
+    more = {} if started is None else {"launch": started}
+    return Answer(
+        text=lambda: "\n\n".join(filter(None, [table_text([row], results.study.goal), started])),
+        json=lambda: {**row.to_dict(), **more},
+    )
 
 
 @answering("table", example="hespas study table DIR --csv table.csv", has_log=False)
@@ -390,7 +418,8 @@ def table(directory: Path, export: Path | None, rows: int | None) -> Answer:
     results = table_of(directory)
     if export is not None:
         write_table(results.rows, export)
-    return _answer(results, most=rows or max(1, len(results.rows)))
+    most = rows or max(1, len(results.rows))
+    return Answer(text=lambda: _text(results, most), json=lambda: table_json(results.rows))
 
 
 @answering("compare", example="hespas study compare DIR 1 2", has_json=False, has_log=False)
@@ -460,6 +489,7 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     metavar="DIR",
     help="Where the study's results live; where there are some, the study goes on.",
 )
+@_launch
 @flags.derived(ServeOptions, only=_OF_SERVING)
 @flags.derived(ExecutorOptions)
 def search(
@@ -483,8 +513,9 @@ def search(
     _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
     if output is None:
         raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
-    own_flags = {name: value for name, value in given.items() if name not in _OF_SERVING}
-    return _run_study(search_from(model, own_flags, compiled=compiled), output, own_flags)
+    launch = given.pop("launch")
+    own = {name: value for name, value in given.items() if name not in _OF_SERVING}
+    return _run_study(search_from(model, own, compiled=compiled), output, own, launch=launch)
 
 
 def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:

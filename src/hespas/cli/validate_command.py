@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.base.progress import Stage, stage
 from hespas.base.units import parse_quantity
 from hespas.cli import flags

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hespas.base.fields import refuse_unused
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.hardware.faster_links import with_link_bandwidths

@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.errors import CacheError
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.options import PredictOptions

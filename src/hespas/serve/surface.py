@@ -14,7 +14,7 @@ from hashlib import sha256
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.errors import CacheError, ConfigError
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.workload import source_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from hespas.base.figures import whole_number
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.errors import ConfigError, HespasError, OutputError
 from hespas.sources.source import find_source
 from hespas.study.entry import Entry, entry_of, versions

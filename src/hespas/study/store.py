@@ -28,7 +28,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.errors import CacheError, OutputError
 from hespas.study.entry import Entry
 from hespas.study.executor import Ending, Outcome, Task

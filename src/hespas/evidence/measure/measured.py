@@ -8,7 +8,7 @@ from enum import Enum
 from statistics import median
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
-from hespas.base.files import cache_home
+from hespas.base.home import cache_home
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.base.question import PROGRAM_FILE, ask

@@ -1,0 +1,315 @@
+"""A predicted training step as the command that starts it in a trainer: text alone.
+
+Sources of the flags: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/models`` and
+``trainers/pre_train``; torchtitan 0.3.0, ``torchtitan/config/configs.py`` and
+``models/*/config_registry.py``; Megatron-LM core 0.15, ``megatron/training/arguments.py``. A
+setting whose flag those don't have is left out, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from textwrap import wrap
+from typing import Any
+
+from hespas.errors import ConfigError
+from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.system import System, interconnect_of
+from hespas.models.language import Training
+from hespas.models.part import PIPE
+from hespas.prediction.cutting import cut_of
+from hespas.prediction.machines import system_of
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.workload import source_of
+from hespas.sources.source import ModelSource, platform_of
+
+_WIDTH = 90
+
+
+class Trainer(Enum):
+    """The trainers whose commands are known."""
+
+    MAXTEXT = "maxtext"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command, for each node of the cluster, and what it leaves out or does otherwise."""
+
+    trainer: str
+    command: str
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The command with its notes, as a shell reads both."""
+        lines = wrap(self.command, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        notes = (f"# {note}" for note in self.notes)
+        return "\n".join([f"# {self.trainer}", *notes, " \\\n".join(lines)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A training step: the sizes of its axes, outermost first, and its batch."""
+
+    model: str
+    axes: Mapping[str, int]
+    system: System
+    batch: int
+    rounds: int
+    sequence: int
+    parts: int
+    remat: str
+    product_dtype: str
+
+    def size(self, *names: str) -> int:
+        product = 1
+        for name in names:
+            product *= self.axes.get(name, 1)
+        return product
+
+    @property
+    def node_devices(self) -> int:
+        """How many devices a node has: those of the innermost dimension of the network."""
+        fabric = interconnect_of(self.system).fabric
+        return fabric.dimensions[0].size if isinstance(fabric, Dimensions) else 1
+
+    @property
+    def platform(self) -> str:
+        return platform_of(self.system.part)
+
+
+def launch_of(trainer: Trainer, options: PredictOptions) -> Launch:
+    """Return the command of a trainer for the step of ``options``.
+
+    Raises `ConfigError` for a step that isn't training, and for axes that the trainer lacks.
+    """
+    step = _step(options)
+    known = _AXES[trainer]
+    for axis, size in step.axes.items():
+        if axis not in known and size > 1:
+            raise ConfigError(
+                f"{trainer.value} has no axis {axis}",
+                location=f"{axis}={size}",
+                hint=f"search meshes of {', '.join(known)} (--mesh)",
+            )
+    if trainer is not Trainer.MAXTEXT and step.platform != "cuda":
+        raise ConfigError(f"{trainer.value} runs on GPUs here", hint="name maxtext")
+    words, notes = {
+        Trainer.MAXTEXT: _maxtext,
+        Trainer.TORCHTITAN: _torchtitan,
+        Trainer.MEGATRON: _megatron,
+    }[trainer](step)
+    if step.product_dtype != "same":
+        notes.append(f"products in {step.product_dtype} are left out: set the trainer's recipe")
+    return Launch(trainer=_NAMES[trainer], command=" ".join(words), notes=tuple(notes))
+
+
+_NAMES = {
+    Trainer.MAXTEXT: "MaxText 0.2.5",
+    Trainer.TORCHTITAN: "torchtitan 0.3.0",
+    Trainer.MEGATRON: "Megatron-LM core 0.15",
+}
+_AXES: Mapping[Trainer, tuple[str, ...]] = {
+    Trainer.MAXTEXT: (PIPE, "data", "fsdp", "sequence", "context", "expert", "tp"),
+    Trainer.TORCHTITAN: (PIPE, "data", "fsdp", "context", "expert", "tp"),
+    Trainer.MEGATRON: (PIPE, "data", "fsdp", "context", "expert", "tp"),
+}
+
+
+def _step(options: PredictOptions) -> _Step:
+    system = system_of(options.network)
+    if options.is_pipeline:
+        cut = cut_of(options)
+        source, mesh = cut.source, cut.mesh
+        system = cut.system
+    else:
+        found = source_of(options, system)
+        if not isinstance(found, ModelSource):
+            raise ConfigError(f"{found.name} is no model", hint="name a model: hespas models")
+        source, mesh = found, found.mesh
+    settings: Any = source.settings
+    if system is None or not isinstance(getattr(settings, "run", None), Training):
+        raise ConfigError(
+            f"{source.name} is no training step of a language model on a cluster",
+            hint="serving has commands of its own: hespas search --serve",
+        )
+    return _Step(
+        model=source.name,
+        axes=dict(mesh.axes),
+        system=system,
+        batch=settings.batch,
+        rounds=settings.accumulation,
+        sequence=settings.sequence,
+        parts=settings.parts,
+        remat=settings.run.remat,
+        product_dtype=settings.run.product_dtype,
+    )
+
+
+_MAXTEXT_AXES = {PIPE: "pipeline", "tp": "tensor"}
+_MAXTEXT_REMAT = frozenset({"minimal_with_context", "full"})
+"""Names that both have."""
+_MAXTEXT_MODELS = frozenset(
+    {
+        *("deepseek2-16b", "deepseek2-236b", "deepseek3-671b", "gemma-2b", "gemma-7b"),
+        *("gemma2-2b", "gemma2-9b", "gemma2-27b", "gemma3-4b", "gemma3-12b", "gemma3-27b"),
+        *("gpt-oss-20b", "gpt-oss-120b", "kimi-k2-1t", "llama2-7b", "llama2-13b", "llama2-70b"),
+        *("llama3-8b", "llama3-70b", "llama3-405b", "llama3.1-8b", "llama3.1-70b"),
+        *("llama3.1-405b", "llama3.3-70b", "mistral-7b", "mixtral-8x7b", "mixtral-8x22b"),
+        *("olmo3-7b", "olmo3-32b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-0.6b"),
+        *("qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b"),
+        *("qwen3-235b-a22b", "qwen3-next-80b-a3b"),
+    }
+)
+_TITAN_MODELS = {
+    "llama3-8b": ("llama3", "llama3_8b"),
+    "llama3-70b": ("llama3", "llama3_70b"),
+    "llama3-405b": ("llama3", "llama3_405b"),
+    "qwen3-0.6b": ("qwen3", "qwen3_0_6b"),
+    "qwen3-1.7b": ("qwen3", "qwen3_1_7b"),
+    "qwen3-14b": ("qwen3", "qwen3_14b"),
+    "qwen3-32b": ("qwen3", "qwen3_32b"),
+    "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b"),
+    "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
+    "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b"),
+    "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
+}
+"""Modules of torchtitan and their configurations."""
+
+
+def _plain(model: str) -> str:
+    """Return a model's name as trainers write it, without who published it.
+
+    >>> _plain("meta-llama/Llama-3.1-8B"), _plain("Qwen/Qwen3-8B")
+    ('llama3.1-8b', 'qwen3-8b')
+    """
+    return model.rpartition("/")[2].lower().replace("llama-", "llama")
+
+
+def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
+    notes: list[str] = []
+    name = _plain(step.model)
+    if name not in _MAXTEXT_MODELS:
+        name = "MODEL"
+        notes.append(f"write MaxText's name of {step.model} for MODEL")
+    words = ["python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"]
+    words += [f"run_name=hespas steps=20 dataset_type=synthetic model_name={name}"]
+    words += [f"{place}_{axis}_parallelism={size}" for place, axis, size in _placed(step)]
+    is_staged = step.size(PIPE) > 1
+    # Of a device: fractions are allowed. Micro-batches of a pipeline are parts of it.
+    each = step.batch * step.parts / step.system.device_count
+    each = each if is_staged else each / step.rounds
+    words += [f"per_device_batch_size={each:g}", f"max_target_length={step.sequence}"]
+    if step.rounds > 1:
+        setting = "num_pipeline_microbatches" if is_staged else "gradient_accumulation_steps"
+        words.append(f"{setting}={step.rounds}")
+    if step.remat in _MAXTEXT_REMAT:
+        words.append(f"remat_policy={step.remat}")
+    else:
+        notes.append(f"recomputation {step.remat!r} is left out: MaxText has other policies")
+    return words, notes
+
+
+def _placed(step: _Step) -> Iterator[tuple[str, str, int]]:
+    """Yield MaxText's axes and sizes, inside nodes (``ici``) and across them (``dcn``).
+
+    Nodes of GPUs are MaxText's slices; a slice of TPUs is one. The last axis lies nearest.
+    """
+    is_gpu = step.platform == "cuda"
+    left = step.node_devices if is_gpu else step.system.device_count
+    placed: list[tuple[str, str, int]] = []
+    for axis, size in reversed(list(step.axes.items())):
+        inside = min(size, left)
+        if size % inside or left % inside:
+            raise ConfigError(
+                f"{axis}={size} lies unevenly across nodes of {step.node_devices} devices",
+                hint="choose a mesh whose axes divide a node",
+            )
+        left //= inside
+        name = _MAXTEXT_AXES.get(axis, axis)
+        placed += [
+            (place, name, each) for place, each in (("ici", inside), ("dcn", size // inside))
+        ]
+    # MaxText gives what is left to these two, unless they are named.
+    always = {("ici", "fsdp"), ("dcn", "data")}
+    shown = [each for each in reversed(placed) if each[2] > 1 or each[:2] in always]
+    missing = always - {each[:2] for each in shown}
+    yield from [*shown, *((place, name, 1) for place, name in sorted(missing))]
+
+
+def _torchrun(step: _Step) -> str:
+    nodes = max(1, step.system.device_count // step.node_devices)
+    devices = min(step.node_devices, step.system.device_count)
+    meet = "" if nodes == 1 else "--rdzv_backend c10d --rdzv_endpoint HOST:29500 "
+    return f"torchrun --nnodes {nodes} --nproc_per_node {devices} {meet}".rstrip()
+
+
+def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
+    notes: list[str] = []
+    module, configuration = _TITAN_MODELS.get(_plain(step.model), ("MODULE", "CONFIG"))
+    if module == "MODULE":
+        notes.append(f"write torchtitan's module and configuration of {step.model}")
+    staged = step.size(PIPE) > 1
+    # Experts are on ranks of FSDP: https://github.com/pytorch/torchtitan, config/configs.py.
+    degrees = {
+        "data_parallel_replicate_degree": step.size("data"),
+        "data_parallel_shard_degree": step.size("fsdp", "expert"),
+        "tensor_parallel_degree": step.size("tp"),
+        "context_parallel_degree": step.size("context"),
+        "pipeline_parallel_degree": step.size(PIPE),
+        "expert_parallel_degree": step.size("expert"),
+    }
+    words = [_torchrun(step), "-m torchtitan.train", f"--module {module}"]
+    words.append(f"--config {configuration}")
+    words += [
+        f"--parallelism.{name} {size}"
+        for name, size in degrees.items()
+        if size > 1 or name == "data_parallel_shard_degree"
+    ]
+    local = step.batch if staged else step.batch // step.rounds
+    words += [f"--training.local_batch_size {local}", f"--training.seq_len {step.sequence}"]
+    if staged:
+        each = step.batch // step.rounds
+        words.append(f"--parallelism.pipeline_parallel_microbatch_size {each}")
+    elif step.rounds > 1:
+        words.append(f"--training.global_batch_size {step.batch * step.parts}")
+    notes.append(f"recomputation ({step.remat}) is that of the configuration")
+    return words, notes
+
+
+def _megatron(step: _Step) -> tuple[list[str], list[str]]:
+    notes = [f"MODEL_ARGS are the sizes of {step.model} (--num-layers, --hidden-size, ..)"]
+    degrees = {
+        "tensor-model-parallel-size": step.size("tp"),
+        "pipeline-model-parallel-size": step.size(PIPE),
+        "context-parallel-size": step.size("context"),
+        "expert-model-parallel-size": step.size("expert"),
+    }
+    words = [_torchrun(step), "pretrain_gpt.py $MODEL_ARGS --bf16"]
+    words += [f"--{name} {size}" for name, size in degrees.items() if size > 1]
+    words += [
+        f"--micro-batch-size {step.batch // step.rounds}",
+        f"--global-batch-size {step.batch * step.parts}",
+        f"--seq-length {step.sequence}",
+    ]
+    if step.size("tp") > 1:
+        words.append("--sequence-parallel")
+        notes.append("tokens between products are divided too (--sequence-parallel)")
+    if step.size("fsdp") > 1:
+        words.append("--use-distributed-optimizer")
+        notes.append("states are divided, weights are not, as fsdp divides them: memory differs")
+    match step.remat:
+        case "whole":
+            words.append("--recompute-granularity full")
+        case "core_attention":
+            words.append("--recompute-granularity selective")
+        case "none":
+            pass
+        case _:
+            notes.append(f"recomputation {step.remat!r} is left out: Megatron-LM has others")
+    return words, notes
