@@ -138,7 +138,7 @@ def _picture(plot: Plot) -> str:
 def main() -> None:
     """Write the notebook."""
     notebook = executed(draw="--draw" in sys.argv)
-    FILE.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
