@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import LifoQueue
 from shutil import rmtree
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import Any
 
 from hespas.app.limits import MEMORY_VARIABLE
@@ -41,7 +40,9 @@ class Pool:
     limits: Limits
     name: str = "the prediction"
     command: Sequence[str] = _COMMAND
-    _idle: LifoQueue[Worker] = field(default_factory=LifoQueue[Worker])
+    _idle: list[Worker] = field(default_factory=list[Worker])
+    _freed: Condition = field(default_factory=Condition)
+    _knows: dict[int, str] = field(default_factory=dict[int, str])
     _workers: list[Worker] = field(default_factory=list[Worker])
     _asking: dict[str, Worker] = field(default_factory=dict[str, Worker])
     _cancelled: set[str] = field(default_factory=set[str])
@@ -59,7 +60,7 @@ class Pool:
                 environment=environment,
             )
             self._workers.append(worker)
-            self._idle.put(worker)
+            self._idle.append(worker)
 
     def warm(self, question: Mapping[str, object]) -> None:
         """Start all processes with a question, and drop the answer."""
@@ -67,15 +68,16 @@ class Pool:
             Thread(target=self.ask, args=(question, ""), daemon=True).start()
 
     def ask(
-        self, question: Mapping[str, object], owner: str, *, can_wait: bool = False
+        self, question: Mapping[str, object], owner: str, *, topic: str = "", can_wait: bool = False
     ) -> dict[str, Any]:
         """Return the answer, in words an ``error`` too; `cancel` of the ``owner`` ends it.
 
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
+        Questions about one ``topic`` go to the process that knows it, where that is free.
         """
-        if can_wait and self._idle.qsize() < min(2, self.limits.processes):
+        worker = self._taken(topic, least=min(2, self.limits.processes) if can_wait else 1)
+        if worker is None:
             return {"error": BUSY}
-        worker = self._idle.get()
         try:
             with self._lock:
                 if owner in self._cancelled:
@@ -90,7 +92,30 @@ class Pool:
             with self._lock:
                 if self._asking.get(owner) is worker:
                     del self._asking[owner]
-            self._idle.put(worker)
+            with self._freed:
+                self._idle.append(worker)
+                self._freed.notify()
+
+    def _taken(self, topic: str, *, least: int) -> Worker | None:
+        """Take a free process, once there is one; None where fewer than two are wanted free.
+
+        One that knows the topic goes first, then one that knows none. A question without a topic
+        takes the one that was used longest ago, so that what others know stays for them.
+        """
+        with self._freed:
+            if least > 1 and len(self._idle) < least:
+                return None
+            while not self._idle:
+                self._freed.wait()
+            if topic:
+                fitting = [each for each in self._idle if self._knows.get(id(each)) == topic]
+                empty = [each for each in self._idle if id(each) not in self._knows]
+                worker = (fitting or empty or self._idle)[0 if not fitting else -1]
+                self._knows[id(worker)] = topic
+            else:
+                worker = self._idle[0]
+            self._idle.remove(worker)
+            return worker
 
     def cancel(self, owner: str) -> bool:
         """End the process that answers ``owner``; return whether there is one."""

@@ -43,6 +43,7 @@ _FILES = {
 _UPLOADED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\.(json|mlir|hlo|txt)")
 _MOST_KEPT = 256
 _SLOW = frozenset({"serve"})
+_PREDICTIONS = frozenset({"quick", "whole", "serve"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class Application:
                 return kept
         pool = self.slow if kind in _SLOW or body.get("is_slow") else self.pool
         question = {"ask": kind, "about": about, "allowed": sorted(self._allowed)}
-        answer = pool.ask(question, tab, can_wait=bool(body.get("can_wait")))
+        topic = _topic(about) if kind in _PREDICTIONS else ""
+        answer = pool.ask(question, tab, topic=topic, can_wait=bool(body.get("can_wait")))
         if "error" not in answer and "code" not in answer and not _names_a_file(about):
             with self._lock:
                 self._kept[key] = answer
@@ -129,6 +131,14 @@ class Application:
             case other:
                 raise ConfigError(f"{other!r} is nothing that a search can do")
         return {}
+
+
+def _topic(about: object) -> str:
+    """Return what a process that answers keeps for further questions: the traced model."""
+    if not isinstance(about, Mapping):
+        return ""
+    keys = cast("Mapping[str, object]", about)
+    return f"{keys.get('model')} {keys.get('prefill')} {keys.get('decode')}"
 
 
 def _names_a_file(about: object) -> bool:

@@ -122,13 +122,22 @@ class Arguments:
     notes: tuple[str, ...]
 
 
-@cache
 def read_arguments(path: Path) -> Arguments:
     """Read a file of arguments.
 
     Raises `ConfigError`, with the file, for one that can't be read, arguments that are not known,
     and values that are none or that change what is computed in a way that is not understood.
     """
+    try:
+        state = path.stat()
+    except OSError:
+        return _read_arguments(path, 0, 0)
+    # A process that stays reads a file again where it was changed.
+    return _read_arguments(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _read_arguments(path: Path, changed_ns: int, size: int) -> Arguments:  # noqa: ARG001 - of the key
     is_yaml = path.suffix in {".yml", ".yaml"}
     values = dict(_flat(read_yaml(path), str(path)) if is_yaml else _shell(path))
     fields = Fields(values=values, location=str(path), ignored=IGNORED)

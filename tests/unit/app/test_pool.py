@@ -13,7 +13,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from hespas.app.pool import CANCELLED, Limits, Pool
+from hespas.app.pool import BUSY, CANCELLED, Limits, Pool
 
 _ANSWERING = """
 import json, os, sys, time
@@ -58,3 +58,31 @@ def test_ten_at_once_get_their_own_answers(pool: Pool) -> None:
 
     with ThreadPoolExecutor(10) as tabs:
         assert list(tabs.map(asked, range(60))) == list(range(60))
+
+
+def test_questions_about_one_topic_go_to_the_process_that_knows_it(pool: Pool) -> None:
+    first = pool.ask({"about": 1}, "", topic="8B")["process"]
+    other = pool.ask({"about": 2}, "", topic="70B")["process"]
+    assert first != other
+    for number in range(3):
+        assert pool.ask({"about": number}, "", topic="8B")["process"] == first
+        pool.ask({"about": number}, "")
+        assert pool.ask({"about": number}, "", topic="70B")["process"] == other
+
+
+def test_a_topic_whose_process_is_busy_does_not_wait(pool: Pool) -> None:
+    known = pool.ask({"about": 1}, "", topic="8B")["process"]
+    asked = Thread(target=pool.ask, args=({"about": 2, "takes_s": 2}, ""), kwargs={"topic": "8B"})
+    asked.start()
+    sleep(0.3)
+    assert pool.ask({"about": 3}, "", topic="8B")["process"] != known
+    asked.join()
+
+
+def test_what_can_wait_leaves_one_process_free(pool: Pool) -> None:
+    asked = Thread(target=pool.ask, args=({"about": 1, "takes_s": 2}, ""))
+    asked.start()
+    sleep(0.3)
+    assert pool.ask({"about": 2}, "", can_wait=True) == {"error": BUSY}
+    asked.join()
+    assert pool.ask({"about": 2}, "", can_wait=True)["echo"] == 2
