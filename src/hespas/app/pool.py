@@ -107,13 +107,13 @@ class Pool:
                 return None
             while not self._idle:
                 self._freed.wait()
+            unused = [each for each in self._idle if id(each) not in self._knows]
             if topic:
                 fitting = [each for each in self._idle if self._knows.get(id(each)) == topic]
-                empty = [each for each in self._idle if id(each) not in self._knows]
-                worker = (fitting or empty or self._idle)[0 if not fitting else -1]
+                worker = fitting[-1] if fitting else (unused or self._idle)[0]
                 self._knows[id(worker)] = topic
             else:
-                worker = self._idle[0]
+                worker = unused[-1] if unused else self._idle[0]
             self._idle.remove(worker)
             return worker
 
