@@ -36,7 +36,13 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         yield f"| {row['group']} | {row['points']} | {cells} |"
     far = sum(abs(point["tpot_error"]) > _FAR for point in answer["points"])
     yield ""
-    yield f"{far} points are off by more than {100 * _FAR:.0f} % between tokens; why is not known."
+    yield f"{far} points are off by more than {100 * _FAR:.0f} % between tokens."
+    layouts, loads = (answer["ranking"][name] for name in ("layouts", "loads"))
+    yield (
+        "Of layouts (engines, precisions, devices of a replica) whose tokens a second and device "
+        f"differ by 10 %, {layouts['right']} of {layouts['pairs']} pairs under one load are ranked "
+        f"right, and {loads['right']} of {loads['pairs']} where concurrencies may differ."
+    )
     yield ""
     yield "| point | between tokens | predicted | error | first token | error |"
     yield "|---|---|---|---|---|---|"

@@ -175,7 +175,7 @@ def calibrate(
         runs = with_reach(runs, interconnect_of(load_system(home)), base)
     variation = None if ranks is None else read_ranks(ranks)
     if not fits and not runs and variation is None:
-        hint = "give --gemm, --nccl, --profile, --steps, --ranks or --serving"
+        hint = "give --gemm, --nccl, --profile, --steps or --ranks, or --serving"
         raise ConfigError("there is nothing to calibrate with", hint=hint)
     source_files = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
     calibration = Calibration(
