@@ -118,15 +118,15 @@ def derived(
     ``only`` and ``without`` are names of options. Help names the option that another needs if both
     are added.
     """
-    chosen = [
+    chosen_options = [
         candidate
         for candidate in options_in(section)
         if candidate.has_flag
         and candidate.name not in without
         and (not only or candidate.name in only)
     ]
-    names = {candidate.name for candidate in chosen}
-    return combined(*(_click_option(candidate, names) for candidate in chosen))
+    names = {candidate.name for candidate in chosen_options}
+    return combined(*(_click_option(candidate, names) for candidate in chosen_options))
 
 
 def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]:

@@ -236,13 +236,13 @@ def usage_message(error: click.UsageError) -> str:
     context = error.ctx
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context is not None:
-        shown = [
+        option_names = [
             parameter.first_long[:1]
             for parameter in context.command.params
             if isinstance(parameter, Flag)
         ]
-        near = nearest(error.option_name.replace("_", "-"), [name for (name,) in shown])
-        text = f"there is no option {error.option_name!r}{_suggestion(near)}"
+        near_name = nearest(error.option_name.replace("_", "-"), [name for (name,) in option_names])
+        text = f"there is no option {error.option_name!r}{_suggestion(near_name)}"
     if text.startswith("Got unexpected extra argument") and context is not None:
         text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"
@@ -278,17 +278,17 @@ def format_groups(
     An option that all options of a group need stands beside the heading, and not with each.
     """
     groups = grouped(params)
-    shown = {
+    rows_of_group = {
         group: [_help_record(shown_option, context) for shown_option in groups[group]]
         for group in groups
     }
-    widths = [len(names) for rows in shown.values() for names, _ in rows]
+    widths = [len(names) for rows in rows_of_group.values() for names, _ in rows]
     column = max((width for width in widths if width <= _FIRST_COLUMN), default=0)
     for group, options in groups.items():
         need = _common_need(options)
         rows = [
             (names, text if _needs(option) == need else _with_need(text, _needs(option)))
-            for (names, text), option in zip(shown[group], options, strict=True)
+            for (names, text), option in zip(rows_of_group[group], options, strict=True)
         ]
         with formatter.section(f"{group.value} (with {need})" if need else group.value):
             formatter.write_rows(rows, column)

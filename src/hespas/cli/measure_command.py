@@ -72,17 +72,17 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     is named that this is (--cluster 4xA100_SXM_40GB), the prediction for it is held against the
     time.
     """
-    how = flags.built(MeasureOptions, given)
+    measure_options = flags.built(MeasureOptions, given)
     options = flags.requested(given)
     check_targets(json_file, None)
     is_predicted = is_compared(options)
     if is_predicted:
-        how = check_comparison(options, how)
+        measure_options = check_comparison(options, measure_options)
     else:
         refuse_unused(options, {PREDICTION: True})
     if csv_file is not None:
         _check_csv(csv_file, options, json_file)
-    measured = measure_step(options, how)
+    measured = measure_step(options, measure_options)
     if csv_file is not None:
         add_step(table_step(options, measured), csv_file)
     if json_file is not None and json_file != "-":

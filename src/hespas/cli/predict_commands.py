@@ -105,9 +105,9 @@ def memory(top: int, **given: Any) -> Answer:
     assumptions = [group.text for group in grouped_assumptions(program.assumptions)]
 
     def text() -> str:
-        shown = memory_text(use, capacity_bytes, source=program.source, shown=top)
+        use_text = memory_text(use, capacity_bytes, source=program.source, shown=top)
         head = f"{program.source}: the memory of one device for one step\n"
-        return "\n".join([head, shown, *_listed(assumptions)])
+        return "\n".join([head, use_text, *_listed(assumptions)])
 
     return Answer(
         text=text,

@@ -119,8 +119,8 @@ def _resolve_source(source: str, settings: tuple[str, ...], given: dict[str, Any
     model = flags.built(ModelOptions, given)
     torch = flags.built(TorchOptions, given)
     if source.startswith(PREFIX):
-        others = replace(maxtext, cluster=None, target=None)
-        refuse_unused(others, {MAXTEXT: "a step of PyTorch"})
+        other_options = replace(maxtext, cluster=None, target=None)
+        refuse_unused(other_options, {MAXTEXT: "a step of PyTorch"})
         target, devices = _target_machine(maxtext, given["devices"], what="a step of PyTorch")[:2]
         return find_source(source, model, torch, devices=devices, target=target)
     refuse_unused(torch, {TORCH: source})
@@ -203,8 +203,8 @@ def _target_machine(
 def _models_text() -> str:
     lines: list[str] = []
     for model in import_module("hespas.models.catalogue").models().values():
-        listed = (f"{name}={value}" for name, value in model.options().items())
-        lines += [f"{model.name}: {model.summary}", f"  {' '.join(listed)}"]
+        settings = (f"{name}={value}" for name, value in model.options().items())
+        lines += [f"{model.name}: {model.summary}", f"  {' '.join(settings)}"]
     return "\n".join(lines)
 
 
@@ -390,7 +390,7 @@ def compiled_json(compiled: CompiledProgram) -> Mapping[str, object]:
 def compiled_text(compiled: CompiledProgram) -> str:
     """Return a summary of a compiled program as text."""
     memory = compiled.memory
-    shown = {
+    size_of_label = {
         "arguments": memory.argument_bytes,
         "outputs": memory.output_bytes,
         "of these in place": memory.alias_bytes,
@@ -398,7 +398,9 @@ def compiled_text(compiled: CompiledProgram) -> str:
         "code": memory.generated_code_bytes,
         "together": memory.total_bytes,
     }
-    sizes = ", ".join(f"{what} {format_bytes_binary(size)}" for what, size in shown.items())
+    sizes = ", ".join(
+        f"{label} {format_bytes_binary(size)}" for label, size in size_of_label.items()
+    )
     host = f"; of its host: {format_bytes_binary(memory.host_bytes)}" if memory.host_bytes else ""
     compilers = " and ".join(f"{name} {number}" for name, number in compiled.versions.items())
     devices = f"{compiled.replicas} replicas x {compiled.partitions} partitions"

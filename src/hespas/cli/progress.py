@@ -55,10 +55,10 @@ class Durations:
         durations = _read(self.file)
         newest = (report.size, round(report.seconds, 1))
         of_kind = [*durations.pop(_key(report), []), newest][-_MOST_OF_A_KIND:]
-        kept = {**dict([*durations.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
+        kept_durations = {**dict([*durations.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
         with suppress(OSError, OutputError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self.file, _lines(kept))
+            write_file(self.file, _lines(kept_durations))
 
 
 def default_durations() -> Durations:
@@ -187,12 +187,12 @@ class ProgressLine(logging.Handler):
         around = [text for stage_line in self._running[:-1] if (text := stage_line.around)]
         text = ": ".join([*around, self._running[-1].text])
         width = shutil.get_terminal_size().columns - 1
-        shown = text if len(text) <= width else f"{text[: width - 2]}.."
-        if shown == self._drawn:
+        drawn_text = text if len(text) <= width else f"{text[: width - 2]}.."
+        if drawn_text == self._drawn:
             return
-        self._stream.write(_CLEAR_LINE + shown)
+        self._stream.write(_CLEAR_LINE + drawn_text)
         self._stream.flush()
-        self._drawn = shown
+        self._drawn = drawn_text
 
     def _clear(self) -> None:
         if self._stream is not None and self._drawn:
@@ -222,10 +222,10 @@ class _Running:
         report = self.report
         if self._similar_s is None:
             self._similar_s = self._durations.of_similar(report) if report.size else ()
-        what = f"{_DOING[report.stage]} {report.what}".rstrip()
+        work_text = f"{_DOING[report.stage]} {report.what}".rstrip()
         far = f", {report.done * 100 // report.total} %" if report.total else ""
         similar = _similar_text(self._similar_s)
-        return f"{what}: {time_text(perf_counter() - self._start_s)}{far}{similar}"
+        return f"{work_text}: {time_text(perf_counter() - self._start_s)}{far}{similar}"
 
 
 def _similar_text(similar_s: tuple[float, ...]) -> str:

@@ -249,7 +249,7 @@ def simulate(
         "--injection-scale": injection_scale,
     }
     if stream:
-        others = {
+        other_flags = {
             "--nodes": nodes,
             "--timeline": timeline,
             "--backend": not engine.is_own,
@@ -257,7 +257,7 @@ def simulate(
             "--imperfect": options.imperfect,
             "--algorithm": options.algorithm,
         }
-        _refuse(others | details, "does not go together with --stream")
+        _refuse(other_flags | details, "does not go together with --stream")
         network = options.network or ContentionModel.CONGESTION_UNAWARE
         with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
             groups = _groups(traces, comm_groups)

@@ -520,10 +520,10 @@ def search(
 
 def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
     allowed = {*_OF_SERVING, *_SHARED}
-    others = [name for name in given if name not in allowed]
-    _refuse_given({**given, "fidelity": None}, others, f"with {option('serve')}", "drop it")
-    own = {name: value for name, value in given.items() if name in allowed}
-    options = flags.built(ServeOptions, {**own, "model_name": model})
+    refused_names = [name for name in given if name not in allowed]
+    _refuse_given({**given, "fidelity": None}, refused_names, f"with {option('serve')}", "drop it")
+    own_flags = {name: value for name, value in given.items() if name in allowed}
+    options = flags.built(ServeOptions, {**own_flags, "model_name": model})
     types = [text.strip() for text in weights.split(",")] if weights else [""]
     for name in types if weights else ():
         if name not in FORMATS:

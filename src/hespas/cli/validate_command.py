@@ -209,11 +209,11 @@ def _choose_steps(
                     location=str(table),
                     hint=f"there is {', '.join(sorted(known_names))}",
                 )
-    chosen = tuple(
+    chosen_steps = tuple(
         step
         for step in steps
         if (not workloads or step.workload in workloads) and (not systems or step.system in systems)
     )
-    if not chosen:
+    if not chosen_steps:
         raise MeasurementError("the table holds no such step", location=str(table))
-    return chosen
+    return chosen_steps

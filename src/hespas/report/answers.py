@@ -213,22 +213,22 @@ def detailed(report: RunReport, prediction: Prediction | PipelinePrediction) -> 
 def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
     """Return the kernels of a step, longest first; they add up to the computation."""
     names = operation_names(prediction.graph)
-    alike: dict[tuple[object, ...], Amount] = defaultdict(Amount)
+    equal_rows: dict[tuple[object, ...], Amount] = defaultdict(Amount)
     first: dict[tuple[object, ...], str] = {}
     labels: dict[Op, tuple[str, str]] = {}
     for op, amount, times in amounts_of(prediction):
         if op not in labels:
             labels[op] = kind_of(op), "/".join(merged_layers(names.of(op).path))
         key = (*labels[op], amount.time_s, amount.flops, amount.bytes_moved)
-        alike[key].add(amount, times)
+        equal_rows[key].add(amount, times)
         first.setdefault(key, op.instruction or op.kind)
     rows = [
         _kernel(amount, name=first[key], kind=str(key[0]), path=str(key[1]))
-        for key, amount in alike.items()
+        for key, amount in equal_rows.items()
     ]
     rows.sort(key=lambda row: (-row.time_s, row.name))
-    longest, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
-    return [*longest, _join_rows(others)] if others else longest
+    longest, shorter = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
+    return [*longest, _join_rows(shorter)] if shorter else longest
 
 
 def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow:

@@ -298,27 +298,27 @@ def _verdict(comparison: Comparison) -> list[str]:
     limit, step = comparison.fail_above, comparison.step
     if limit is None:
         return []
-    how = "longer" if step.difference_s >= 0 else "shorter"
-    by = f"the step of b is {100 * abs(step.share):.3g} % {how} than that of a"
+    change = "longer" if step.difference_s >= 0 else "shorter"
+    by = f"the step of b is {100 * abs(step.share):.3g} % {change} than that of a"
     outcome = "more than" if comparison.fails else "not longer by more than"
     return [f"{'fails' if comparison.fails else 'passes'}: {by}, {outcome} {100 * limit:g} %"]
 
 
 def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
     rows_with_time = [row for row in rows if row.a_s or row.b_s]
-    shown, others = rows_with_time[:_SHOWN], rows_with_time[_SHOWN:]
-    if others:
-        a_s, b_s = sum(row.a_s for row in others), sum(row.b_s for row in others)
-        share = sum(row.share for row in others)
-        name = f"{len(others)} others"
-        shown.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
-    shares = [row.share if abs(row.share) >= _LEAST_SHARE else None for row in shown]
+    shown_rows, other_rows = rows_with_time[:_SHOWN], rows_with_time[_SHOWN:]
+    if other_rows:
+        a_s, b_s = sum(row.a_s for row in other_rows), sum(row.b_s for row in other_rows)
+        share = sum(row.share for row in other_rows)
+        name = f"{len(other_rows)} others"
+        shown_rows.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
+    shares = [row.share if abs(row.share) >= _LEAST_SHARE else None for row in shown_rows]
     cells = [
         (
             *(row.name, format_time(row.a_s), format_time(row.b_s), signed_time(row.difference_s)),
             "0.0 %" if share is None else f"{100 * share:+.1f} %",
         )
-        for row, share in zip(shown, shares, strict=True)
+        for row, share in zip(shown_rows, shares, strict=True)
     ]
     return table_lines(heading, {"a": 12, "b": 12, "difference": 14, "of step a": 12}, cells)
 

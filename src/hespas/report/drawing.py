@@ -101,7 +101,8 @@ def _switches(graph: Graph) -> Iterator[str]:
             ("devices" if edge.target in devices else "switches", edge.bandwidth_bytes_per_s)
             for edge in out
         )
-        listed = ", ".join(
-            f"{count} {what} at {_rate(rate)}" for (what, rate), count in sorted(wires.items())
+        wire_text = ", ".join(
+            f"{count} {wire_kind} at {_rate(rate)}"
+            for (wire_kind, rate), count in sorted(wires.items())
         )
-        yield f"  {name}: {listed}"
+        yield f"  {name}: {wire_text}"

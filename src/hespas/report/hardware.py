@@ -48,21 +48,21 @@ def hardware_text() -> str:
         ),
         "Links (in a system's hespas/network.json):": map(_link_line, map(load_link, link_names())),
     }
-    shown = ["\n".join([head, *lines]) for head, lines in tables.items()]
-    return "\n\n".join([*shown, "hespas hardware NAME shows all figures and their sources."])
+    table_texts = ["\n".join([head, *lines]) for head, lines in tables.items()]
+    return "\n\n".join([*table_texts, "hespas hardware NAME shows all figures and their sources."])
 
 
 def _node_line(device: Device) -> str:
     rates = device.per_datatype_flops
     best = max(rates, key=lambda key: rates[key], default="")
-    shown = [key for key in ("f32", "bf16") if key in rates]
-    listed = [f"{key} {format_quantity(rates[key], 'FLOP/s')}" for key in shown]
-    if best and best not in shown:
-        listed.append(f"{best} {format_quantity(rates[best], 'FLOP/s')}")
+    shown_types = [key for key in ("f32", "bf16") if key in rates]
+    rate_texts = [f"{key} {format_quantity(rates[key], 'FLOP/s')}" for key in shown_types]
+    if best and best not in shown_types:
+        rate_texts.append(f"{best} {format_quantity(rates[best], 'FLOP/s')}")
     memory = device.memory_capacity_bytes
     size = "unknown" if memory is None else format_bytes_binary(memory)
     bandwidth = format_quantity(device.memory_bandwidth_bytes_per_s, "B/s")
-    return f"  {device.name:<15} {size:>8} {bandwidth:>11}  {', '.join(listed)}"
+    return f"  {device.name:<15} {size:>8} {bandwidth:>11}  {', '.join(rate_texts)}"
 
 
 def _system_line(system: System) -> str:

@@ -53,12 +53,12 @@ def _matching_models(name: str | None) -> list[str]:
         for model_name in MODELS
         if not model_name.endswith(_STEPS) and _language(model_name) is not None
     ]
-    listed = [*published(), *zoo]
+    all_names = [*published(), *zoo]
     if name is None:
-        return listed
+        return all_names
     if name in MODELS or Path(name).exists() or configuration_of(name) is not None:
         return []
-    return [model_name for model_name in listed if name.casefold() in model_name.casefold()]
+    return [model_name for model_name in all_names if name.casefold() in model_name.casefold()]
 
 
 def _describe(name: str) -> tuple[object, ModelFigures]:
@@ -104,9 +104,9 @@ def _line(figures: ModelFigures) -> str:
     )
     flops = figures.flops_per_token or figures.flops_per_sample or 0
     numbers = (figures.parameters, figures.active_parameters, flops)
-    shown = " ".join(f"{_count(number):>10}" for number in numbers)
+    cells = " ".join(f"{_count(number):>10}" for number in numbers)
     cache = format_bytes_binary(figures.kv_bytes_per_token)
-    return f"{figures.name:<{_WIDTH}} {shown} {cache:>10}  {clusters}"
+    return f"{figures.name:<{_WIDTH}} {cells} {cache:>10}  {clusters}"
 
 
 def _devices(cluster: str) -> str:
@@ -134,7 +134,7 @@ def _details(name: str) -> str:
         rows["longest context"] = f"{figures.longest:,} tokens"
     if figures.state_bytes_per_sequence:
         rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
-    lines = [figures.name, *(f"  {what:<20} {value}" for what, value in rows.items())]
+    lines = [figures.name, *(f"  {label:<20} {value}" for label, value in rows.items())]
     if figures.parts:
         lines += ["", "Weights, as published", *map(_part, figures.parts.items())]
     if isinstance(model, LanguageModel):
@@ -167,10 +167,10 @@ def _flops(figures: ModelFigures) -> dict[str, str]:
     if figures.flops_per_token is None or figures.attention_flops_per_token is None:
         forward = format_quantity(figures.flops_per_sample or 0, "FLOP")
         return {"FLOPs a sample": f"{forward} forward: {figures.sample}"}
-    forward, others = figures.flops_per_token, figures.attention_flops_per_token
+    forward, attention = figures.flops_per_token, figures.attention_flops_per_token
     return {
         "FLOPs a token": f"{format_quantity(forward, 'FLOP')} forward, and "
-        f"{format_quantity(others, 'FLOP')} for each token before it"
+        f"{format_quantity(attention, 'FLOP')} for each token before it"
     }
 
 

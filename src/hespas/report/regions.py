@@ -54,14 +54,14 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
     if len(described) <= MOST_DESCRIPTION_FILES:
         for number, description in described.items():
             (directory / f"mini_module_{number}.json").write_bytes(json_bytes(description))
-    listed = {
+    figures = {
         "modules": list(described.values()),
         "regions": region_descriptions(graph, modules),
     }
     # Each member of a list stands on a line of its own.
     members = [
         f'"{name}": [\n' + ",\n".join(map(json.dumps, values)) + "\n]"
-        for name, values in listed.items()
+        for name, values in figures.items()
     ]
     (directory / "regions.json").write_text("{" + ",\n".join(members) + "}\n")
     functions = graph.program.functions

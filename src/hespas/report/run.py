@@ -83,9 +83,9 @@ def kind_lines(report: RunReport) -> list[str]:
     rows = [
         _share_cells(report, row.kind, row.time_s, f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]
     ]
-    others = kinds[_MOST_ROWS:]
-    if others:
-        name, time_s = _others_text(len(others), "kind"), sum(row.time_s for row in others)
+    other_rows = kinds[_MOST_ROWS:]
+    if other_rows:
+        name, time_s = _others_text(len(other_rows), "kind"), sum(row.time_s for row in other_rows)
         rows.append(_share_cells(report, name, time_s, ""))
     return _share_lines("The computation, by kind of kernel", "count", rows)
 
@@ -103,9 +103,9 @@ def layer_lines(report: RunReport) -> list[str]:
     if all(row.path == NO_NAME_ROW for row in report.layers):
         return []
     rows = [_exposed_cells(report, row.path, [row]) for row in report.layers[:_MOST_ROWS]]
-    others = report.layers[_MOST_ROWS:]
-    if others:
-        rows.append(_exposed_cells(report, _others_text(len(others), "module"), others))
+    other_rows = report.layers[_MOST_ROWS:]
+    if other_rows:
+        rows.append(_exposed_cells(report, _others_text(len(other_rows), "module"), other_rows))
     return _share_lines("By module", "exposed", rows)
 
 
@@ -138,22 +138,22 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
         return []
     is_one = len({row.dimension for row in rows if row.dimension}) < 2
     waits = any(row.waiting_s for row in rows)
-    shown, others = rows[:_MOST_COMMUNICATION], rows[_MOST_COMMUNICATION:]
+    shown_rows, other_rows = rows[:_MOST_COMMUNICATION], rows[_MOST_COMMUNICATION:]
     cells: list[tuple[str, ...]] = []
-    for row in shown:
+    for row in shown_rows:
         where = "" if is_one or not row.dimension else f", dimension {row.dimension}"
         count, size = f"{row.count}", format_quantity(row.bytes, "B")
         reached = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
         sent = (count, size) if row.count else ("", "")
         name = f"{row.kind} {row.axis}{where}".strip()
         cells.append((name, *_times([row], waits=waits), *sent, reached))
-    if others:
-        name = f"{len(others)} other {'row' if len(others) == 1 else 'rows'}"
-        cells.append((name, *_times(others, waits=waits), "", "", ""))
+    if other_rows:
+        name = f"{len(other_rows)} other {'row' if len(other_rows) == 1 else 'rows'}"
+        cells.append((name, *_times(other_rows, waits=waits), "", "", ""))
     times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
     columns = {**dict.fromkeys(times, 11), "count": 8, "bytes": 11, "reached": 12}
     lines = table_lines("Communication, by axis", columns, cells, least=28)
-    for number, row in enumerate(shown, start=1):
+    for number, row in enumerate(shown_rows, start=1):
         if row.bytes_per_s is not None and row.limit_bytes_per_s:
             lines[number] += f" of {format_quantity(row.limit_bytes_per_s, 'B/s', '.3g')}"
     waiting = next((row for row in rows if row.waits and row.exposed_s > 0), None)
@@ -172,8 +172,8 @@ def _exceeds(row: CommunicationRow) -> bool:
 def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> list[str]:
     time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
     waiting_s = sum(row.waiting_s or 0.0 for row in rows)
-    shown = (time_s - waiting_s, waiting_s, exposed_s) if waits else (time_s, exposed_s)
-    return [format_time(part_s) for part_s in shown]
+    times_s = (time_s - waiting_s, waiting_s, exposed_s) if waits else (time_s, exposed_s)
+    return [format_time(part_s) for part_s in times_s]
 
 
 def holder_lines(report: RunReport) -> list[str]:
@@ -187,13 +187,14 @@ def holder_lines(report: RunReport) -> list[str]:
         by_module[row.path or NO_NAME_ROW] += row.bytes
     lines: list[str] = []
     for title, sizes in (("by role", by_role), ("by module", by_module)):
-        listed = sizes.most_common()
-        shown = listed[:_MOST_HOLDERS]
-        other_bytes = sum(size for _, size in listed[_MOST_HOLDERS:])
+        ranked_sizes = sizes.most_common()
+        shown_sizes = ranked_sizes[:_MOST_HOLDERS]
+        other_bytes = sum(size for _, size in ranked_sizes[_MOST_HOLDERS:])
         if other_bytes:
-            shown.append((f"{len(listed) - _MOST_HOLDERS} others", other_bytes))
+            shown_sizes.append((f"{len(ranked_sizes) - _MOST_HOLDERS} others", other_bytes))
         cells = [
-            (name, format_quantity(size, "B"), share_text(size, live_bytes)) for name, size in shown
+            (name, format_quantity(size, "B"), share_text(size, live_bytes))
+            for name, size in shown_sizes
         ]
         heading = f"Live memory at the peak, {title}"
         table = table_lines(heading, {"bytes": 12, "share": 10}, cells, least=len(heading))
@@ -347,8 +348,8 @@ def _stage(row: StageRow) -> str:
 
 
 def _stage_line(cells: Sequence[str]) -> str:
-    first, second, *others = cells
-    return "".join([f"  {first:>5}  {second:>6}", *(f"  {cell:>9}" for cell in others)])
+    first, second, *other_cells = cells
+    return "".join([f"  {first:>5}  {second:>6}", *(f"  {cell:>9}" for cell in other_cells)])
 
 
 def _work_lines(report: RunReport) -> list[str]:

@@ -68,8 +68,8 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     rate, of_device = report.output_tokens_per_s, report.output_tokens_per_s_per_device
     tokens = f"{format_amount(rate)}tokens/s, {format_amount(of_device)}tokens/s/device"
     yield "Output", f"{tokens}, {report.requests_per_s:.3g} requests/s"
-    most = "" if report.max_rate is None else f"; at most {report.max_rate:.3g} requests/s"
-    yield "Load", f"{report.load}{most}"
+    limit_text = "" if report.max_rate is None else f"; at most {report.max_rate:.3g} requests/s"
+    yield "Load", f"{report.load}{limit_text}"
     if report.goodput == 0:
         nearest = f"{format_time(report.ttft_s.p50)} to the first token"
         if report.tpot_s is not None:
@@ -157,12 +157,12 @@ def _cells_of(layout: Layout) -> tuple[str, ...]:
     report = layout.report
     if report is None:
         return layout_name(layout), str(layout.replicas), "refused", "", "", ""
-    most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
+    rate_text = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
     between = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
     return (
         layout_name(layout),
         str(layout.replicas),
-        most,
+        rate_text,
         format_time(report.ttft_s.mean),
         between,
         f"{report.output_tokens_per_s_per_device:.1f}",

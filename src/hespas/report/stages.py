@@ -127,16 +127,16 @@ def _sent_text(program: Program, links: Mapping[tuple[int, int], int]) -> str:
 
 
 def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
-    shown = [
+    lines = [
         f"  {source} -> {target}: {chunks * chunk_bytes:,} bytes"
         for (source, target), chunks in list(links.items())[:_SHOWN_LINKS]
     ]
     if len(links) > _SHOWN_LINKS:
         least, most = (f"{limit(links.values()) * chunk_bytes:,}" for limit in (min, max))
-        shown.append(
+        lines.append(
             f"  ... {len(links)} links in all, of {least} to {most} bytes: see the JSON output"
         )
-    return shown
+    return lines
 
 
 def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
@@ -201,7 +201,7 @@ def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) ->
         ("  temporaries", use.temporary_bytes, place and f"at {place}"),
     )
     lines = [f"{name:<16}{_size(size):>12}  {note}".rstrip() for name, size, note in rows]
-    buffers, others = use.held[:shown], use.held[shown:]
+    buffers, other_buffers = use.held[:shown], use.held[shown:]
     if not buffers:
         return lines
     width = max(len(buffer.type) for buffer in buffers)
@@ -212,9 +212,9 @@ def _use_lines(name: str, note: str, use: MemoryUse, source: str, shown: int) ->
         f"{short_place(buffer.location, source)}"
         for buffer in buffers
     ]
-    if others:
-        size = _size(sum(buffer.size_bytes for buffer in others))
-        lines.append(f"{size:>12}  {len(others)} more")
+    if other_buffers:
+        size = _size(sum(buffer.size_bytes for buffer in other_buffers))
+        lines.append(f"{size:>12}  {len(other_buffers)} more")
     if use.gap_bytes:
         lines.append(f"{_size(use.gap_bytes):>12}  between them")
     return lines
@@ -310,9 +310,9 @@ def _table(rows: Sequence[tuple[Iterable[int], Sequence[int | None]]]) -> list[s
     lines = [
         "  ".join([
             f"{first:<{widths[0]}}",
-            *[f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)],
+            *[f"{cell:>{width}}" for cell, width in zip(other_cells, widths[1:], strict=True)],
         ])
-        for first, *others in cells
+        for first, *other_cells in cells
     ]  # fmt: skip
     if len(rows) > _SHOWN_CLASSES:
         lines.append(
@@ -475,8 +475,8 @@ def kernels_text(table: KernelTable, *, shown: int) -> str:
 def _module_text(row: KernelRow) -> str:
     if not row.modules:
         return ""
-    first, *others = row.modules
-    return f" in {first}" + (f" and {len(others)} more" if others else "")
+    first, *other_modules = row.modules
+    return f" in {first}" + (f" and {len(other_modules)} more" if other_modules else "")
 
 
 def _reasons(row: KernelRow) -> Sequence[str]:

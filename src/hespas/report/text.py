@@ -40,18 +40,18 @@ def step_assumption_lines(
     An assumption is shown if it decides most of the step, what fits, or what is hidden; ``verbose``
     shows all.
     """
-    shown = list(groups)
+    shown_groups = list(groups)
     if not verbose:
-        shown = [
+        shown_groups = [
             group
             for number, group in enumerate(groups)
             if number < _SHOWN or not _OTHERS_DECIDED.keys().isdisjoint(group.about)
         ]
-    lines = assumption_lines(map(group_text, shown), warnings)
-    if len(shown) < len(groups):
+    lines = assumption_lines(map(group_text, shown_groups), warnings)
+    if len(shown_groups) < len(groups):
         lines[0] = (
-            f"Assumed ({len(shown)} of {len(groups)}, by the share of the step that each decides; "
-            "--verbose shows all):"
+            f"Assumed ({len(shown_groups)} of {len(groups)}, by the share of the step that each "
+            "decides; --verbose shows all):"
         )
     return lines
 
@@ -66,9 +66,9 @@ def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> lis
     >>> assumption_lines(["the device never waits"], ["it does"])
     ['Assumed:', '  - the device never waits', 'warning: it does']
     """
-    listed = [wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
-    heading = ["Assumed:"] if listed else []
-    return [*heading, *listed, *[wrapped(f"warning: {warning}", "  ") for warning in warnings]]
+    items = [wrapped(f"  - {assumption}", "    ") for assumption in assumptions]
+    heading = ["Assumed:"] if items else []
+    return [*heading, *items, *[wrapped(f"warning: {warning}", "  ") for warning in warnings]]
 
 
 def wrapped(text: str, indent: str) -> str:
@@ -181,14 +181,16 @@ def _time_text(time_s: float, note: str) -> str:
 
 
 def _throughput(report: RunReport) -> list[tuple[str, str]]:
-    shown: list[str] = []
+    rate_texts: list[str] = []
     tokens, per_device = report.tokens_per_s, report.tokens_per_s_per_device
     if tokens is not None and per_device is not None:
-        shown.append(f"{format_amount(tokens)}tokens/s, {format_amount(per_device)}tokens/s/device")
+        rate_texts.append(
+            f"{format_amount(tokens)}tokens/s, {format_amount(per_device)}tokens/s/device"
+        )
     # A step that makes a token of each sequence completes no sequence.
     if report.samples_per_s is not None and report.samples_per_s != tokens:
-        shown.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
-    return [("Throughput", ", ".join(shown))] if shown else []
+        rate_texts.append(f"{format_amount(report.samples_per_s)}{report.samples}/s")
+    return [("Throughput", ", ".join(rate_texts))] if rate_texts else []
 
 
 def _energy(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -235,10 +237,10 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "Memory", f"{peak} a device"
     else:
         used = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
-        left = format_quantity(abs(capacity_bytes - peak_bytes), "B")
+        difference = format_quantity(abs(capacity_bytes - peak_bytes), "B")
         unfused = "" if is_fused else "; a compiler that fuses needs less"
-        too_much = f"does not fit, {left} too much{unfused}"
-        yield "Memory", f"{used}, {left} free" if _fits(report) else f"{used}: {too_much}"
+        too_much = f"does not fit, {difference} too much{unfused}"
+        yield "Memory", f"{used}, {difference} free" if _fits(report) else f"{used}: {too_much}"
     if report.live_memory_bytes is not None:
         live = format_quantity(report.live_memory_bytes, "B")
         yield "  live at the peak", f"{live}; the caching allocator reserves the rest"

@@ -63,12 +63,12 @@ def export_dump(directory: Path, *, module: str | None = None) -> Exported:
             hint="dump with XLA_FLAGS=--xla_dump_to=DIRECTORY --xla_dump_hlo_as_text; that of a "
             "model has its config.json",
         )
-    chosen = _last_compilation(modules, module, str(directory))
+    compilation = _last_compilation(modules, module, str(directory))
     for stage, is_partitioned in ((_PARTITIONED, True), (_BEFORE, False)):
-        fitting = [dumped for dumped in chosen if stage.search(dumped.stage)]
+        fitting = [dumped for dumped in compilation if stage.search(dumped.stage)]
         if fitting:
             return _export_module(fitting[-1], is_partitioned=is_partitioned)
-    stages = sorted({dumped.stage for dumped in chosen})
+    stages = sorted({dumped.stage for dumped in compilation})
     raise ProgramError(
         "neither the module after spmd-partitioning nor that before optimisation is there; "
         f"there are {', '.join(stages[:_SHOWN])}{' ...' if len(stages) > _SHOWN else ''}",
@@ -82,18 +82,18 @@ def _last_compilation(
 ) -> list[DumpedModule]:
     names = {dumped.name for dumped in modules}
     matching = {name for name in names if part is None or part in name}
-    chosen = {name for name in matching if name == part} or matching
-    if not chosen:
+    chosen_names = {name for name in matching if name == part} or matching
+    if not chosen_names:
         raise ConfigError(
             f"no module is named {part!r}", location=location, hint=suggestion(part or "", names)
         )
-    if len(chosen) > 1:
+    if len(chosen_names) > 1:
         raise ConfigError(
-            f"{len(chosen)} modules were dumped: {', '.join(sorted(chosen)[:_SHOWN])}",
+            f"{len(chosen_names)} modules were dumped: {', '.join(sorted(chosen_names)[:_SHOWN])}",
             location=location,
             hint=f"choose one with {option('module')}",
         )
-    compilations = [dumped for dumped in modules if dumped.name in chosen]
+    compilations = [dumped for dumped in modules if dumped.name in chosen_names]
     last = max(dumped.number for dumped in compilations)
     return [dumped for dumped in compilations if dumped.number == last]
 

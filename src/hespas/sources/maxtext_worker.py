@@ -173,8 +173,10 @@ def without_own_frames(text: str) -> str:
 
     The same step is then the same bytes wherever that is; MaxText's own frames stay.
     """
-    own = re.escape(str(Path(__file__).parent))
-    return re.sub(rf'loc\("{own}[^"\n]*":\d+:\d+(?: to (?:\d+)?:\d+)?\)', "loc(unknown)", text)
+    package_path = re.escape(str(Path(__file__).parent))
+    return re.sub(
+        rf'loc\("{package_path}[^"\n]*":\d+:\d+(?: to (?:\d+)?:\d+)?\)', "loc(unknown)", text
+    )
 
 
 def _prepare_imports() -> None:
@@ -283,11 +285,11 @@ def _file(name: str) -> str:
     if named_file.is_file():
         return str(named_file)
     configs = Path(_module("maxtext").__file__ or "").parent / "configs"
-    own = configs / named_file.name
-    if own.is_file():
-        return str(own)
-    shown = ", ".join(sorted(path.name for path in configs.glob("*.yml")))
-    raise _RefusedError(f"there is no {name}, and MaxText's own are {shown}")
+    shipped_file = configs / named_file.name
+    if shipped_file.is_file():
+        return str(shipped_file)
+    shipped_names = ", ".join(sorted(path.name for path in configs.glob("*.yml")))
+    raise _RefusedError(f"there is no {name}, and MaxText's own are {shipped_names}")
 
 
 def _know_topology(request: Mapping[str, Any]) -> None:

@@ -143,8 +143,8 @@ def _configuration(name: str) -> Path:
     """Return the file of a model's configuration."""
     from hespas.models.configuration import FILE, SHIPPED  # noqa: PLC0415 - few steps need it
 
-    own, shipped = Path(name), SHIPPED / f"{name}.json"
-    for file in (own / FILE, own, shipped):
+    given_path, shipped = Path(name), SHIPPED / f"{name}.json"
+    for file in (given_path / FILE, given_path, shipped):
         if file.is_file():
             return file
     shipped_names = [

@@ -89,9 +89,9 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
         case ModelSource():
             from hespas.sources.zoo import same_but_for_sizes  # noqa: PLC0415 - models need it
 
-            alike = same_but_for_sizes(source)
-            shared_workload = _cached_workload(kept, model_key(alike), exported)
-            is_own = alike is source
+            reduced_source = same_but_for_sizes(source)
+            shared_workload = _cached_workload(kept, model_key(reduced_source), exported)
+            is_own = reduced_source is source
             text = (
                 shared_workload.content
                 if is_own

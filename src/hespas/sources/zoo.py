@@ -156,14 +156,14 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
 
 def _fill_first_axis(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
     """Return a model's mesh with its first axis filling all devices."""
-    (first, _), *others = mesh.axes
-    other_size = MeshAxes(axes=tuple(others)).device_count if others else 1
+    (first, _), *other_axes = mesh.axes
+    other_size = MeshAxes(axes=tuple(other_axes)).device_count if other_axes else 1
     if devices % other_size:
         raise DeviceCountError(
             f"{devices} devices do not fit the mesh of {model}, whose other axes have {other_size}",
             hint=f"give {option('mesh')}",
         )
-    return MeshAxes(axes=((first, devices // other_size), *others))
+    return MeshAxes(axes=((first, devices // other_size), *other_axes))
 
 
 def _check_count(mesh: MeshAxes, devices: int | None) -> None:
@@ -194,20 +194,20 @@ def _share(global_batch: int, source: ModelSource) -> int:
 def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
     """Return the rounds in which a part's batch is computed, if requested."""
     size, count = options.micro_batch, options.micro_batches
-    name, chosen = ("micro_batch", size) if count is None else ("micro_batches", count)
-    if chosen is None:
+    name, number = ("micro_batch", size) if count is None else ("micro_batches", count)
+    if number is None:
         return None
     if "accumulation" not in source.model.options():
         raise ConfigError(
             f"{source.name} does not accumulate gradients", hint=f"drop {option(name)}"
         )
     batch = source.settings.batch
-    if not 1 <= chosen <= batch or batch % chosen:
+    if not 1 <= number <= batch or batch % number:
         raise ConfigError(
-            f"{option(name)} {chosen} does not divide the batch of a data-parallel part, {batch}",
+            f"{option(name)} {number} does not divide the batch of a data-parallel part, {batch}",
             hint=f"give a divisor of {batch}, or another {option('batch')}",
         )
-    return batch // chosen if count is None else count
+    return batch // number if count is None else count
 
 
 class _Loops(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,8 +274,8 @@ def settled_rows(
     Empty for a model without such weights, or if the user sets it. ``target`` is as for
     `settled_attention`.
     """
-    own = model.options().get(_ROWS)
-    if own is None or texts.get(_ROWS, own) != _AUTO:
+    default = model.options().get(_ROWS)
+    if default is None or texts.get(_ROWS, default) != _AUTO:
         return {}, []
     settings = model.with_options(texts)
     is_language = isinstance(settings, LanguageModel)
@@ -309,12 +309,12 @@ def settled_attention(
     >>> settled_attention(model_named("llama3-8b"), {}, "TPUv3")[0]
     {'attention': 'unfused'}
     """
-    own = model.options().get(_SETTING)
-    asked = texts.get(_SETTING, own)
+    default = model.options().get(_SETTING)
+    asked = texts.get(_SETTING, default)
     missing = _missing_kernels(str(asked), target) if asked in FUSED else ""
     if missing:
         raise ConfigError(missing, location=model.name, hint=f"drop {option(_SETTING)}")
-    if own is None or asked != _AUTO:
+    if default is None or asked != _AUTO:
         return {}, []
     settings = model.with_options(texts)
     kernels = _usual_kernels(target, settings)
@@ -382,8 +382,8 @@ def _missing_kernels(kernels: str, target: str | None) -> str:
             unknown = capability is None and part_of(target) is None
             least = _HOPPER if kernels == "flashmla" else _AMPERE
             has = capability is not None and capability >= least
-            what = "FlashMLA" if kernels == "flashmla" else "fused attention of cuDNN"
-            return "" if unknown or has else f"{target} has no {what}"
+            kernels_text = "FlashMLA" if kernels == "flashmla" else "fused attention of cuDNN"
+            return "" if unknown or has else f"{target} has no {kernels_text}"
 
 
 def same_but_for_sizes(source: ModelSource) -> ModelSource:
@@ -404,6 +404,6 @@ def same_but_for_sizes(source: ModelSource) -> ModelSource:
         return source
     if isinstance(settings.run, Training) and settings.run.zero in {1, 2}:
         return source  # Each data-parallel device has gradients of its own.
-    others = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
-    alike = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *others))
-    return replace(source, texts={**source.texts, "mesh": alike})
+    other_axes = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
+    mesh_text = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *other_axes))
+    return replace(source, texts={**source.texts, "mesh": mesh_text})

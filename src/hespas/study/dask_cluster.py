@@ -112,9 +112,9 @@ class DaskExecutor:
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Run the tasks and yield each with its outcome, as they end."""
         waiting = deque(_Attempt(task=task) for task in tasks)
-        most = self.workers or len(waiting)
+        most_pending = self.workers or len(waiting)
         while waiting or self._pending:
-            while waiting and len(self._pending) < most:
+            while waiting and len(self._pending) < most_pending:
                 self._submit(waiting.popleft())
             for future in self._ended_futures():
                 attempt = self._pending.pop(future)

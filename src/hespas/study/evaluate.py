@@ -98,9 +98,12 @@ def _refusal(task: Task) -> str:
     entry = entry_of(0, candidate_of(task.candidate))
     if entry.key(task.phase) == task.key:
         return ""
-    own = entry.versions(task.phase)
-    for name in sorted({*own, *task.versions}):
-        study_version, worker_version = task.versions.get(name, "none"), own.get(name, "none")
+    own_versions = entry.versions(task.phase)
+    for name in sorted({*own_versions, *task.versions}):
+        study_version, worker_version = (
+            task.versions.get(name, "none"),
+            own_versions.get(name, "none"),
+        )
         if study_version != worker_version:
             return (
                 f"a worker has {name} {worker_version}, and the study is made with {study_version}"

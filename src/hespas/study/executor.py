@@ -270,16 +270,16 @@ class LocalExecutor:
     def _begin(self, attempt: _Attempt) -> None:
         stays = attempt.task.may_stay
         idle = [worker for worker in self._processes if worker.attempt is None]
-        alike = [worker for worker in idle if worker.stays is stays]
-        if not alike and len(self._processes) >= self.most and idle:
+        fitting_workers = [worker for worker in idle if worker.stays is stays]
+        if not fitting_workers and len(self._processes) >= self.most and idle:
             self._end(idle[0])
-        chosen = alike[0] if alike else self._start()
-        chosen.stays = stays
-        chosen.attempt, chosen.began_s, chosen.answer = attempt, monotonic(), b""
+        next_worker = fitting_workers[0] if fitting_workers else self._start()
+        next_worker.stays = stays
+        next_worker.attempt, next_worker.began_s, next_worker.answer = attempt, monotonic(), b""
         # The end of its answer reveals a worker that is gone.
         with suppress(OSError):
-            _pipe(chosen.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
-            _pipe(chosen.process.stdin).flush()
+            _pipe(next_worker.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
+            _pipe(next_worker.process.stdin).flush()
 
     def _start(self) -> _Process:
         home = Path("." if self._home is None else self._home.name)
@@ -327,7 +327,7 @@ class LocalExecutor:
     ) -> tuple[Task, Outcome] | None:
         """Retry the task of a worker that ended, unless it ended too many workers."""
         attempt = worker.attempt
-        how, log_end = ending(worker.process.wait()), last_words(worker.log)
+        end_text, log_end = ending(worker.process.wait()), last_words(worker.log)
         self._end(worker)
         if attempt is None:
             return None
@@ -335,8 +335,8 @@ class LocalExecutor:
         if attempt.lost < _MOST_ATTEMPTS:
             waiting.appendleft(attempt)
             return None
-        memory = " (as when memory runs out)" if how.endswith("SIGKILL") else ""
-        reason = f"the worker {how}{memory}, {attempt.lost} times: {log_end}"
+        memory = " (as when memory runs out)" if end_text.endswith("SIGKILL") else ""
+        reason = f"the worker {end_text}{memory}, {attempt.lost} times: {log_end}"
         return attempt.task, exhausted(reason, elapsed_s=monotonic() - worker.began_s)
 
     def _overdue(self) -> Iterator[tuple[Task, Outcome]]:

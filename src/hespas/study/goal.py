@@ -380,8 +380,8 @@ def read_goal(given: object, *, location: str = "") -> Goal:
             raise ConfigError(
                 "$.goal.pareto is no list of figures", location=location, hint="give two or more"
             )
-        chosen = [_metric(name, location) for name in names]
-        return Goal(metrics=tuple((name, GOALS[name]) for name in chosen))
+        metric_names = [_metric(name, location) for name in names]
+        return Goal(metrics=tuple((name, GOALS[name]) for name in metric_names))
     return Goal(metrics=((_metric(figures, location), Direction(way)),))
 
 
@@ -416,16 +416,16 @@ def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
     >>> fronts([(1, 3), (2, 2), (3, 3), (2, 2)])
     [0, 0, 1, 0]
     """
-    left, ranks, rank = set(range(len(keys))), [0] * len(keys), 0
-    while left:
+    left_indices, ranks, rank = set(range(len(keys))), [0] * len(keys), 0
+    while left_indices:
         front = {
             index
-            for index in left
-            if not any(_is_better(keys[rival], keys[index]) for rival in left)
+            for index in left_indices
+            if not any(_is_better(keys[rival], keys[index]) for rival in left_indices)
         }
         for index in front:
             ranks[index] = rank
-        left -= front
+        left_indices -= front
         rank += 1
     return ranks
 

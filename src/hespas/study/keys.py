@@ -75,20 +75,20 @@ def option_value(key: str, value: Scalar, *, location: str = "") -> object:
     >>> option_value("sequence", 4096), option_value("peak_flops", "312TFLOP/s")
     (4096, 312000000000000.0)
     """
-    chosen = option_named(key, location=location)
+    option = option_named(key, location=location)
     where = f"$.{key}"
-    if bool in chosen.kinds:
+    if bool in option.kinds:
         return decode(value, bool, location=location, at=where)
     if isinstance(value, bool):
         raise ConfigError(f"{where} is {str(value).lower()}", location=location, hint="quote it")
-    if chosen.kinds == (int,) and chosen.parse is None:
+    if option.kinds == (int,) and option.parse is None:
         # Whole numbers without further limits are counts.
         number = decode(value, int, location=location, at=where)
         if number < 1:
             raise ConfigError(f"{where} is {number}", location=location, hint="give 1 or more")
         return number
     try:
-        return chosen.value((str(value),) if chosen.repeats else str(value))
+        return option.value((str(value),) if option.repeats else str(value))
     except ConfigError as error:
         error.location = error.location or location
         raise
@@ -96,15 +96,15 @@ def option_value(key: str, value: Scalar, *, location: str = "") -> object:
 
 def key_schema(key: str) -> dict[str, object]:
     """Return the JSON Schema of one value of a key."""
-    chosen = known_keys()[key]
-    if chosen.choices:
-        return {"enum": list(chosen.choices)}
-    if bool in chosen.kinds:
+    option = known_keys()[key]
+    if option.choices:
+        return {"enum": list(option.choices)}
+    if bool in option.kinds:
         return {"type": "boolean"}
-    if chosen.kinds == (int,) and chosen.parse is None:
+    if option.kinds == (int,) and option.parse is None:
         return {"type": "integer", "minimum": 1}
     text: dict[str, object] = {"type": "string"}
-    is_number = chosen.parse is not None or chosen.unit is not None
+    is_number = option.parse is not None or option.unit is not None
     return {"anyOf": [text, {"type": "number"}]} if is_number else text
 
 

@@ -65,8 +65,8 @@ def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
     """Return the rows by the goal: done, screened, pruned and failed ones."""
     sorted_rows: list[Row] = []
     for status in (Status.DONE, Status.SCREENED):
-        alike = [row for row in rows if row.status is status]
-        sorted_rows += ordered(alike, goal, lambda row: row.figures)
+        same_status = [row for row in rows if row.status is status]
+        sorted_rows += ordered(same_status, goal, lambda row: row.figures)
     for status in (Status.PRUNED, Status.FAILED):
         sorted_rows += [row for row in rows if row.status is status]
     return sorted_rows
@@ -288,15 +288,15 @@ def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> st
         column for column in names if any(row.figures.get(column) is not None for row in rows)
     ]
     head = ["", *varying, "status", *(FIGURES[name].title for name in columns), ""]
-    shown = rows[:most]
+    shown_rows = rows[:most]
     lines = [head]
-    for number, row in enumerate(shown, start=1):
+    for number, row in enumerate(shown_rows, start=1):
         cells = [_cell(row.candidate.get(key)) for key in varying]
         values = [figure_text(name, row.figures.get(name)) for name in columns]
         status = row.fidelity if row.status is Status.DONE else row.status.value
         lines.append([str(number), *cells, status, *values, _remark(row)])
-    left = len(varying) + 2
-    text = _align(lines, left=left)
+    left_columns = len(varying) + 2
+    text = _align(lines, left=left_columns)
     if len(rows) > most:
         text.append(f"and {len(rows) - most} more")
     return "\n".join(text)

@@ -144,17 +144,17 @@ def _apply_bounds(run: _Run, row: Row, entry: Entry) -> Row:
 
 
 def _screen(run: _Run) -> None:
-    left = [number for number, row in run.rows.items() if row.status is Status.WAITING]
-    left.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
+    waiting = [number for number, row in run.rows.items() if row.status is Status.WAITING]
+    waiting.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
     budget, sampling = run.study.budget.evaluations, run.study.sampling
-    if budget is not None and sampling is not None and len(left) > sampling.past:
-        _sample(run, left, budget, sampling.seed)
+    if budget is not None and sampling is not None and len(waiting) > sampling.past:
+        _sample(run, waiting, budget, sampling.seed)
         return
     if budget is not None:
-        run.prune(left[budget:], f"budget: {budget} evaluations")
-        left = left[:budget]
-    for start in range(0, len(left), _WAVE):
-        wave = left[start : start + _WAVE]
+        run.prune(waiting[budget:], f"budget: {budget} evaluations")
+        waiting = waiting[:budget]
+    for start in range(0, len(waiting), _WAVE):
+        wave = waiting[start : start + _WAVE]
         slower = _too_slow(run, wave)
         for number in slower:
             least_s = run.entries[number].bounds.time_s
@@ -228,28 +228,32 @@ def _holds_as_screened(run: _Run, number: int) -> bool:
 
 
 def _compile(run: _Run, candidates: Sequence[int]) -> None:
-    left, wanted = list(candidates), run.study.compiled_count
-    most = _MOST_COMPILED * wanted
-    while left and most > 0:
+    uncompiled, wanted_count = list(candidates), run.study.compiled_count
+    most_compiled = _MOST_COMPILED * wanted_count
+    while uncompiled and most_compiled > 0:
         done = sum(
             row.status is Status.DONE and row.fidelity == Phase.COMPILE.value
             for row in run.rows.values()
         )
-        count = min(wanted - done, most)
+        count = min(wanted_count - done, most_compiled)
         if count <= 0:
             return
-        wave, left, most = left[:count], left[count:], most - count
+        wave, uncompiled, most_compiled = (
+            uncompiled[:count],
+            uncompiled[count:],
+            most_compiled - count,
+        )
         _evaluate(run, wave, lambda _: (Phase.COMPILE, Status.DONE))
 
 
 def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndStatus]) -> None:
     tasks: dict[str, Task] = {}
-    alike: dict[str, list[tuple[int, Status]]] = {}
+    rows_of_key: dict[str, list[tuple[int, Status]]] = {}
     for number in numbers:
         phase, status = how(number)
         entry = run.entries[number]
         key = entry.key(phase)
-        alike.setdefault(key, []).append((number, status))
+        rows_of_key.setdefault(key, []).append((number, status))
         tasks[key] = Task(
             key=key,
             candidate=entry.candidate.to_dict(),
@@ -260,34 +264,34 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
             versions=entry.versions(phase),
             may_stay=phase is Phase.SCREEN and not entry.runs_operations,
         )
-    left = dict(tasks)
+    left_tasks = dict(tasks)
     for key, task in tasks.items():
         stored = run.store.outcome(key)
         if stored is not None:
-            del left[key]
-            _settle(run, alike[key], task, stored)
+            del left_tasks[key]
+            _settle(run, rows_of_key[key], task, stored)
             continue
-        entry = run.entries[alike[key][0][0]]
-        kept = None if run.kept is None else run.kept.read(entry, task)
-        if kept is not None:
-            del left[key]
-            _keep(run, alike[key], task, kept)
-    if left and monotonic() < run.end_s:
-        for task, outcome in run.executor.outcomes(list(left.values())):
+        entry = run.entries[rows_of_key[key][0][0]]
+        kept_outcome = None if run.kept is None else run.kept.read(entry, task)
+        if kept_outcome is not None:
+            del left_tasks[key]
+            _keep(run, rows_of_key[key], task, kept_outcome)
+    if left_tasks and monotonic() < run.end_s:
+        for task, outcome in run.executor.outcomes(list(left_tasks.values())):
             if outcome.ending is Ending.REFUSED:
                 raise OutputError(
                     f"the study cannot go on: {outcome.reason}",
                     location=str(run.store.directory),
                     hint="what is done is kept; put that right, and run the study again",
                 )
-            _keep(run, alike[task.key], task, outcome)
+            _keep(run, rows_of_key[task.key], task, outcome)
             if run.kept is not None:
-                run.kept.write(run.entries[alike[task.key][0][0]], task, outcome)
-            del left[task.key]
+                run.kept.write(run.entries[rows_of_key[task.key][0][0]], task, outcome)
+            del left_tasks[task.key]
             run.tell()
             if monotonic() > run.end_s:
                 break
-    numbers = [number for key in left for number, _ in alike[key]]
+    numbers = [number for key in left_tasks for number, _ in rows_of_key[key]]
     waiting = [number for number in numbers if run.rows[number].status is Status.WAITING]
     run.prune(waiting, f"budget: {run.study.budget.minutes:g} minutes" if waiting else "")
 
@@ -382,9 +386,9 @@ def studied(
     """
     with opened(directory) as store:
         store.check_study(study.to_dict())
-        with executor_of(executor or ExecutorOptions()) as chosen:
-            kept = KeptOutcomes(directory=cache_home() / "studied")
-            rows = run_study(study, store, chosen, listener, kept=kept)
+        with executor_of(executor or ExecutorOptions()) as runner:
+            kept_outcomes = KeptOutcomes(directory=cache_home() / "studied")
+            rows = run_study(study, store, runner, listener, kept=kept_outcomes)
     return Studied(study=study, rows=tuple(in_order(rows, study.goal)))
 
 

@@ -26,8 +26,8 @@ def searched_axes(model: Model) -> tuple[list[str], list[str]]:
     divided = getattr(settings, "axes", {}).values()
     axes = list(dict.fromkeys(axis for names in divided for axis in names)) or settings.mesh.names
     searched = [axis for axis in axes if axis not in _ON_REQUEST]
-    others = [axis for axis in axes if axis in _ON_REQUEST]
-    return searched, [*others, PIPE] if model.can_be_cut else others
+    request_axes = [axis for axis in axes if axis in _ON_REQUEST]
+    return searched, [*request_axes, PIPE] if model.can_be_cut else request_axes
 
 
 def _title(searched: Sequence[str], others: Sequence[str]) -> str:
@@ -57,9 +57,9 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
         raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
     title = ""
     if MESH not in study_keys:
-        searched, others = searched_axes(known_model)
+        searched, other_axes = searched_axes(known_model)
         study_keys[MESH] = dict.fromkeys(searched, AUTO)
-        title = _title(searched, others)
+        title = _title(searched, other_axes)
     has = known_model.options()
     if "remat" in has:
         study_keys.setdefault("remat", ["minimal_with_context", "full"])

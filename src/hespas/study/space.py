@@ -163,8 +163,8 @@ def candidates_of(study: Study) -> tuple[Candidate, ...]:
 
 def _combinations(study: Study) -> Iterator[Candidate]:
     keys = [key for key in known_keys() if key in study.search]
-    for chosen in product(*(study.search[key] for key in keys)):
-        values = dict(zip(keys, chosen, strict=True))
+    for choice in product(*(study.search[key] for key in keys)):
+        values = dict(zip(keys, choice, strict=True))
         for settings in product(*study.settings.values()):
             named_settings = dict(zip(study.settings, settings, strict=True))
             for mesh in _meshes(study, values):
@@ -201,9 +201,11 @@ def meshes_of(
             location=location,
             hint="add cluster, as in cluster: 64xH100_80GB",
         )
-    listed = [[(axis.name, size) for size in axis.sizes or ()] for axis in meshes if axis.sizes]
-    for chosen in product(*listed):
-        pinned = dict(chosen)
+    axis_choices = [
+        [(axis.name, size) for size in axis.sizes or ()] for axis in meshes if axis.sizes
+    ]
+    for choice in product(*axis_choices):
+        pinned = dict(choice)
         if devices is None:
             yield tuple((axis.name, pinned[axis.name]) for axis in meshes)
             continue
@@ -225,8 +227,8 @@ def factorisations(number: int, count: int) -> Iterator[tuple[int, ...]]:
         yield (number,)
         return
     for first in (divisor for divisor in range(1, number + 1) if number % divisor == 0):
-        for others in factorisations(number // first, count - 1):
-            yield (first, *others)
+        for other_factors in factorisations(number // first, count - 1):
+            yield (first, *other_factors)
 
 
 GENERATION = 16
@@ -249,9 +251,9 @@ class Sampler:
 
     def ask(self, count: int) -> list[int]:
         """Return up to ``count`` new candidates: the sampler's, else the first."""
-        chosen: list[int] = []
+        numbers: list[int] = []
         for _ in range(_MOST_ASKED * count):
-            if len(chosen) == count:
+            if len(numbers) == count:
                 break
             trial = self.optuna.ask()
             number = self.numbers.get(self._point(trial))
@@ -263,14 +265,14 @@ class Sampler:
                 self._tell(trial, None)
             else:
                 self._open[number] = trial
-                chosen.append(number)
+                numbers.append(number)
         for number in sorted(self.numbers.values()):
-            if len(chosen) == count:
+            if len(numbers) == count:
                 break
             if number not in self.found and number not in self._open:
                 self._open[number] = None
-                chosen.append(number)
-        return chosen
+                numbers.append(number)
+        return numbers
 
     def _point(self, trial: Any) -> Point:
         point: list[Scalar] = []

@@ -129,7 +129,7 @@ class Store:
         self, task: Task, outcome: Outcome, versions: dict[str, str], rows: Iterable[Row]
     ) -> None:
         """Keep an evaluation and the rows that it changes, all or none of them."""
-        kept = msgspec.structs.replace(
+        stored = msgspec.structs.replace(
             outcome, report="", elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0
         )
         with self._writing():
@@ -138,7 +138,7 @@ class Store:
                 (
                     task.key,
                     task.phase.value,
-                    msgspec.json.encode(kept).decode(),
+                    msgspec.json.encode(stored).decode(),
                     outcome.report.encode() or None,
                     json.dumps(versions),
                     outcome.elapsed_s,
@@ -411,9 +411,9 @@ class KeptOutcomes:
         """Keep an outcome, unless it failed: that may be this machine's doing."""
         if outcome.ending is not Ending.DONE or not _is_decided(entry):
             return
-        kept = msgspec.structs.replace(outcome, elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0)
+        stored = msgspec.structs.replace(outcome, elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0)
         try:
-            self._cache.write(_key(task), msgspec.msgpack.encode(kept))
+            self._cache.write(_key(task), msgspec.msgpack.encode(stored))
         except CacheError:
             return
 
@@ -436,9 +436,9 @@ def _is_decided(entry: Entry) -> bool:
 
 
 def _names_files(values: Mapping[str, object]) -> bool:
-    others = (value for key, value in values.items() if key != WORKLOAD)
+    other_values = (value for key, value in values.items() if key != WORKLOAD)
     try:
-        return any(isinstance(value, str) and Path(value).exists() for value in others)
+        return any(isinstance(value, str) and Path(value).exists() for value in other_values)
     except OSError:  # a text that is too long for a name
         return False
 

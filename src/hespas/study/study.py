@@ -298,22 +298,22 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
 
 def _where(given: object, location: str) -> str:
     if isinstance(given, list):
-        listed = cast("list[object]", given)
-        parts = decode(listed, list[str], location=location, at="$.where")
+        items = cast("list[object]", given)
+        parts = decode(items, list[str], location=location, at="$.where")
         return " and ".join(f"({part})" for part in parts)
     return decode(given, str, location=location, at="$.where")
 
 
 def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
-    listed = cast("list[object]", given) if isinstance(given, list) else [given]
-    for value in listed:
+    items = cast("list[object]", given) if isinstance(given, list) else [given]
+    for value in items:
         if not isinstance(value, str | int | float):
             raise ConfigError(
                 f"{where} is no value, nor a list of values",
                 location=location,
                 hint="give a text, a number, true or false, or a list of them",
             )
-    return tuple(cast("list[Scalar]", listed))
+    return tuple(cast("list[Scalar]", items))
 
 
 def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
@@ -326,8 +326,8 @@ def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
 def _meshes(given: object, location: str) -> tuple[Meshes, ...]:
     """Read meshes from a mapping of axes, ``--mesh`` text, or list."""
     if isinstance(given, list | tuple):
-        listed = cast("list[object]", given)
-        return tuple(meshes for pattern in listed for meshes in _meshes_of(pattern, location))
+        patterns = cast("list[object]", given)
+        return tuple(meshes for pattern in patterns for meshes in _meshes_of(pattern, location))
     return tuple(_meshes_of(given, location))
 
 
@@ -341,8 +341,8 @@ def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
             axes = [_axis(str(name), sizes, location) for name, sizes in entries.items()]
             yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
         case list():  # as `Study.to_dict` writes it
-            listed = cast("list[object]", given)
-            pairs = decode(listed, list[tuple[str, object]], location=location, at=f"$.{MESH}")
+            items = cast("list[object]", given)
+            pairs = decode(items, list[tuple[str, object]], location=location, at=f"$.{MESH}")
             yield tuple(_axis(name, sizes, location) for name, sizes in pairs)
         case _:
             raise ConfigError(

@@ -44,10 +44,10 @@ class Named:
 
 def comparison_page(runs: Sequence[Named]) -> Page:
     """Return the page of two or more predictions; each is compared with the first."""
-    first, *others = runs
+    first, *other_runs = runs
     sections = [
         Section(title="Side by side", parts=(_bars(runs), _figures(runs))),
-        *(_difference(first, other) for other in others),
+        *(_difference(first, other) for other in other_runs),
     ]
     return Page(
         title=f"{len(runs)} predictions compared",
@@ -63,8 +63,8 @@ def _bars(runs: Sequence[Named]) -> Chart:
         for run in runs
         for row in part_rows(run.report)
     ]
-    shown = {str(row["part"]) for row in rows}
-    hues = {name: hue for name, hue in OF_PARTS.items() if name in shown}
+    shown_parts = {str(row["part"]) for row in rows}
+    hues = {name: hue for name, hue in OF_PARTS.items() if name in shown_parts}
     steps = "; ".join(f"{run.name} {format_time(run.report.step_time_s)}" for run in runs)
     return bar_chart(
         f"What bounds the steps, in {unit.name}",
@@ -161,10 +161,10 @@ def _waterfall(
     title: str, whole: TimeRow, rows: Sequence[TimeRow], comparison: Comparison, unit: Unit
 ) -> Chart:
     changed = [row for row in rows if row.difference_s]
-    shown, others = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
-    steps = [(row.name, row.difference_s) for row in shown]
-    if others:
-        steps.append((f"{len(others)} others", sum(row.difference_s for row in others)))
+    shown_rows, other_rows = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
+    steps = [(row.name, row.difference_s) for row in shown_rows]
+    if other_rows:
+        steps.append((f"{len(other_rows)} others", sum(row.difference_s for row in other_rows)))
     bars = [_bar(f"{comparison.a} (all)", 0.0, whole.a_s, "total", unit)]
     reached_s = whole.a_s
     for name, difference_s in steps:
@@ -172,10 +172,10 @@ def _waterfall(
         bars.append(_bar(name, reached_s, reached_s + difference_s, kind, unit))
         reached_s += difference_s
     bars.append(_bar(f"{comparison.b} (all)", 0.0, whole.b_s, "total", unit))
-    listed = "; ".join(f"{name} {signed_time(difference_s)}" for name, difference_s in steps)
+    steps_text = "; ".join(f"{name} {signed_time(difference_s)}" for name, difference_s in steps)
     return bar_chart(
         f"{title}, in {unit.name}",
-        f"{listed}." if listed else "Nothing differs.",
+        f"{steps_text}." if steps_text else "Nothing differs.",
         bars,
         x=quantitative("start", f"time ({unit.name})", scale={"nice": False}),
         x2={"field": "end"},

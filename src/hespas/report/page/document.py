@@ -459,10 +459,11 @@ def palette(names: Sequence[str]) -> dict[str, str]:
     >>> palette(["backward", "exposed communication", "backward"])
     {'backward': '#2f9e6e', 'exposed communication': '#d9822b'}
     """
-    own = OF_PARTS | OF_PHASES
+    fixed_hues = OF_PARTS | OF_PHASES
     distinct = list(dict.fromkeys(names))
     return {
-        name: own.get(name, PALETTE[number % len(PALETTE)]) for number, name in enumerate(distinct)
+        name: fixed_hues.get(name, PALETTE[number % len(PALETTE)])
+        for number, name in enumerate(distinct)
     }
 
 

@@ -76,14 +76,14 @@ def step_blocks(report: RunReport) -> Block:
         if row.time_s > named_s:
             step.add((NO_NAME_ROW, *modules), row.time_s - named_s)
     waits_s = waiting_s(report)
-    others = {
+    other_times = {
         "exposed communication": report.exposed_communication_s - waits_s,
         "waiting for stages": waits_s,
         "exposed host transfers": report.exposed_host_transfer_s,
         "waiting for launches": report.launch_wait_s,
         "stragglers": max(0.0, report.straggler_s),
     }
-    for name, time_s in others.items():
+    for name, time_s in other_times.items():
         if time_s > 0:
             step.add((name,), time_s)
     return step
@@ -418,13 +418,13 @@ def _bars(
     return [
         {
             "stage": f"stage {row.stage}",
-            "what": what,
+            "what": amount_name,
             "amount": unit.of(amount),
             "text": text(amount),
             "order": order,
         }
         for row in pipeline.stages
-        for order, (what, amount) in enumerate(amounts(row).items())
+        for order, (amount_name, amount) in enumerate(amounts(row).items())
         if amount > 0
     ]
 

@@ -172,14 +172,14 @@ def _throughput(
         "mark": {"type": "line", "strokeDash": [4, 4], "opacity": 0.7},
         "encoding": {"x": along, "y": quantitative("ideal", unit.name, scale=scale), "color": hue},
     }
-    shown = {"series": "of", "devices": "devices", "text": "throughput"}
+    fields = {"series": "of", "devices": "devices", "text": "throughput"}
     reached = {
         "mark": _POINTS,
         "encoding": {
             "x": along,
             "y": quantitative("rate", unit.name, scale=scale),
             "color": hue,
-            "tooltip": tooltips(**shown, efficiency="efficiency (%)"),
+            "tooltip": tooltips(**fields, efficiency="efficiency (%)"),
         },
     }
     return layered_chart(

@@ -91,8 +91,8 @@ def _load_page(report: ServingReport) -> Page:
 def _figures(report: ServingReport) -> Iterator[tuple[str, str, str]]:
     of_device = f"{format_amount(report.output_tokens_per_s_per_device)}tokens/s a device"
     yield "Output", f"{format_amount(report.output_tokens_per_s)}tokens/s", of_device
-    most = "" if report.max_rate is None else f"at most {report.max_rate:.3g} requests/s"
-    yield "Load", report.load, most
+    limit_text = "" if report.max_rate is None else f"at most {report.max_rate:.3g} requests/s"
+    yield "Load", report.load, limit_text
     yield "First token", format_time(report.ttft_s.mean), f"p99 {format_time(report.ttft_s.p99)}"
     if report.tpot_s is not None:
         p99 = f"p99 {format_time(report.tpot_s.p99)}"
@@ -246,10 +246,10 @@ def _layouts(layouts: Sequence[Layout]) -> Table:
         if report is None:
             rows.append((layout_name(layout), str(layout.replicas), "", "", "", layout.reason))
             continue
-        most = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
+        rate_text = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
         between = "" if report.tpot_s is None else time_cell(report.tpot_s.mean)
         first = time_cell(report.ttft_s.mean)
-        cells = (layout_name(layout), str(layout.replicas), most, first, between)
+        cells = (layout_name(layout), str(layout.replicas), rate_text, first, between)
         rows.append((*cells, layout.reason or "the best"))
     numbers = columns[1:5]
     return Table(caption="Ranked layouts", columns=columns, rows=rows, numbers=numbers)

@@ -135,10 +135,10 @@ def part_rows(report: RunReport) -> list[dict[str, object]]:
 
 def _step_parts(report: RunReport) -> Iterator[Chart | Table]:
     unit, rows = time_unit(report.step_time_s), part_rows(report)
-    listed = ", ".join(f"{row['part']} {row['text']}" for row in rows)
+    parts_text = ", ".join(f"{row['part']} {row['text']}" for row in rows)
     yield bar_chart(
         f"What bounds the step, in {unit.name}",
-        f"Parts of {format_time(report.step_time_s)}: {listed}.",
+        f"Parts of {format_time(report.step_time_s)}: {parts_text}.",
         rows,
         x=across("time", unit, stack="zero"),
         y=nominal("step", None, axis=None),
@@ -225,12 +225,12 @@ def _communication(report: RunReport) -> Iterator[Chart | Table]:
             {
                 "name": f"{row.kind} {row.axis}"
                 + (f", dimension {row.dimension}" if row.dimension else ""),
-                "what": what,
+                "what": kind,
                 "time": unit.of(time_s),
                 "text": format_time(time_s),
             }
             for row in report.communication
-            for what, time_s in (("exposed", row.exposed_s), ("hidden", row.hidden_s))
+            for kind, time_s in (("exposed", row.exposed_s), ("hidden", row.hidden_s))
         ],
         x=across("time", unit, stack="zero"),
         y=nominal("name", None),

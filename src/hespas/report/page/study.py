@@ -57,8 +57,10 @@ def study_page(studied: Studied) -> Page:
 def _answer(studied: Studied, candidates: Candidates) -> Iterator[Cards | Table]:
     rows, best = studied.rows, studied.best
     counts = Counter(row.status for row in rows)
-    listed = ", ".join(f"{counts[status]} {status.value}" for status in Status if counts[status])
-    figures = [("Candidates", f"{len(rows)}", listed)]
+    counts_text = ", ".join(
+        f"{counts[status]} {status.value}" for status in Status if counts[status]
+    )
+    figures = [("Candidates", f"{len(rows)}", counts_text)]
     figures += [
         (_title(name), figure_text(name, value), "of the best")
         for name in _shown_figures(studied)
@@ -147,7 +149,12 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "line", "strokeWidth": 1.5, "color": PALETTE[1]},
         "encoding": {**places, "order": {"field": "x"}},
     }
-    shown = {"name": "candidate", "status": "status", "y_text": _title(up), "x_text": _title(along)}
+    fields = {
+        "name": "candidate",
+        "status": "status",
+        "y_text": _title(up),
+        "x_text": _title(along),
+    }
     circles = {
         "mark": {"type": "point", "filled": True, "size": 70, "cursor": "pointer"},
         "encoding": {
@@ -155,7 +162,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
             "color": coloured("front", None, _OF_FRONT),
             "shape": nominal("status", None),
             "href": {"field": "link"},
-            "tooltip": tooltips(**shown),
+            "tooltip": tooltips(**fields),
         },
     }
     best = sum(not rank for rank in front)
@@ -212,14 +219,14 @@ def _figure_cell(name: str, value: float | None) -> Cell:
 
 def _bars(candidates: Candidates) -> Iterator[Chart]:
     rows = [row for row in candidates.predicted if row.figures.get("compute_s") is not None]
-    shown = rows[:_MOST_BARS]
-    if not shown:
+    shown_rows = rows[:_MOST_BARS]
+    if not shown_rows:
         return
-    unit = time_unit(max(row.figures.get("step_time_s") or 0.0 for row in shown))
-    others = f" The first {len(shown)} of {len(rows)}." if len(rows) > len(shown) else ""
+    unit = time_unit(max(row.figures.get("step_time_s") or 0.0 for row in shown_rows))
+    note = f" The first {len(shown_rows)} of {len(rows)}." if len(rows) > len(shown_rows) else ""
     yield bar_chart(
         f"Computation and exposed communication, in {unit.name}",
-        f"Candidates from the best on.{others}",
+        f"Candidates from the best on.{note}",
         [
             {
                 "name": candidates.name(row),
@@ -228,7 +235,7 @@ def _bars(candidates: Candidates) -> Iterator[Chart]:
                 "text": figure_text("step_time_s", time_s),
                 "order": order,
             }
-            for row in shown
+            for row in shown_rows
             for order, (part, time_s) in enumerate(_parts(row).items())
             if time_s > 0
         ],
@@ -236,7 +243,7 @@ def _bars(candidates: Candidates) -> Iterator[Chart]:
         y=nominal("name", None, axis={"labelLimit": 320}),
         color=coloured("part", None, _OF_PARTS),
         tooltip={"name": "candidate", "part": "part", "text": "time"},
-        height=26 * len(shown),
+        height=26 * len(shown_rows),
     )
 
 
@@ -331,10 +338,10 @@ def _screened(candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "line", "strokeDash": [6, 4], "color": PALETTE[7]},
         "encoding": places,
     }
-    shown = tooltips(name="candidate", screened="modelled", compiled="compiled")
+    tooltip = tooltips(name="candidate", screened="modelled", compiled="compiled")
     circles = {
         "mark": {"type": "point", "filled": True, "size": 70},
-        "encoding": {**places, "tooltip": shown},
+        "encoding": {**places, "tooltip": tooltip},
     }
     yield layered_chart(
         "Step times with the modelled and with the real compiler",
@@ -346,8 +353,8 @@ def _screened(candidates: Candidates) -> Iterator[Chart]:
 
 
 def _left_out(rows: Sequence[Row]) -> Iterator[Chart]:
-    left = [row for row in rows if row.status in (Status.PRUNED, Status.FAILED)]
-    counts = Counter((row.status.value, _without_figures(row.reason)) for row in left)
+    left_rows = [row for row in rows if row.status in (Status.PRUNED, Status.FAILED)]
+    counts = Counter((row.status.value, _without_figures(row.reason)) for row in left_rows)
     values = [
         {"reason": reason, "status": status, "count": count}
         for (status, reason), count in counts.most_common()

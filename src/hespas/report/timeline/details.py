@@ -182,8 +182,8 @@ def _size(steps: Iterable[Step]) -> int:
             case Priced():
                 total += 1
             case Rounds(count=count, body=body):
-                shown = count if count <= MOST_ROUNDS else 2
-                total += 2 + shown * (1 + _size(body))
+                shown_rounds = count if count <= MOST_ROUNDS else 2
+                total += 2 + shown_rounds * (1 + _size(body))
     return total
 
 

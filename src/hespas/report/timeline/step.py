@@ -78,13 +78,13 @@ def step_chart(
     slices are joined; notes say so. ``details`` holds the program's details of tasks.
     """
     partners = Partners(timeline=timeline)
-    shown = _shown_classes(timeline, details, most_slices)
-    flows = flows_of(partners, shown)
+    shown_classes = _shown_classes(timeline, details, most_slices)
+    flows = flows_of(partners, shown_classes)
     processes = [
         _process(partners, number, flows, details, has_pieces=has_pieces)
-        for number, has_pieces in shown.items()
+        for number, has_pieces in shown_classes.items()
     ]
-    notes = tuple(_notes(timeline, shown, most_slices))
+    notes = tuple(_notes(timeline, shown_classes, most_slices))
     return joined(Chart(processes=tuple(processes), notes=notes), most_slices=most_slices)
 
 
@@ -97,21 +97,21 @@ def _shown_classes(
     """
     classes = timeline.classes
     slowest = classes.index(timeline.slowest)
-    shown: dict[int, bool] = {}
-    left = most_slices
+    has_pieces: dict[int, bool] = {}
+    slices_left = most_slices
     for number in (
         slowest,
         *(other_number for other_number in range(len(classes)) if other_number != slowest),
     ):
         nodes = classes[number].nodes
         needed = 2 * len(nodes)
-        if shown and needed > left:
+        if has_pieces and needed > slices_left:
             break
         # The inside of a task stands on the tracks of layers too.
         inside = 0 if details is None else 2 * sum(map(details.size, nodes))
-        shown[number] = needed + inside <= left
-        left -= needed + (inside if shown[number] else 0)
-    return dict(sorted(shown.items()))
+        has_pieces[number] = needed + inside <= slices_left
+        slices_left -= needed + (inside if has_pieces[number] else 0)
+    return dict(sorted(has_pieces.items()))
 
 
 def _notes(timeline: Timeline, shown: Mapping[int, bool], most_slices: int) -> Iterator[str]:
@@ -199,10 +199,10 @@ _LAST = (_EXPOSED, _WAITING)
 
 
 def _track_order(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
-    others = [name for name in slices if name not in (*_FIRST, *_LAST)]
+    other_names = [name for name in slices if name not in (*_FIRST, *_LAST)]
     # Receives come last, the second before the tenth.
-    others.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
-    return [name for name in (*_FIRST, *others, *_LAST) if slices.get(name)]
+    other_names.sort(key=lambda name: (len(name) if name.startswith(_RECEIVE) else 0, name))
+    return [name for name in (*_FIRST, *other_names, *_LAST) if slices.get(name)]
 
 
 def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:

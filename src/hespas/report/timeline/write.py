@@ -168,8 +168,12 @@ def write_chart(chart: Chart, file: Path) -> None:
     """
     is_compressed = file.suffix == _COMPRESSED
     suffix = Path(file.stem).suffix if is_compressed else file.suffix
-    shown = with_notes_shown(chart, name=_NOTES)
-    pieces = perfetto_packets(shown) if suffix in PERFETTO_SUFFIXES else chrome_json(shown)
+    chart_with_notes = with_notes_shown(chart, name=_NOTES)
+    pieces = (
+        perfetto_packets(chart_with_notes)
+        if suffix in PERFETTO_SUFFIXES
+        else chrome_json(chart_with_notes)
+    )
     with replaced_file(file) as temporary, temporary.open("wb") as output:
         if is_compressed:
             # The output must not hold the time and the file's name.
@@ -219,8 +223,8 @@ def _slice_events(pid: int, tid: int, slices: Iterable[Slice]) -> Iterator[tuple
         start_ns, end_ns = whole_ns(item.start_ps), whole_ns(item.end_ps)
         place = f'"pid":{pid},"tid":{tid},"ts":{_us_text(start_ns)}'
         arguments = f',"args":{_text(item.arguments)}' if item.arguments else ""
-        what = f'"name":{_text(item.name)},"cat":{_text(item.category)},"ph":"X"'
-        yield start_ns, f'{{{what},{place},"dur":{_us_text(end_ns - start_ns)}{arguments}}}'
+        head = f'"name":{_text(item.name)},"cat":{_text(item.category)},"ph":"X"'
+        yield start_ns, f'{{{head},{place},"dur":{_us_text(end_ns - start_ns)}{arguments}}}'
         for flow in item.ends:
             yield start_ns, f'{{{_FLOW},"ph":"f","bp":"e","id":{flow},{place}}}'
         for flow in item.starts:
