@@ -16,7 +16,8 @@ from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.prediction.options import Fidelity, PredictOptions
 
 if TYPE_CHECKING:
-    from hespas.models.megatron import Arguments, Layout
+    from hespas.models.megatron import Arguments
+    from hespas.models.megatron_layout import Layout
 
 
 def with_arguments(options: PredictOptions) -> PredictOptions:

@@ -200,6 +200,46 @@ def test_gradients_are_summed_in_f32_unless_it_is_said(
     assert llama(tmp_path, more).layout.gradient_dtype == expected
 
 
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("Et*5|t*9|t*9|t*9L", (5, 9, 9, 9)),
+        ("E,t,t|(t*10|)*2,t*10,m,L", (2, 10, 10, 10)),
+        ("Et*16|t*16mL", (16, 16)),
+    ],
+)
+def test_the_layout_of_a_pipeline_lists_layers(
+    tmp_path: Path, layout: str, expected: tuple[int, ...]
+) -> None:
+    more = f"--pipeline-model-parallel-layout '{layout}'"
+    made = llama(tmp_path, more, without="--num-layers-per-virtual-pipeline-stage 4 ").layout
+    assert made.stage_layers == expected
+    assert made.chunks == len(expected) // 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("Et|x|L", "write it as in"),
+        ("Et*999999|L", "write it as in"),
+        ("Et*32|L", "1 of them without a layer"),
+        ("Et*16|t*8|t*8L", "lists 3 parts for 2 stages"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, layout: str, message: str) -> None:
+    more = f"--pipeline-model-parallel-layout '{layout}'"
+    with pytest.raises(ConfigError, match=message):
+        llama(tmp_path, more, without="--num-layers-per-virtual-pipeline-stage 4 ")
+
+
+def test_an_argument_with_megatrons_own_default_changes_nothing(tmp_path: Path) -> None:
+    assert (
+        llama(tmp_path, "--softmax-type vanilla --decoupled-lr 5e-4").model == llama(tmp_path).model
+    )
+    with pytest.raises(ConfigError, match=r"not known.*--softmax-type"):
+        llama(tmp_path, "--softmax-type learnable")
+
+
 def test_biases_of_latent_attention_are_refused(tmp_path: Path) -> None:
     more = "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --v-head-dim 128"
     model = llama(tmp_path, more, without="--disable-bias-linear").model

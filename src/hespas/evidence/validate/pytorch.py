@@ -18,7 +18,7 @@ from hespas.errors import MeasurementError
 from hespas.evidence.validate.measurements import Row, check_header, positive_number
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.catalogue import model_named
-from hespas.models.megatron import expert_layout
+from hespas.models.megatron_layout import expert_layout
 from hespas.models.software import SOFTWARE
 from hespas.prediction.options import Fidelity
 

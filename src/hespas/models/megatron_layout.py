@@ -1,0 +1,325 @@
+"""How Megatron-LM's arguments divide a run over devices and schedule it.
+
+Source: NVIDIA, Megatron-LM (core 0.15), ``megatron/training/arguments.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from hespas.errors import ConfigError, option
+from hespas.models.fields import Fields
+from hespas.models.language import LanguageModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a run is divided and scheduled, by Megatron-LM's names; None where it is not said.
+
+    ``experts`` is the size of the axis ``expert``, beside those of ``expert_axes``.
+    """
+
+    tensor: int
+    stages: int
+    context: int
+    experts: int
+    expert_axes: str
+    divides_states: bool
+    chunks: int
+    stage_layers: tuple[int, ...] | None
+    global_batch: int | None
+    micro_batch: int | None
+    sequence: int
+    remat: str
+    attention: str | None
+    dtype: str
+    gradient_dtype: str
+    sequence_parallel: bool
+    product_dtype: str
+    overlap: Mapping[str, bool]
+
+
+def layout_of(fields: Fields, model: LanguageModel) -> Layout:
+    """Return how arguments divide and schedule a run of a model.
+
+    Raises `ConfigError` for what contradicts itself, or is not modelled.
+    """
+    tensor = fields.size("tensor_model_parallel_size", default=1)
+    stages = fields.size("pipeline_model_parallel_size", default=1)
+    experts = fields.size("expert_model_parallel_size", default=1)
+    context = fields.size("context_parallel_size", default=1)
+    of_experts = fields.size("expert_tensor_parallel_size", default=tensor)
+    axis, expert_axes = 1, "expert"
+    if model.routing is not None:
+        axis, expert_axes = expert_layout(
+            experts, tensor=tensor, context=context, expert_tensor=of_experts
+        )
+    stage_layers = _listed_layers(fields)
+    if stage_layers is None:
+        chunks = _chunks(fields, model.layers, stages)
+        stage_layers = _stage_layers(fields, model.layers, stages * chunks)
+    else:
+        chunks = _listed_chunks(fields, stage_layers, stages)
+    return Layout(
+        tensor=tensor,
+        stages=stages,
+        context=context,
+        experts=axis,
+        expert_axes=expert_axes,
+        divides_states=fields.flag("use_distributed_optimizer"),
+        chunks=chunks,
+        stage_layers=stage_layers,
+        global_batch=fields.size("global_batch_size", default=0) or None,
+        micro_batch=fields.size("micro_batch_size", default=0) or None,
+        sequence=fields.size("seq_length", "seq_len", default=4096),
+        remat=_remat(fields, model.layers // (stages * chunks)),
+        attention=_attention(fields),
+        dtype=_dtype(fields),
+        gradient_dtype=_gradient_dtype(fields),
+        sequence_parallel=fields.flag("sequence_parallel") and tensor > 1,
+        product_dtype=_product_dtype(fields),
+        overlap=_overlap(fields, chunks),
+    )
+
+
+def expert_layout(
+    experts: int, *, tensor: int, context: int, expert_tensor: int
+) -> tuple[int, str]:
+    """Return the size of the axis ``expert``, and the axes of the mesh that divide the experts.
+
+    Megatron-Core numbers the devices of ``experts`` parts first along tensor parallelism, where
+    experts have none of their own, then along context parallelism, then along data parallelism.
+    Raises `ConfigError` for experts on a part of such a group. Source: NVIDIA, Megatron-Core 0.15,
+    ``parallel_state.initialize_model_parallel``, whose order is tp-cp-ep-dp-pp.
+
+    >>> expert_layout(64, tensor=2, context=1, expert_tensor=1)
+    (32, 'expert+tp')
+    """
+    if expert_tensor != tensor and (expert_tensor != 1 or experts == 1):
+        raise ConfigError(
+            f"experts are divided by {expert_tensor} and all else by {tensor} tensor-parallel "
+            "devices",
+            hint="leave out expert_tensor_parallel_size, or give 1 beside an "
+            f"expert_model_parallel_size that {tensor} divides",
+        )
+    shared = {"tp": tensor if expert_tensor == 1 else 1, "context": context}
+    rest, axes = experts, list[str]()
+    for axis, size in shared.items():
+        if size == 1 or rest == 1:
+            continue
+        if rest % size:
+            raise ConfigError(
+                f"expert_model_parallel_size = {experts} divides the {size} devices of {axis}, "
+                "which hold one sequence",
+                hint=f"give a multiple of {experts // rest * size}",
+            )
+        rest //= size
+        axes.append(axis)
+    return rest, "+".join(["expert", *sorted(axes)])
+
+
+_REPEATED_PARTS = re.compile(r"\(([^()]{1,64})\)\*(\d{1,6})")
+_REPEATED_LAYER = re.compile(r"([EtmL|])\*(\d{1,6})")
+
+
+def _listed_layers(fields: Fields) -> tuple[int, ...] | None:
+    """Return the layers of each part that ``pipeline_model_parallel_layout`` lists; None without.
+
+    In a text ``t`` is a layer, ``|`` ends a part, ``E``, ``m`` and ``L`` are the embedding, layers
+    that predict further tokens and the loss, and ``*`` repeats what is before it. Source: NVIDIA,
+    Megatron-Core 0.16, ``PipelineParallelLayerLayout``.
+    """
+    given = fields.given("pipeline_model_parallel_layout")
+    if given is None:
+        return None
+    written = str(cast("object", given))
+    if isinstance(given, list):
+        parts = cast("list[object]", given)
+        listed = [cast("list[object]", part) for part in parts if isinstance(part, list)]
+        if len(listed) == len(parts):
+            return tuple(part.count("decoder") for part in listed)
+    text = re.sub(r"[,\s]", "", written)
+    for repetition in (_REPEATED_PARTS, _REPEATED_LAYER):
+        text = repetition.sub(lambda match: match[1] * min(int(match[2]), _MOST_LISTED), text)
+    if set(text) - set("EtmL|") or len(text) > _MOST_LISTED:
+        raise ConfigError(
+            f"pipeline_model_parallel_layout is {written[:60]!r}",
+            location=fields.location,
+            hint="write it as in Et*3|(tt|)*29t|mL",
+        )
+    return tuple(part.count("t") for part in text.split("|"))
+
+
+_MOST_LISTED = 4096
+
+
+def _listed_chunks(fields: Fields, stage_layers: tuple[int, ...], stages: int) -> int:
+    chunks, rest = divmod(len(stage_layers), stages)
+    named = fields.size(
+        "num_virtual_stages_per_pipeline_rank",
+        "virtual_pipeline_model_parallel_size",
+        default=chunks or 1,
+    )
+    if rest or named != chunks or 0 in stage_layers:
+        raise ConfigError(
+            f"pipeline_model_parallel_layout lists {len(stage_layers)} parts for {stages} stages, "
+            f"{stage_layers.count(0)} of them without a layer",
+            location=fields.location,
+            hint="list as many parts as stages, or a multiple, each with a layer",
+        )
+    return chunks
+
+
+def _chunks(fields: Fields, layers: int, stages: int) -> int:
+    each = fields.size("num_layers_per_virtual_pipeline_stage", default=0)
+    chunks = fields.size(
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size", default=0
+    )
+    if each and chunks:
+        raise ConfigError(
+            "chunks of a stage are given as a number and by their layers",
+            location=fields.location,
+            hint="keep one of num_layers_per_virtual_pipeline_stage and "
+            "num_virtual_stages_per_pipeline_rank",
+        )
+    layers += sum(_outer(fields))
+    if each and layers % (stages * each):
+        raise ConfigError(
+            f"num_layers = {layers} is not divided into {stages} stages of chunks of {each} layers",
+            location=fields.location,
+            hint=f"choose a divisor of {layers // stages}",
+        )
+    return layers // (stages * each) if each else chunks or 1
+
+
+def _outer(fields: Fields) -> tuple[int, int]:
+    """Return whether the embedding, and the loss, count as a layer of the first and last part."""
+    first, last = (
+        int(fields.flag(f"account_for_{name}_in_pipeline_split")) for name in ("embedding", "loss")
+    )
+    return first, last
+
+
+def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | None:
+    """Return the layers of each part where the first or the last has fewer; None for equal ones."""
+    first = fields.size("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage",
+                        default=0)  # fmt: skip
+    last = fields.size("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage",
+                       default=0)  # fmt: skip
+    outer = _outer(fields)
+    if any(outer):
+        size, rest = divmod(layers + sum(outer), parts)
+        first, last = (size - less if less else 0 for less in outer)
+        if rest or min(size - max(outer), size) < 1:
+            raise ConfigError(
+                f"{layers} layers, with the embedding or the loss as one, are not divided by "
+                f"{parts} parts",
+                location=fields.location,
+                hint=f"give {option('stage_layers')}",
+            )
+    if not (first or last):
+        return None
+    others = parts - bool(first) - bool(last)
+    size, rest = divmod(layers - first - last, others) if others else (0, 1)
+    if rest or size < 1:
+        raise ConfigError(
+            f"{layers} layers, {first or 'as many'} in the first part and {last or 'as many'} in "
+            f"the last, are not divided by {parts} parts",
+            location=fields.location,
+            hint=f"give {option('stage_layers')}",
+        )
+    return (first or size, *[size] * (parts - 2), last or size)
+
+
+def _remat(fields: Fields, layers: int) -> str:
+    """Return what the backward pass computes again."""
+    fields.one_of("recompute_granularity", ("full", "selective"))
+    granularity = fields.text("recompute_granularity")
+    method = fields.text("recompute_method", default="uniform")
+    number = fields.size("recompute_num_layers", default=1)
+    modules = fields.given("recompute_modules")
+    if fields.flag("recompute_activations"):
+        granularity = granularity or "selective"
+    if not granularity:
+        return "elementwise"
+    if granularity == "full":
+        fields.one_of("recompute_method", ("uniform", "block"))
+        if (method == "block" and number < layers) or (method == "uniform" and number > 1):
+            raise ConfigError(
+                f"recompute_method {method} with recompute_num_layers {number}: here all layers "
+                "are computed again, each from its own input",
+                location=fields.location,
+                hint="give recompute_method uniform and recompute_num_layers 1",
+            )
+        return "whole"
+    named = [modules] if isinstance(modules, str) else modules or ["core_attn"]
+    if list(named) != ["core_attn"]:
+        raise ConfigError(
+            f"recompute_modules is {' '.join(map(str, named))}, and core_attn is what is modelled",
+            location=fields.location,
+            hint="give recompute_modules core_attn",
+        )
+    return "core_attention"
+
+
+def _attention(fields: Fields) -> str | None:
+    fields.one_of("attention_backend", ("auto", "fused", "flash", "unfused", "local"))
+    backend = fields.text("attention_backend", default="auto")
+    if fields.flag("use_flash_attn"):
+        backend = "flash"
+    return {"flash": "flash", "unfused": "unfused", "local": "unfused"}.get(backend)
+
+
+def _dtype(fields: Fields) -> str:
+    mixed = fields.text("mixed_precision", "precision_config").casefold()
+    if fields.flag("bf16") or "bf16" in mixed:
+        return "bf16"
+    return "f16" if fields.flag("fp16") or "fp16" in mixed else "f32"
+
+
+def _gradient_dtype(fields: Fields) -> str:
+    """Return the type in which gradients are summed: f32, or that of weights where it is said."""
+    given = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
+    is_narrow = given is False or fields.flag("grad_reduce_in_bf16")
+    return _dtype(fields) if is_narrow else "same"
+
+
+def _product_dtype(fields: Fields) -> str:
+    fields.one_of("fp8_recipe", ("delayed", "tensorwise", "blockwise", "mxfp8"))
+    fields.one_of("fp4_recipe", ("nvfp4",))
+    fields.one_of("fp4_format", ("e2m1",))
+    fields.one_of("fp8_format", ("hybrid", "e4m3"))
+    fields.known("fp8_recipe", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention")
+    for name in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
+        fields.one_of(name, (False,))
+    mixed = fields.text("mixed_precision", "precision_config").casefold()
+    if "fp4" in mixed or fields.given("fp4_format", "fp4") is not None:
+        return "f4"
+    is_small = fields.given("fp8_format", "fp8") is not None or "fp8" in mixed
+    return "f8" if is_small else "same"
+
+
+def _overlap(fields: Fields, chunks: int) -> dict[str, bool]:
+    """Return what communication is hidden, by the names of `Overlap`."""
+    messages = chunks > 1 and not fields.flag("no_overlap_p2p_communication")
+    messages = fields.flag("overlap_p2p_communication", "overlap_p2p_comm", default=messages)
+    fields.known(
+        "overlap_p2p_communication_warmup_flush", "batch_p2p_comm", "defer_embedding_wgrad_compute"
+    )
+    overlap = {
+        "tp": fields.flag("tp_comm_overlap"),
+        "gradients": fields.flag("overlap_grad_reduce"),
+        "parameters": fields.flag("overlap_param_gather"),
+        "messages": messages,
+        "accumulation": not fields.flag("no_gradient_accumulation_fusion"),
+        "experts": fields.flag("moe_shared_expert_overlap"),
+        "exchanges": fields.flag("overlap_moe_expert_parallel_comm"),
+    }
+    return {name: is_on for name, is_on in overlap.items() if is_on or name not in _LATER}
+
+
+_LATER = ("experts", "exchanges")
+"""What is hidden where that is asked for, and can be asked of models with experts alone."""
