@@ -60,7 +60,7 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
     embedding = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
-    is_given = "head_size" in changed or fields.values.get("head_dim") is not None
+    is_given = "head_size" in changed or fields.given("head_dim") is not None
     if not is_given and embedding % heads and heads > 1:
         raise ConfigError(
             f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",

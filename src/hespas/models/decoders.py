@@ -260,6 +260,9 @@ def _gemma2(fields: Fields) -> Description:
 
 
 def _gemma3(fields: Fields) -> Description:
+    if fields.given("rope_theta") is None and fields.given("rope_parameters") is None:
+        fields = fields.with_values(rope_theta=1000000.0)
+    fields.one_of("use_bidirectional_attention", (False,))
     sizes = sizes_of(fields)
     style = _gemma(
         fields,
@@ -272,9 +275,10 @@ def _gemma3(fields: Fields) -> Description:
     )
     sizes = replace(sizes, rope_theta=rope_of(fields, "full_attention").theta)
     every = fields.size("sliding_window_pattern", default=6)
-    local = fields.number(
-        "rope_local_base_freq", default=rope_of(fields, "sliding_attention").theta
-    )
+    near = 10000
+    if fields.given("rope_parameters") is not None:
+        near = rope_of(fields, "sliding_attention").theta
+    local = fields.number("rope_local_base_freq", default=near)
     kinds = tuple(
         replace(kind, rope_theta=round(local) if kind.window else 0)
         for kind in windowed(fields, sizes, every=every)

@@ -20,7 +20,7 @@ _BESIDE = (
 _QUANTISED = ("quantization_config",)
 """Where a whole file says how weights are stored. What wraps a model of its own library also says
 whether its embeddings are tied; what wraps another's (``llm_config``) leaves that to it."""
-LEFT_OUT = "the language model alone: what takes in images or sound is left out"
+LEFT_OUT = "the model is the language model alone: what takes in images or sound is left out"
 _DEFAULTS = Path(__file__).parents[1] / "configs" / "decoder_defaults.json"
 
 
@@ -56,7 +56,10 @@ def notes_of(fields: Fields, part: Fields) -> list[str]:
         if part.defaults[name] is not False
     ]
     if assumed:
-        notes.append(f"not in the file, and as transformers 5.24 has it: {', '.join(assumed)}")
+        notes.append(
+            f"the model is of fields that its file does not have: {', '.join(assumed)}, as in "
+            "transformers 5.24"
+        )
     return notes
 
 

@@ -55,6 +55,7 @@ SUBJECTS = {
     "pipeline: sums of gradients": Subject(fits=True),
     "the batch is ": Subject(part=Part.STEP, fits=True),
     "the mesh is ": Subject(part=Part.STEP, fits=True),
+    "the model is ": Subject(part=Part.STEP, fits=True),
     "the program is as XLA ": OF_COMPUTATION,
     "the program is not compiled first: ": OF_COMPUTATION,
 }

@@ -76,6 +76,9 @@ def test_what_a_part_does_not_have_is_as_in_the_class_and_said() -> None:
     assert size(found) == 3_880_263_168
     assert "num_attention_heads = 8" in found.notes[1]
     assert "vocab_size = 262208" in found.notes[1]
+    assert isinstance(found.model, LanguageModel)
+    assert found.model.sizes_of_layers.rope_theta == 1_000_000
+    assert {kind.rope_theta for kind in found.model.kinds} == {0, 10_000}
 
 
 def test_null_is_not_the_default_of_a_class() -> None:
