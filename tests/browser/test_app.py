@@ -319,3 +319,46 @@ def test_every_view_fits_its_window(page: Page, server: Server, width: int) -> N
         if view == "predict":
             step(page)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.rest
+def test_a_mesh_for_70b_on_64_h100_is_found_by_what_the_page_offers(
+    page: Page, server: Server
+) -> None:
+    """The path of docs/how-to/app.md, click by click."""
+    show(page, server, "#predict")
+    page.fill("#model", "llama3-70b")
+    page.keyboard.press("Enter")
+    page.locator(".status .title", has_text="70b").first.wait_for()
+    page.fill("#count", "64")
+    page.keyboard.press("Enter")
+    page.locator(".status .title", has_text="64 x").first.wait_for()
+    # It does not fit as it stands: what fits comes first.
+    expect(page.locator("#memory")).to_contain_text("too much")
+    page.locator("#near tbody tr button").first.click()
+    expect(page.locator("#memory")).to_contain_text("free")
+    step(page)
+    expect(page.locator("#command")).to_contain_text("--cluster 64xH100_80GB")
+
+
+def test_a_network_of_switches_is_drawn_and_its_links_are_marked_by_keys(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    wires = [("g0", "s0"), ("g1", "s0"), ("g2", "s1"), ("g3", "s1"), ("s0", "top"), ("s1", "top")]
+    links = [{"from": one, "to": other, "bandwidth_bytes_per_s": 5e10} for one, other in wires]
+    graph = {"devices": ["g0", "g1", "g2", "g3"], "switches": ["s0", "s1", "top"], "links": links}
+    (tmp_path / "mine" / "hespas").mkdir(parents=True)
+    file = tmp_path / "mine" / "hespas" / "network.json"
+    file.write_text(json.dumps({"source": "a sketch", "graph": graph}))
+    state = f"#cluster?model=llama3-100m&node=H100_80GB&cluster={tmp_path / 'mine'}"
+    show(page, server, state)
+    page.wait_for_selector("#cluster-step")
+    expect(page.locator("#cluster circle.device")).to_have_count(4)
+    expect(page.locator("#cluster rect.switch")).to_have_count(3)
+    page.get_by_role("button", name="link between s0 and top").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#cluster form")).to_contain_text("s0->top: 0.5 of its bandwidth")
+    assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == (
+        "link between s0 and top"
+    )
+    expect(page.locator("#cluster-change")).to_contain_text("+")

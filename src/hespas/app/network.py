@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -11,9 +12,12 @@ import yaml
 from hespas.app.state import State, options_of
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
-from hespas.hardware.interconnect import Dimension, Dimensions, Shape
+from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Fabric, Graph, Shape
+from hespas.hardware.machine_links import Edge
 from hespas.hardware.system import interconnect_of
 from hespas.prediction.machines import system_of
+from hespas.report.drawing import drawing
+from hespas.simulate.flow.topology import dragonfly_graph
 
 _SHAPES = {
     Shape.SWITCH: "switch",
@@ -41,6 +45,8 @@ def network_of(state: State) -> dict[str, Any]:
     dimensions: Sequence[Dimension] = fabric.dimensions if isinstance(fabric, Dimensions) else ()
     sizes = [each.size for each in dimensions]
     return {
+        "graph": _graph(fabric),
+        "lines": drawing(system),
         "name": system.name,
         "devices": system.device_count,
         "node": sizes[0] if sizes else system.device_count,
@@ -50,6 +56,48 @@ def network_of(state: State) -> dict[str, Any]:
             for number, each in enumerate(dimensions)
         ],
         "assumptions": list(system.assumptions),
+    }
+
+
+_MOST_WIRES = 256
+"""More of them can't be told apart in a picture."""
+
+
+def _graph(fabric: Fabric) -> dict[str, Any] | None:
+    """Return devices, tiers of switches, and wires; None for dimensions, and for too many wires.
+
+    A switch's tier is how many links it is from the nearest device. A wire is its links in both
+    directions.
+    """
+    match fabric:
+        case Graph():
+            graph = fabric
+        case Dragonfly():
+            graph = dragonfly_graph(fabric)
+        case Dimensions():
+            return None
+    wires: dict[frozenset[str], list[Edge]] = defaultdict(list)
+    for edge in graph.edges:
+        wires[frozenset((edge.source, edge.target))].append(edge)
+    if len(wires) > _MOST_WIRES:
+        return None
+    tiers = [list(graph.devices)]
+    left = set(graph.switches)
+    while left:
+        near = {name for wire in wires if wire & set(tiers[-1]) for name in wire if name in left}
+        # What no device reaches stands above all others.
+        tiers.append(sorted(near or left))
+        left -= set(tiers[-1])
+    return {
+        "tiers": tiers,
+        "wires": [
+            {
+                "ends": [edges[0].source, edges[0].target],
+                "links": [f"{edge.source}->{edge.target}" for edge in edges],
+                "bandwidth": format_quantity(edges[0].bandwidth_bytes_per_s, "B/s"),
+            }
+            for edges in wires.values()
+        ],
     }
 
 

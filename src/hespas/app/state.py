@@ -18,6 +18,7 @@ import yaml
 from hespas.base.fields import options_by_field
 from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
+from hespas.hardware.presets import device_names
 from hespas.models.model import MeshAxes
 from hespas.prediction.machines import system_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
@@ -34,7 +35,8 @@ _KNOBS = (
     *("network_model", "algorithm", "link_bandwidth", "imperfect", "place", "devices"),
     *("memory_bandwidth", "peak_flops", "power_limit_w", "launch_overhead"),
 )
-KEYS = frozenset({WORKLOAD, CLUSTER, MESH, SETTINGS, FIDELITY, *_KNOBS})
+_NODE = "node"
+KEYS = frozenset({WORKLOAD, CLUSTER, MESH, SETTINGS, FIDELITY, _NODE, *_KNOBS})
 """The keys that a state can have."""
 State = Mapping[str, Any]
 _MOST_TEXT = 4096
@@ -45,6 +47,11 @@ def _checked(state: State) -> Candidate:
     for name, value in state.items():
         if name not in KEYS:
             raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS))
+        if name == _NODE and value not in device_names():
+            # A file of one's own may name programs that price kernels.
+            raise ConfigError(
+                f"{value!r} is no preset", hint=suggestion(str(value), device_names())
+            )
         if len(str(value)) > _MOST_TEXT:
             raise ConfigError(f"{name} is longer than {_MOST_TEXT} characters", hint="shorten it")
     return candidate_of({name: value for name, value in state.items() if name != FIDELITY})

@@ -73,7 +73,7 @@ def test_a_value_with_a_blank_is_quoted() -> None:
     assert set(copies_of(STATE)) == {"command", "python", "study"}
 
 
-@pytest.mark.parametrize("key", ["output", "cache_dir", "method", "node", "kernels", "recipe"])
+@pytest.mark.parametrize("key", ["output", "cache_dir", "method", "kernels", "recipe"])
 def test_what_writes_files_or_runs_programs_is_no_key(key: str) -> None:
     with pytest.raises(ConfigError, match="there is no key"):
         options_of({**STATE, key: "x"})
@@ -86,3 +86,11 @@ def test_only_models_and_programs_are_read_without_a_question(tmp_path: Path) ->
     script = tmp_path / "steps.py"
     script.write_text("raise SystemExit('it ran')\n")
     assert "steps.py" in runs_code({"model": f"torch:{script}:step", "cluster": "8xH100_80GB"})
+
+
+def test_the_part_of_a_cluster_of_ones_own_is_a_preset_and_no_file(tmp_path: Path) -> None:
+    assert "--node H100_80GB" in command_of({**STATE, "cluster": "./mine", "node": "H100_80GB"})
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match="is no preset"):
+        options_of({**STATE, "node": str(file)})

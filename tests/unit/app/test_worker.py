@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +103,23 @@ def _product(mesh: list[int]) -> int:
 
 def test_the_limit_is_named_in_the_environment_alone() -> None:
     assert MEMORY_VARIABLE not in os.environ
+
+
+def test_a_network_of_switches_has_tiers_and_links_by_name(tmp_path: Path) -> None:
+    wires = [("g0", "s0"), ("g1", "s0"), ("g2", "s1"), ("g3", "s1"), ("s0", "top"), ("s1", "top")]
+    links = [{"from": one, "to": other, "bandwidth_bytes_per_s": 5e10} for one, other in wires]
+    graph = {
+        "devices": ["g0", "g1", "g2", "g3"],
+        "switches": ["s0", "s1", "top"],
+        "links": links,
+    }
+    (tmp_path / "mine" / "hespas").mkdir(parents=True)
+    file = tmp_path / "mine" / "hespas" / "network.json"
+    file.write_text(json.dumps({"source": "a sketch", "graph": graph}))
+    answer = ask("network", {"cluster": str(tmp_path / "mine")})
+    assert answer["graph"]["tiers"] == [["g0", "g1", "g2", "g3"], ["s0", "s1"], ["top"]]
+    assert [set(wire["links"]) for wire in answer["graph"]["wires"]] == [
+        {f"{one}->{other}", f"{other}->{one}"} for one, other in wires
+    ]
+    assert any("50 GB/s" in line for line in answer["lines"])
+    assert ask("network", {"cluster": "16xH100_80GB"})["graph"] is None

@@ -12,11 +12,13 @@ export function setUp(home) {
   found.append(picture, result);
   home.append(h("div.split", {}, form, found));
   function drawForm() {
-    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster)?.slice(1) ?? ["16", state.cluster];
-    const many = h("input", { type: "number", min: 2, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
+    const sized = /^(\d+)x(.+)$/.exec(state.cluster), [count, part] = sized?.slice(1) ?? ["", ""];
+    const own = h("input", { value: sized ? "" : state.cluster, spellcheck: "false", onchange: () => { if (own.value.trim()) set({ cluster: own.value.trim(), node: state.node || SHARED.names.parts[0] }); } });
+    const of = sized ? null : field("Of which part", select(SHARED.names.parts, state.node, (value) => set({ node: value })));
+    const many = h("input", { type: "number", min: 2, value: count, onchange: () => set({ cluster: `${many.value}x${part || SHARED.names.parts[0]}`, node: "" }) });
     const model = h("input", { list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
     const listed = [...Object.entries(marks.devices).map(([device, scale]) => `device ${device}: computes ${scale} times as long`), ...Object.entries(marks.links).map(([link, scale]) => (scale ? `${link}: ${scale} of its bandwidth` : `${link}: dead`))];
-    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Step of", model)),
+    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, node: "" }))), field("How many", many)), field("Or one of your own: its directory", own), of, field("Step of", model)),
       h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : h("p.note", {}, "Click a device or a link of the picture: slow, slower or dead, and as it should be again. By keyboard: Tab to it, Enter."),
         h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
   }
@@ -26,7 +28,30 @@ export function setUp(home) {
   function turnDevice(device) { const scale = next(DEVICE, marks.devices[device] ?? 1); if (scale === 1) delete marks.devices[device]; else marks.devices[device] = scale; redraw(); }
   const kind = (scale) => (scale === undefined ? "" : scale === 0 ? ".dead" : ".slow");
   const press = (label, action) => ({ tabindex: "0", role: "button", "aria-label": label, onclick: action, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); action(); } } });
+  // A network that is no product of dimensions: devices below, switches in tiers above them.
+  function drawGraph() {
+    const { tiers, wires } = network.graph, most = Math.max(...tiers.map((tier) => tier.length)), width = Math.max(480, most * 46 + 40), tall = 96, height = tiers.length * tall + 20;
+    const chart = s("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
+    const place = new Map(tiers.flatMap((tier, level) => tier.map((name, number) => [name, { x: (width * (number + 0.5)) / tier.length, y: height - 40 - level * tall }])));
+    for (const wire of wires) {
+      const [one, other] = wire.ends.map((name) => place.get(name)), text = `link between ${wire.ends.join(" and ")}`;
+      chart.append(s(`line.wire${kind(marks.links[wire.links[0]])}`, { x1: one.x, y1: one.y, x2: other.x, y2: other.y }), s("line.hit", { x1: one.x, y1: one.y, x2: other.x, y2: other.y, ...press(text, () => turnLink(wire.links)) }, s("title", {}, `${text}: ${wire.bandwidth}`)));
+    }
+    tiers.forEach((tier, level) => tier.forEach((name, number) => {
+      const { x, y } = place.get(name), scale = level ? undefined : marks.devices[number];
+      if (level) chart.append(s("rect.switch", { x: x - 20, y: y - 12, width: 40, height: 24, rx: 5 }, s("title", {}, name)), s("text", { x, y: y - 16, "text-anchor": "middle" }, name.length > 12 ? `${name.slice(0, 11)}…` : name));
+      else chart.append(s(`circle.device${scale ? ".slow" : ""}`, { cx: x, cy: y, r: 12, ...press(`device ${number}${scale ? `, computes ${scale} times as long` : ""}`, () => turnDevice(number)) }, s("title", {}, `device ${number}: ${name}`)), s("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, String(number)));
+    }));
+    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), chart, h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
+  }
+  function shown(parts) {
+    const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
+    picture.replaceChildren(...parts.filter(Boolean));
+    if (held) [...picture.querySelectorAll("[role=button]")].find((element) => element.getAttribute("aria-label").split(",")[0] === held)?.focus();
+  }
   function draw() {
+    if (network.graph) return drawGraph();
+    if (!network.dimensions.length) return shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("p", {}, "This network has too many links for a picture."), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
     const size = Math.min(network.node, MOST_DEVICES), nodes = Math.min(network.nodes, MOST_NODES), wide = Math.max(2, Math.min(nodes, 4));
     const w = size * 30 + 24, gap = 24, tall = 190, rows = Math.ceil(nodes / wide), outer = network.dimensions[1], inner = network.dimensions[0];
     const width = wide * (w + gap) + gap, height = rows * (tall + 20) + (nodes > 1 ? 60 : 0);
@@ -50,9 +75,7 @@ export function setUp(home) {
       }
     }
     const left = network.nodes > nodes || network.node > size ? h("p.note", {}, `Shown: ${nodes} of ${network.nodes} nodes, ${size} of ${network.node} devices of each.`) : null;
-    const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
-    picture.replaceChildren(...[h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${each.is_of_pairs ? "; a line is the links of a device to all others" : ""}`)))].filter(Boolean));
-    if (held) [...picture.querySelectorAll("[role=button]")].find((element) => element.getAttribute("aria-label").split(",")[0] === held)?.focus();
+    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${each.is_of_pairs ? "; a line is the links of a device to all others" : ""}`)))]);
   }
   function linksOf(dimension, device) {
     if (!dimension.is_of_pairs) return dimension.links.map((name) => `${name}${device}`);
@@ -64,7 +87,7 @@ export function setUp(home) {
     const mine = ++turn;
     const written = await post("/api/imperfect", marks);
     if (mine !== turn) return;
-    const about = { model: state.model, cluster: state.cluster, ...(written.path ? { imperfect: written.path } : {}) };
+    const about = { model: state.model, cluster: state.cluster, ...(state.node ? { node: state.node } : {}), ...(written.path ? { imperfect: written.path } : {}) };
     result.classList.add("stale");
     const answer = await ask("quick", about);
     if (mine !== turn) return;
@@ -82,7 +105,6 @@ export function setUp(home) {
     if (mine !== turn) return;
     if (answer.error) return picture.replaceChildren(h("div.error", { role: "alert" }, answer.error));
     network = answer;
-    if (!network.dimensions.length) return picture.replaceChildren(h("p", {}, "This network is no product of dimensions, and can't be drawn here."));
     redraw();
   }
   return { redraw: drawForm, show(given) { const shown = { ...state, ...given }; const isOther = JSON.stringify(shown) !== JSON.stringify(state); state = shown; history.replaceState(null, "", addressOf("cluster", state)); if (!network || isOther) load(); } };

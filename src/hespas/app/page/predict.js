@@ -80,9 +80,9 @@ export function setUp(home) {
     const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
     const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
-    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, mesh: "" }));
-    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, mesh: "" }) });
-    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, mesh: "" }); };
+    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, mesh: "", node: "" }));
+    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, mesh: "", node: "" }) });
+    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, mesh: "", node: "" }); };
     const rows = [
       h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
         h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
