@@ -139,3 +139,14 @@ def test_a_module_reads_again_what_the_one_before_it_wrote(by_module: bool, arra
     moved = sum(total(expand(kernel)).bytes_moved for kernel in kernels(program))
     assert moved == 2 * rows * arrays + rows
     assert (MODULE_ASSUMPTION in program.assumptions) is by_module
+
+
+def test_a_gradient_computes_again_what_it_needs_in_its_own_kernel() -> None:
+    backward = "jit(f)/transpose(jvp(layers))"
+    body = f"""%again = stablehlo.multiply %x, %g : {ROWS}
+      loc("{backward}/checkpoint/rematted_computation/norm/mul")
+    %made = stablehlo.multiply %again, %y : {ROWS} loc("{backward}/checkpoint/norm/mul")
+    return %made : {ROWS}"""
+    given = read(body, arguments=f"%x: {ROWS}, %y: {ROWS}, %g: {ROWS}", results=ROWS)
+    (kernel,) = kernels(BLACKWELL(given, by_module=True))
+    assert total(expand(kernel)).bytes_moved == 2 * 512 * 4096 * 4
