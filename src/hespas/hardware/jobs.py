@@ -40,12 +40,13 @@ class Jobs:
         """
         total = network.device_count
         block = self._block(network)
-        if total % (block * self.count):
-            what = f"blocks of {block} devices" if block > 1 else "devices"
+        if total % self.count or total % (block * self.count):
+            blocks = total // block if total % self.count == 0 else total
+            what = f"nodes of {block} devices" if blocks < total else "devices"
             raise HardwareError(
-                f"{total} devices are not {self.count} times as many {what}",
+                f"{self.count} jobs do not share {blocks} {what} evenly",
                 location=network.name,
-                hint=f"give {option('jobs')} a divisor of {total // block}",
+                hint=f"give {option('jobs')} a divisor of {blocks}",
             )
         return tuple(
             tuple(device for device in range(total) if device // block % self.count == job)

@@ -514,6 +514,9 @@ class NetworkOptions:
         default=EQUAL,
     )
 
+    def __post_init__(self) -> None:
+        check_options(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:

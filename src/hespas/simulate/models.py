@@ -354,12 +354,15 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
             [(_idle(len(devices)), devices) for devices in other_devices],
         )
     ]
-    note = (
+    sharing = (
         f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "
-        f"and run the same step from the same moment on; alone on the same devices it takes "
-        f"{format_time(alone.step_time_s)}"
+        "and run the same step from the same moment on"
     )
-    return replace(with_others, assumptions=(note, *with_others.assumptions))
+    by_itself = (
+        f"network: alone on the same devices, {job.graphs[0].name} takes "
+        f"{format_time(alone.step_time_s)} rather than {format_time(with_others.step_time_s)}"
+    )
+    return replace(with_others, assumptions=(sharing, by_itself, *with_others.assumptions))
 
 
 def _simulate_joined(

@@ -38,7 +38,9 @@ def test_one_job_has_all_devices() -> None:
 
 def test_blocks_that_do_not_divide_the_devices_are_refused() -> None:
     network = switched(6, bandwidth_bytes_per_s=1e9, latency_s=0.0)
-    with pytest.raises(HardwareError, match="6 devices are not 4 times"):
+    with pytest.raises(HardwareError, match="4 jobs do not share 6 devices evenly"):
         Jobs(count=4).devices(network)
-    with pytest.raises(HardwareError, match="blocks of 2 devices"):
+    with pytest.raises(HardwareError, match="8 jobs do not share 4 nodes of 2 devices"):
         Jobs(count=8, placement=Placement.SCATTERED).devices(NODES)
+    with pytest.raises(HardwareError, match="3 jobs do not share 8 devices evenly"):
+        Jobs(count=3, placement=Placement.SCATTERED).devices(NODES)
