@@ -263,6 +263,22 @@ def latent_of(fields: Fields, *, indexed: bool = False) -> Latent:
     )
 
 
+def mamba_of(fields: Fields, sizes: Sizes) -> StateSpace:
+    """Return the states of Mamba-2's layers, as Granite and Bamba name their sizes."""
+    heads = fields.size("mamba_n_heads", default=128)
+    inner = fields.size("mamba_expand", default=2) * sizes.embedding
+    head = fields.given("mamba_d_head")
+    return StateSpace(
+        state_heads=heads,
+        state_head_size=inner // heads if head in {None, "auto"} else head,
+        state_size=fields.size("mamba_d_state", default=256),
+        state_groups=fields.size("mamba_n_groups", default=1),
+        convolution=fields.size("mamba_d_conv", default=4),
+        chunk=fields.size("mamba_chunk_size", default=256),
+        convolution_biases=fields.flag("mamba_conv_bias", default=True),
+    )
+
+
 def experts_of_deepseek(
     fields: Fields, gate: Literal["softmax", "sigmoid"], *, corrected: bool, normalised: bool
 ) -> Routing:

@@ -19,6 +19,7 @@ from hespas.models.decoder_parts import (
     by_mlp_type,
     experts_of_deepseek,
     latent_of,
+    mamba_of,
     sizes_of,
     style_of,
     windowed,
@@ -310,18 +311,7 @@ def _bamba(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     fields.one_of("mamba_proj_bias", (False,))
     attending = fields.numbers("attn_layer_indices")
-    heads = fields.size("mamba_n_heads", default=128)
-    head = fields.given("mamba_d_head")
-    inner = fields.size("mamba_expand", default=2) * sizes.embedding
-    space = StateSpace(
-        state_heads=heads,
-        state_head_size=inner // heads if head in {None, "auto"} else head,
-        state_size=fields.size("mamba_d_state", default=256),
-        state_groups=fields.size("mamba_n_groups", default=1),
-        convolution=fields.size("mamba_d_conv", default=4),
-        chunk=fields.size("mamba_chunk_size", default=256),
-        convolution_biases=fields.flag("mamba_conv_bias", default=True),
-    )
+    space = mamba_of(fields, sizes)
     types = fields.texts("layer_types")
     kinds = tuple(
         LayerKind(
