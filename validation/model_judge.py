@@ -45,7 +45,7 @@ TENSORS = ROOT / "validation" / "measurements" / "model_tensors.csv"
 SHORT, LONG = 128, 4096
 FACTS = ("source", "date")
 """Keys that hespas adds to a published configuration."""
-TYPES = {"DeepseekV3ForCausalLM": "deepseek_v3"}
+TYPES = {"DeepseekV3ForCausalLM": "deepseek_v3", "KimiK25ForConditionalGeneration": "deepseek_v3"}
 """What transformers calls the type of an architecture whose configuration calls it otherwise."""
 REMARKS = {
     **dict.fromkeys(

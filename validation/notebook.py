@@ -53,9 +53,7 @@ prediction.plot("memory")
 Another mesh is another question, and figures are plain numbers:
 %% code
 for mesh in ("fsdp=4", "data=4"):
-    other = hespas.predict(
-        "llama3-100m", cluster="4xH100_80GB", mesh=mesh, sequence=2048, batch=4
-    )
+    other = hespas.predict("llama3-100m", cluster="4xH100_80GB", mesh=mesh, sequence=2048, batch=4)
     memory_gib = other.peak_memory_bytes / 2**30
     print(f"{mesh:8} {1e3 * other.step_time_s:6.1f} ms {memory_gib:6.2f} GiB")
 """

@@ -130,13 +130,8 @@ STEP_FILE = ("step.mlir", "--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_
         (*STEP, "--json", "out.json", "--timeline", "out.pftrace"),
         ("run", *STEP_FILE),
         ("run", *STEP_FILE, "--as-exported", "--output", "made"),
-        ("explain", *STEP_FILE),
         ("memory", *STEP_FILE),
-        ("kernels", *STEP_FILE),
-        ("trace", *STEP_FILE, "--as-exported", "--output", "made"),
         ("hardware",),
-        ("models", "llama3"),
-        ("schema",),
         ("run", "--help"),
         ("run", "llama3-100mm", *WHERE),
         ("run", *SMALL, "--cluster", "4xA100_SXM_40GB", "--mesh", "fsdp=3"),
@@ -145,6 +140,16 @@ STEP_FILE = ("step.mlir", "--node", "A100_SXM_40GB", "--system", "A100_SXM_40GB_
         ("run", *STEP[1:], "--json", "none/out.json"),
         ("run", ""),
         ("compare", "none.json", "other.json"),
+        *(
+            pytest.param(words, marks=pytest.mark.rest)
+            for words in (
+                ("explain", *STEP_FILE),
+                ("kernels", *STEP_FILE),
+                ("trace", *STEP_FILE, "--as-exported", "--output", "made"),
+                ("models", "llama3"),
+                ("schema",),
+            )
+        ),
     ],
     ids=lambda words: " ".join(words)[:40],
 )
@@ -209,8 +214,8 @@ def test_a_file_that_changed_is_read_anew(resident: Resident, tmp_path: Path) ->
     for factor in (1, 2):
         changed = json.loads(json.dumps(node))
         changed["perf_estimator"]["hardware"]["memory_bandwidth"] *= factor
-        (tmp_path / "node.json").write_text(json.dumps(changed))
-        words = ("run", "step.mlir", "--node", "node.json", *STEP_FILE[3:], "--json")
+        (tmp_path / "mine.json").write_text(json.dumps(changed))
+        words = ("run", "step.mlir", "--node", "mine.json", *STEP_FILE[3:], "--json")
         done = resident.call(*words, where=tmp_path, HESPAS_RESIDENT="only")
         assert done.returncode == 0, done.stderr
         steps.append(json.loads(done.stdout)["step_time_s"])
@@ -342,6 +347,7 @@ def test_a_killed_process_is_noticed_and_started_again(tmp_path: Path) -> None:
     shutil.rmtree(other.cache)
 
 
+@pytest.mark.rest
 def test_it_ends_when_nobody_asks_or_its_directory_goes(tmp_path: Path) -> None:
     for case in ("idle", "gone"):
         other = Resident()

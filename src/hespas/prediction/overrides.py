@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from hespas.hardware.cluster import Cluster
+    from hespas.hardware.jobs import Placement
     from hespas.hardware.system import System
     from hespas.hardware.variation import Variation
     from hespas.program.work import CustomCallCost
@@ -98,3 +99,5 @@ class Overrides(ModelOverrides, _AnyPrediction, total=False):
     algorithm: str | None
     link_bandwidth: Sequence[str] | None
     imperfect: Cluster | str | Path | None
+    jobs: int
+    placement: Placement | str

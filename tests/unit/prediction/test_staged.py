@@ -310,7 +310,11 @@ LEAST = [
 
 @pytest.mark.parametrize(
     ("schedule", "model", "mesh", "more"),
-    [*LEAST[2:7], *(pytest.param(*case, marks=pytest.mark.rest) for case in LEAST[:2] + LEAST[7:])],
+    [
+        *LEAST[3:5],
+        LEAST[6],
+        *(pytest.param(*LEAST[case], marks=pytest.mark.rest) for case in (0, 1, 2, 5, 7)),
+    ],
     ids=str,
 )
 def test_no_stage_needs_less_than_its_arrays(
@@ -475,7 +479,10 @@ def _kept(remat: str, schedule: str = "1f1b", bandwidth: float | None = None) ->
     return predict_pipeline(replace(asked, estimate=estimate))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2"])
+@pytest.mark.parametrize(
+    "schedule",
+    [*(pytest.param(name, marks=pytest.mark.rest) for name in ("gpipe", "1f1b")), "interleaved:2"],
+)
 def test_what_layers_keep_lies_in_the_hosts_memory(schedule: str) -> None:
     device, host = (_kept(remat, schedule) for remat in ("minimal_with_context", "offload"))
     for one, other in zip(device.memories, host.memories, strict=True):
@@ -525,14 +532,14 @@ def test_a_link_to_the_host_of_unknown_bandwidth_is_refused_before_anything_is_e
         cut_of(unknown)
 
 
-TWELVE = {**SMALL, "layers": "12"}
+MANY = {**SMALL, "layers": "8"}
 
 
 @cache
 def of_layers(
     scan: bool | None, *, accumulates: bool = True, remat: str = "minimal_with_context"
 ) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, scan=scan, remat=remat, settings=TWELVE)
+    model = ModelOptions(sequence=1024, scan=scan, remat=remat, settings=MANY)
     mesh = "pipe=2,context=2,tp=2"
     overlap = {} if accumulates else {"accumulation": False}
     return predict_pipeline(options(mesh, model=model, overlap=overlap))

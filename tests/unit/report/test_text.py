@@ -88,7 +88,10 @@ def test_whole_per_cents_add_to_100(parts: list[float]) -> None:
     assert all(abs(rounded[name] - 100 * share) <= 1 + 1e-9 for name, share in shares.items())
 
 
-@pytest.mark.parametrize("method", ["roofline", "measured", "kernel"])
+@pytest.mark.parametrize(
+    "method",
+    ["measured", *(pytest.param(name, marks=pytest.mark.rest) for name in ("roofline", "kernel"))],
+)
 def test_shares_of_the_step_add_to_1_and_to_its_parts(method: str) -> None:
     prediction = hespas.predict(
         "examples/llama3_100m_fsdp4.mlir", "H100_80GB", "H100_80GB_4GPU", method=method

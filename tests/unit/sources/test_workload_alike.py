@@ -47,7 +47,14 @@ def source(model: str, mesh: str, more: dict[str, str]) -> ModelSource:
 
 @pytest.mark.parametrize(
     ("model", "one", "other", "more"),
-    [*CASES[:3], *CASES[6:], *(pytest.param(*case, marks=pytest.mark.rest) for case in CASES[3:6])],
+    [
+        *CASES[1:3],
+        CASES[7],
+        *(
+            pytest.param(*case, marks=pytest.mark.rest)
+            for case in CASES[:1] + CASES[3:7] + CASES[8:]
+        ),
+    ],
 )
 def test_a_program_of_one_mesh_is_that_of_another(
     model: str, one: str, other: str, more: dict[str, str]
