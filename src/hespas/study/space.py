@@ -112,10 +112,18 @@ def candidate_of(given: Mapping[str, object]) -> Candidate:
     )
 
 
-@cache
 def system_named(named: str) -> System:
-    """Return a cluster by its name or directory; each is read once."""
-    return find_system(Path(named) if Path(named).is_dir() else named)
+    """Return a cluster by its name or directory; each is read once, and again where it changed."""
+    directory = Path(named)
+    if not directory.is_dir():
+        return _system(named, 0)
+    changes_ns = (path.stat().st_mtime_ns for path in directory.rglob("*"))
+    return _system(directory, max(changes_ns, default=0))
+
+
+@cache
+def _system(named: str | Path, changed_ns: int) -> System:  # noqa: ARG001 - a part of the key
+    return find_system(named)
 
 
 def candidates_of(study: Study) -> tuple[Candidate, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.resources import files
 from math import prod
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError, HespasError
-from hespas.study.space import candidate_of, candidates_of, factorisations
+from hespas.study.space import candidate_of, candidates_of, factorisations, system_named
 from hespas.study.study import study_of
 
 SMALL = {"model": "llama3-100m", "cluster": ["8xH100_80GB", "16xH100_80GB"]}
@@ -33,6 +36,16 @@ def test_auto_fills_the_cluster_whatever_its_size() -> None:
         ("16xH100_80GB", (("fsdp", 16), ("tp", 1))),
         ("16xH100_80GB", (("fsdp", 8), ("tp", 2))),
     }
+
+
+def test_a_directory_of_a_cluster_that_changed_is_read_again(tmp_path: Path) -> None:
+    directory = tmp_path / "mine"
+    preset = str(files("hespas") / "configs/systems/H100_80GB_4GPU")
+    shutil.copytree(preset, directory, ignore=shutil.ignore_patterns("hespas"))
+    assert system_named(str(directory)).device_count == 4
+    network = directory / "astra-sim" / "network.yml"
+    network.write_text(network.read_text().replace("- 4\n", "- 2\n"))
+    assert system_named(str(directory)).device_count == 2
 
 
 def test_meshes_without_auto_are_those_that_fit() -> None:
