@@ -371,7 +371,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         **({"expert_axes": axes} if axes != "expert" else {}),
     }
     # Its recipes of benchmarks sum gradients in bf16 (megatron/bridge/perf_recipes/_common.py).
-    if shards == 1:
+    if shards <= 1:
         options["gradient_dtype"] = "bf16"
     if shards > 1:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)

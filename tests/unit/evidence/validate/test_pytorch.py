@@ -71,6 +71,7 @@ def test_the_layout_of_a_pipeline_is_that_of_megatron(tmp_path: Path) -> None:
     assert row.options["mesh"] == "pipe=8,fsdp=8,context=2,tp=8"
     assert row.options["schedule"] == "interleaved:8"
     assert row.options["product_dtype"] == "f8"
+    assert row.options["gradient_dtype"] == "bf16"
     assert row.published_s == 37.5
     assert row.framework_year == 2026
 
