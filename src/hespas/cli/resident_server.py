@@ -391,12 +391,13 @@ def _run(connection: socket.socket, question: Question, descriptors: list[int]) 
     """Run a command with the streams and the directory that were sent, and tell its exit code."""
     own = [os.dup(number) for number in range(3)]
     watch = _Watch(connection=connection)
-    Thread(target=watch.listen, daemon=True).start()
     try:
         for number, each in enumerate(descriptors[:3]):
             os.dup2(each, number)
         os.fchdir(descriptors[3])
-        with _streams(question, watch.writes):
+        # An interruption that waits already silences the streams that are there now.
+        Thread(target=watch.listen, daemon=True).start()
+        with _streams(question, watch):
             code = Context().run(_command, question)
         is_clean = code < 128
     except (KeyboardInterrupt, SystemExit):
@@ -433,28 +434,30 @@ def _command(question: Question) -> int:
 
 
 class _Noted(io.FileIO):
-    """A stream that says when it is first written to."""
+    """A stream that asks before it is written to; what may not be written is dropped."""
 
-    def __init__(self, number: int, noted: Callable[[], None]) -> None:
+    def __init__(self, number: int, may_write: Callable[[], bool]) -> None:
         super().__init__(number, "w", closefd=False)
-        self._noted = noted
+        self._may_write = may_write
 
     def write(self, content: Any, /) -> int | None:
-        self._noted()
-        return super().write(content)
+        return super().write(content) if self._may_write() else len(content)
 
 
 @contextmanager
-def _streams(question: Question, noted: Callable[[], None]) -> Generator[None]:
+def _streams(question: Question, watch: _Watch) -> Generator[None]:
     """Make standard streams of the descriptors 0 to 2, as Python does when it starts."""
     (in_code, in_errors), (out_code, out_errors), (error_code, error_errors) = question.streams
     kept = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = open(0, encoding=in_code, errors=in_errors, closefd=False)  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Noted(1, noted)), out_code, out_errors, line_buffering=os.isatty(1)
+        io.BufferedWriter(_Noted(1, watch.writes)),
+        out_code,
+        out_errors,
+        line_buffering=os.isatty(1),
     )
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Noted(2, noted)), error_code, error_errors, line_buffering=True
+        io.BufferedWriter(_Noted(2, watch.complains)), error_code, error_errors, line_buffering=True
     )
     try:
         yield
@@ -472,6 +475,7 @@ class _Watch:
 
     connection: socket.socket
     is_done: bool = False
+    is_interrupted: bool = False
     lock: Lock = field(default_factory=Lock)
     _has_written: bool = False
 
@@ -493,6 +497,7 @@ class _Watch:
             with self.lock:
                 if self.is_done:
                     return
+                self.is_interrupted = True
                 self._silence()
                 os.kill(os.getpid(), number)
                 self.connection.settimeout(_AGAIN_S)
@@ -503,16 +508,22 @@ class _Watch:
 
     @staticmethod
     def _silence() -> None:
+        """Drop what libraries write; those that put descriptors back write through Python."""
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
         os.close(null)
 
-    def writes(self) -> None:
+    def writes(self) -> bool:
         """Tell the process that asked that it can't run the command anew."""
         if not self._has_written:
             self._has_written = True
             with suppress(OSError):
                 self.connection.sendall(WRITES)
+        return True
+
+    def complains(self) -> bool:
+        """Return whether errors are written: the process that asked says that of Ctrl-C."""
+        return not self.is_interrupted and self.writes()
 
 
 if __name__ == "__main__":
