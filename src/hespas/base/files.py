@@ -23,6 +23,19 @@ _OURS = re.compile(
 )
 
 
+def change_of(path: Path) -> tuple[int, int]:
+    """Return when a file or directory last changed, in ns, and its bytes.
+
+    A process that stays keys by this what it read. Both are 0 for a path that cannot be read.
+    """
+    try:
+        states = [inner.stat() for inner in (path.rglob("*") if path.is_dir() else (path,))]
+    except OSError:
+        return 0, 0
+    changed_ns = max((state.st_mtime_ns for state in states), default=0)
+    return changed_ns, sum(state.st_size for state in states)
+
+
 def json_bytes(value: object) -> bytes:
     r"""Return a value as indented JSON; floats keep every bit.
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hespas.base.files import change_of
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError, option
 from hespas.models.architecture import (
@@ -67,16 +68,11 @@ def read_arguments(path: Path) -> Arguments:
     Raises `ConfigError`, with the file, for one that can't be read, arguments that are not known,
     and values that are none or that change what is computed in a way that is not understood.
     """
-    try:
-        state = path.stat()
-    except OSError:
-        return _read_arguments(path, 0, 0)
-    # A process that stays reads a file again where it was changed.
-    return _read_arguments(path, state.st_mtime_ns, state.st_size)
+    return _read_arguments(path, change_of(path))
 
 
 @cache
-def _read_arguments(path: Path, changed_ns: int, size: int) -> Arguments:  # noqa: ARG001 - of the key
+def _read_arguments(path: Path, change: tuple[int, int]) -> Arguments:  # noqa: ARG001 - of the key
     fields = Fields(values=arguments_of(path), location=str(path), ignored=IGNORED)
     for name, why in _REFUSED.items():
         if why and fields.given(name) not in {None, False}:

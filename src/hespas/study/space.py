@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hespas.base.fields import build, options_in
+from hespas.base.files import change_of
 from hespas.errors import ConfigError, ExtraMissingError
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
@@ -116,13 +117,12 @@ def system_named(named: str) -> System:
     """Return a cluster by its name or directory; each is read once, and again where it changed."""
     directory = Path(named)
     if not directory.is_dir():
-        return _system(named, 0)
-    changes_ns = (path.stat().st_mtime_ns for path in directory.rglob("*"))
-    return _system(directory, max(changes_ns, default=0))
+        return _system(named, (0, 0))
+    return _system(directory, change_of(directory))
 
 
 @cache
-def _system(named: str | Path, changed_ns: int) -> System:  # noqa: ARG001 - a part of the key
+def _system(named: str | Path, change: tuple[int, int]) -> System:  # noqa: ARG001 - of the key
     return find_system(named)
 
 

@@ -232,6 +232,11 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, layout: str, mess
         llama(tmp_path, more, without="--num-layers-per-virtual-pipeline-stage 4 ")
 
 
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    assert read(tmp_path, LLAMA).layout.tensor == 2
+    assert read(tmp_path, LLAMA.replace("TP:-2", "TP:-16")).layout.tensor == 16
+
+
 def test_an_argument_with_megatrons_own_default_changes_nothing(tmp_path: Path) -> None:
     assert (
         llama(tmp_path, "--softmax-type vanilla --decoupled-lr 5e-4").model == llama(tmp_path).model
