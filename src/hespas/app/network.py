@@ -60,7 +60,7 @@ def network_of(state: State) -> dict[str, Any]:
 
 
 _MOST_WIRES = 256
-"""More of them can't be told apart in a picture."""
+"""The most wires that the page draws; a reader cannot tell more of them apart."""
 
 
 def _graph(fabric: Fabric) -> dict[str, Any] | None:

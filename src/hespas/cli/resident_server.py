@@ -133,7 +133,7 @@ def _why_not_here() -> str:
 
 
 def running() -> int | None:
-    """Return the process that listens; None where there is none."""
+    """Return the number of the process that listens; None if none does."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
         try:
             connection.settimeout(_READ_S)
@@ -404,7 +404,7 @@ def _run(connection: socket.socket, question: Question, descriptors: list[int]) 
         code, is_clean = 130, False
     with suppress(KeyboardInterrupt, SystemExit), watch.lock:
         watch.is_done = True
-    # Who reads the other ends waits until nobody can write any more.
+    # Readers of the other ends wait until this process has closed its own.
     for number, each in enumerate(own):
         os.dup2(each, number)
         os.close(each)
@@ -449,7 +449,7 @@ def _streams(question: Question, watch: _Watch) -> Generator[None]:
     """Make standard streams of the descriptors 0 to 2, as Python does when it starts."""
     (in_code, in_errors), (out_code, out_errors), (error_code, error_errors) = question.streams
     kept = sys.stdin, sys.stdout, sys.stderr
-    sys.stdin = open(0, encoding=in_code, errors=in_errors, closefd=False)  # noqa: SIM115
+    sys.stdin = open(0, encoding=in_code, errors=in_errors, closefd=False)  # noqa: SIM115 - closed below
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Noted(1, watch.writes)),
         out_code,
@@ -480,7 +480,7 @@ class _Watch:
     _has_written: bool = False
 
     def listen(self) -> None:
-        """Interrupt the command on Ctrl-C, and end it where nobody waits any more.
+        """Interrupt the command on Ctrl-C, and end it once the process that asked is gone.
 
         A library may swallow an interruption, and print that: it is repeated until the command has
         ended, and the process that asked says what is said of it.
@@ -514,7 +514,7 @@ class _Watch:
         os.close(null)
 
     def writes(self) -> bool:
-        """Tell the process that asked that it can't run the command anew."""
+        """Tell the process that asked not to run the command itself; return True."""
         if not self._has_written:
             self._has_written = True
             with suppress(OSError):

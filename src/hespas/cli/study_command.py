@@ -338,7 +338,7 @@ def _run_study(
 def _launched(row: Row, launch: str) -> str:
     """Return the command of a trainer for a candidate."""
     # Few ask for one.
-    from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415
+    from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415 - one command has it
 
     return launch_of(Trainer(launch), candidate_of(row.candidate).options()).text
 

@@ -27,7 +27,7 @@ _MOST_BYTES = 2**20
 class RecipeFlags:
     """Flags of XLA by name without dashes, with their lines in ``file``.
 
-    ``repeated`` are flags with several values, of which the last counts.
+    ``repeated`` are flags with several values; XLA takes the last.
     """
 
     file: str

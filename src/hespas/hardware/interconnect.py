@@ -235,8 +235,8 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
 class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry of ``dimensions``; ``link`` is a preset's name, a path, or parameters.
 
-    ``latency_s`` and ``reduces_in_switch`` replace those of the link. With ``spines`` the uplinks
-    of a leaf are so many links, ``routing`` and ``seed`` say which one a message takes.
+    ``latency_s`` and ``reduces_in_switch`` replace those of the link. With ``spines`` a leaf has
+    an uplink to each, and ``routing`` and ``seed`` choose the one that a message takes.
     """
 
     topology: Shape

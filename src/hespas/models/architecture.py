@@ -142,7 +142,7 @@ class RoutingStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Layers of ``experts``, of which each token chooses some; the first layers are dense.
+    """Layers whose router sends each token to some of ``experts``; the first layers are dense.
 
     An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
     were chosen equally often, and drops others; at 100 the work is that of a router that spreads

@@ -207,7 +207,7 @@ class _Batch:
             gap_s = -np.log1p(-draws[0]) / peak if peak else np.full(seeds, inf)
             runs = goes_on
             if self.run.elastic_nodes is not None:
-                # No failure comes before a copy is back: from there on the next one is drawn anew.
+                # No failure comes before a copy is back; the run draws the next one from then on.
                 grows = goes_on & (self.grows_s - self.now_s < np.minimum(gap_s, left_s))
                 self._grow(grows)
                 runs = goes_on & ~grows

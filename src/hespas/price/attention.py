@@ -226,7 +226,7 @@ class AttentionModel:
     def _base(self, attention: Attention) -> tuple[Attention, int]:
         """Return one head of the table's attention, and how many such heads there are.
 
-        For a sliding window the head is as long as two windows, of which a causal mask leaves each
+        For a sliding window the head is as long as two windows; a causal mask leaves each
         query one in the mean, and the number of heads grows accordingly. It also grows where there
         are more queries than keys: kernels compute blocks of queries on their own. Attention longer
         than the longest that was measured uses that one: all longer ones run at its rate.

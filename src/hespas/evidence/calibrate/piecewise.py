@@ -57,7 +57,7 @@ def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]
     """Return the pieces in order of size; their times never fall as sizes grow.
 
     A piece has two figures, so that it takes three sizes or more to err at all: ``sizes_a_piece``
-    is the least number of sizes in each, if there are so many. Raises `MeasurementError` for fewer
+    is the least number of sizes in each, if the points suffice. Raises `MeasurementError` for fewer
     than two sizes, and for times that are not positive.
 
     >>> line = [Point(size_bytes=2**n, time_s=10e-6 + 2**n / 1e11) for n in range(10, 28)]
