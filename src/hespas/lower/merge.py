@@ -127,7 +127,7 @@ class _Graph:
                 size=size,
                 how=how,
                 shared_bytes=_shared_bytes(op),
-                is_alone=group is None or group.library or self._is_of_rows(group),
+                is_alone=group is None or group.library or self._has_own_kernel(group),
                 reads=dict.fromkeys(reads),
             )
             self.nodes.append(node)
@@ -305,13 +305,22 @@ class _Graph:
             return None
         return users[0].attrs
 
-    def _is_of_rows(self, group: Group) -> bool:
-        """Return whether a kernel reduces rows and goes over them again, as in a norm.
+    def _has_own_kernel(self, group: Group) -> bool:
+        """Return whether a group becomes a kernel that has one result in XLA.
 
-        Such a kernel is Triton's, which has one result in XLA.
+        So has Triton's, which reduces rows and goes over them again, as in a norm, and the one that
+        writes operands side by side: ``ConcatenateFusion`` (xla/backends/gpu/codegen/emitters).
         """
-        reduced = {at for at in group.members if self.grouping.operations[at].kind == "reduce"}
-        return not reduced <= set(group.roots)
+        operations = self.grouping.operations
+        roots = [operations[root] for root in group.roots]
+        written = {size_of(root.results[0]) for root in roots if root.traits.is_elementwise}
+        for at in group.members:
+            op = operations[at]
+            if op.kind == "reduce" and op not in roots:
+                return True
+            if op.kind == "concatenate" and (op in roots or size_of(op.results[0]) in written):
+                return True
+        return False
 
     def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
         """Put a node into another one, whose depth may change."""

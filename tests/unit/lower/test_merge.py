@@ -151,3 +151,24 @@ def test_slices_that_are_sorted_one_after_another_are_not_all_there_at_once() ->
     peak_bytes = memory_use(fused(load_source(program.encode(), name="test.mlir"))).peak_bytes
     matrix_bytes = 4 * ROWS * COLUMNS
     assert 3 * matrix_bytes <= peak_bytes <= (3 + 2 / parts) * matrix_bytes
+
+
+@pytest.mark.parametrize("along", [0, 1])
+def test_what_puts_values_side_by_side_writes_nothing_else(along: int) -> None:
+    """XLA's kernel of a concatenation has one result: a sum of it is a kernel of its own."""
+    kept, whole = (1024, "tensor<512x1024xf32>") if along == 0 else (512, "tensor<512x1024xf32>")
+    half = "tensor<512x512xf32>"
+    text = main_function(
+        f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
+        %n = stablehlo.negate %a : {half}
+        %e = stablehlo.exponential %a : {half}
+        %c = stablehlo.concatenate %n, %e, dim = 1 : ({half}, {half}) -> {whole}
+        %s = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [{along}]
+            : ({whole}, tensor<f32>) -> tensor<{kept}xf32>
+        return %c, %s : {whole}, tensor<{kept}xf32>""",
+        arguments=f"%a: {half}",
+        results=f"{whole}, tensor<{kept}xf32>",
+    )
+    made = fused(load_source(text.encode(), name="test.mlir"))
+    kernels = [op for op in made.main.body.operations if op.kind == "fusion"]
+    assert [len(op.results) for op in kernels] == [1, 1]
