@@ -31,17 +31,16 @@ from math import prod
 from msgspec.structs import replace
 
 from hespas.lower.layouts import Order, default_order
+from hespas.lower.roles import is_zero
 from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
     CONVOLUTION_BIAS_ACTIVATION,
     CONVOLUTION_FORWARD,
-    ConstantAttrs,
     ConvolutionAttrs,
     CustomCallAttrs,
     DimensionsAttrs,
 )
-from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, shape_of, tensor_of
 from hespas.program.rewrite import Builder, Pattern, plain_op
 from hespas.program.types import TensorType
@@ -312,7 +311,7 @@ def _with_activation(op: Op, uses: Uses) -> Sequence[Op] | None:
     for value, other in (op.operands, op.operands[::-1]):
         call = _alone(value, uses)
         attrs = convolution_of(call)
-        if call is not None and attrs is not None and _is_zero(other, uses):
+        if call is not None and attrs is not None and is_zero(other, uses):
             bias, side = _added_by(call, uses)
             return _adding(op, call, attrs, bias=bias, side=side, activation="kRelu")
     return None
@@ -351,12 +350,6 @@ def _bias(value: Value, feature: int, uses: Uses) -> Value | None:
     (source,) = maker.operands
     sizes = zip(maker.attrs.dimensions, shape_of(source), strict=True)
     return source if [place for place, size in sizes if size > 1] == [feature] else None
-
-
-def _is_zero(value: Value, uses: Uses) -> bool:
-    source = uses.source(value, lambda op: op.traits.category is Category.BROADCAST)
-    maker = uses.producer(source)
-    return maker is not None and maker.attrs == ConstantAttrs(value=0)
 
 
 def _adding(

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.hardware.device import Device
-from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts
+from hespas.lower import collectives, convolutions, dots, expand, reductions, scatters, sorts
 from hespas.lower.assign import Assignment
 from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
 from hespas.lower.group import grouped
@@ -91,6 +91,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_OF_CUDA, sorts.top_k(for_tpu=False)),
     (Writer.TPU, sorts.top_k(for_tpu=True)),
     (_OF_CUDA, sorts.LIBRARY_SORTS),
+    (Writer.GPU, scatters.SCATTERED_ONTO),
     (_ALL, expand.OPENED_WINDOWS),
     (_ALL, dots.with_merged_dots),
     (Writer.GPU, dots.PADDED_SUMS),

@@ -260,6 +260,7 @@ class _Walk:
             self._join(at, free)
         elif (
             not self._is_before_copies(at, readers)
+            and not self._reads_what_is_overwritten(at, readers)
             and at not in self.often
             and at not in self.apart
             and (self._is_worth(at, readers) or self._is_of_row(at, readers))
@@ -267,6 +268,15 @@ class _Walk:
             self._join(at, readers)
         elif readers:
             self._new(at)
+
+    def _reads_what_is_overwritten(self, at: int, readers: Iterable[Group]) -> bool:
+        """Return whether an operation reads what a kernel that would take it in writes over.
+
+        Source: openxla/xla, ``CanEmitInputFusedScatter`` in gpu_fusible.cc (Apache License 2.0).
+        """
+        roots = [self.operations[root] for group in readers for root in group.roots]
+        overwritten = {value for root in roots for value in scattered_over(root)}
+        return not overwritten.isdisjoint(self.operations[at].operands)
 
     def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation is written before it is copied into another layout.

@@ -7,10 +7,11 @@ from enum import Enum
 from math import prod
 
 from hespas.lower.reductions import PIECE
-from hespas.program.attrs import DimensionsAttrs, WindowAttrs
+from hespas.program.attrs import ConstantAttrs, DimensionsAttrs, WindowAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Op, Value, size_of
 from hespas.program.types import TensorType, size_bytes
+from hespas.program.uses import Uses
 
 _OF_PLACE = 5
 """Instructions beside the body's for each place of a window: an address, a test, a load."""
@@ -73,6 +74,13 @@ def window_of(op: Op) -> int:
 def bytes_of(value: Value) -> int:
     """Return the bytes of a value; none for what is no tensor."""
     return size_bytes(value.type) if isinstance(value.type, TensorType) else 0
+
+
+def is_zero(value: Value, uses: Uses) -> bool:
+    """Return whether a value is nothing but zeros."""
+    source = uses.source(value, lambda op: op.traits.category is Category.BROADCAST)
+    maker = uses.producer(source)
+    return maker is not None and maker.attrs == ConstantAttrs(value=0)
 
 
 def scattered_over(op: Op) -> Sequence[Value]:

@@ -34,6 +34,9 @@ _FEWEST_ROWS = {
 }
 """(rows, length) limits by key bits: the library sorts at least so many rows, or one, if longer."""
 
+_MOST_ELEMENTS = 998_938_956
+"""The most elements that jaxlib 0.10.2 sorts by the library, whatever their types and rows."""
+
 _MOST_OPERANDS = 2
 _PAIRED_KEYS = frozenset({"f32", "i32", "ui8", "ui16", "ui32", "ui64"})
 _PAIRED_BITS = frozenset({16, 32, 64})
@@ -98,7 +101,7 @@ def _has_library_types(op: Op) -> bool:
 
 def _is_long_enough(key_bits: int, elements: int, length: int) -> bool:
     rows = elements // max(1, length)
-    return any(
+    return elements <= _MOST_ELEMENTS and any(
         length > limit and (rows >= fewest if fewest > 1 else rows == 1)
         for fewest, limit in _FEWEST_ROWS.get(key_bits, ())
     )

@@ -131,6 +131,8 @@ def test_long_sorts_of_other_types_are_the_compilers_own(types: tuple[str, ...])
         ("tensor<8x131072xui8>", False),
         ("tensor<256x17300xui64>", True),
         ("tensor<64x131072xui64>", False),
+        ("tensor<64x15602077xui32>", True),
+        ("tensor<1024x1000000xui32>", False),
     ],
 )
 def test_rows_are_the_librarys_where_they_are_many_and_long(kind: str, *, is_library: bool) -> None:
