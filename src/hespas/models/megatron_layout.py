@@ -256,13 +256,16 @@ def _remat(fields: Fields, layers: int) -> str:
             )
         return "whole"
     named = [modules] if isinstance(modules, str) else modules or ["core_attn"]
-    if list(named) != ["core_attn"]:
-        raise ConfigError(
-            f"recompute_modules is {' '.join(map(str, named))}, and core_attn is what is modelled",
-            location=fields.location,
-            hint="give recompute_modules core_attn",
-        )
-    return "core_attention"
+    if list(named) == ["core_attn"]:
+        return "core_attention"
+    if set(named) <= {"layernorm", "moe_act"}:
+        return "+".join(sorted(set(named)))
+    raise ConfigError(
+        f"recompute_modules is {' '.join(map(str, named))}, and what is modelled is core_attn "
+        "alone, layernorm and moe_act",
+        location=fields.location,
+        hint="give recompute_modules core_attn, or layernorm moe_act",
+    )
 
 
 def _attention(fields: Fields) -> str | None:

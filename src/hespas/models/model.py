@@ -148,6 +148,7 @@ CHOICES = {
     "remat": (
         *("minimal_with_context", "offload", "full", "whole"),
         *("alternate_products", "core_attention", "elementwise", "none"),
+        *("layernorm", "moe_act", "layernorm+moe_act"),
     ),
     "exchange_dtype": ("same", "f8"),
     "expert_axes": ("expert", "expert+tp", "expert+context", "expert+context+tp"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,7 +39,11 @@ _CHEAP = frozenset(
 """Primitives that kernels of libraries compute again as they go over what they read.
 
 PyTorch and Transformer Engine keep what goes into products, attention and norms."""
-_KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner"})
+_KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner", "experts_inner"})
+_OF_MODULE = {"layernorm": "norm", "moe_act": "experts_inner"}
+"""What a module makes that Megatron-LM discards and computes again for the backward pass.
+
+Source: megatron-core 0.16.1, ``recompute_modules`` of transformer/transformer_config.py."""
 
 
 def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
@@ -53,7 +58,10 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
             offload_dst="pinned_host",
         ),
         "full": policies.nothing_saveable,
-        "elementwise": _keeps_all_but_elementwise,
+        "elementwise": _keeps_without(),
+        "layernorm": _keeps_without("layernorm"),
+        "moe_act": _keeps_without("moe_act"),
+        "layernorm+moe_act": _keeps_without("layernorm", "moe_act"),
         "alternate_products": policies.save_only_these_names(*_ALTERNATE),
     }
     if remat == "whole":
@@ -86,8 +94,17 @@ def _run_again(layer: Any) -> Any:
     return run
 
 
-def _keeps_all_but_elementwise(primitive: Any, *_: Any, **parameters: Any) -> bool:
-    """Return whether what a primitive makes is kept for the backward pass."""
-    if primitive.name == "name":
-        return parameters["name"] in _KEPT_NAMES
-    return primitive.name not in _CHEAP
+def _keeps_without(*modules: str) -> Callable[..., bool]:
+    """Return a policy that keeps all but what is elementwise, and what ``modules`` make.
+
+    The activation of experts may run in several kernels, of whose results none is kept either.
+    """
+    kept = _KEPT_NAMES.difference(_OF_MODULE[module] for module in modules)
+    discarded = _CHEAP | ({"optimization_barrier"} if "moe_act" in modules else frozenset[str]())
+
+    def keeps(primitive: Any, *_: Any, **parameters: Any) -> bool:
+        if primitive.name == "name":
+            return parameters["name"] in kept
+        return primitive.name not in discarded
+
+    return keeps

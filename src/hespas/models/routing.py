@@ -347,7 +347,7 @@ def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array
         inner = gated(style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
     else:
         inner = activated(style, checkpoint_name(through(x, "experts_up"), "mlp_up"))
-    inner = checkpoint_name(inner, "mlp_inner")
+    inner = checkpoint_name(inner, "experts_inner")
     return checkpoint_name(through(inner, "experts_down"), "mlp_down")
 
 

@@ -308,7 +308,10 @@ def _megatron(step: _Step) -> tuple[list[str], list[str]]:
             words.append("--recompute-granularity full")
         case "core_attention":
             words.append("--recompute-granularity selective")
-        case "none":
+        case "layernorm" | "moe_act" | "layernorm+moe_act" as modules:
+            words.append("--recompute-granularity selective")
+            words.append(f"--recompute-modules {modules.replace('+', ' ')}")
+        case "none" | "elementwise":
             pass
         case _:
             notes.append(f"recomputation {step.remat!r} is left out: Megatron-LM has others")

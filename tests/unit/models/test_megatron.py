@@ -172,6 +172,11 @@ def test_experts_on_a_part_of_a_group_are_refused(tmp_path: Path, more: str, mes
         ),
         ("--recompute-granularity selective", "core_attention"),
         ("--recompute-activations", "core_attention"),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm",
+            "layernorm+moe_act",
+        ),
+        ("--recompute-granularity selective --recompute-modules layernorm", "layernorm"),
     ],
 )
 def test_recomputation_is_a_policy(tmp_path: Path, more: str, expected: str) -> None:

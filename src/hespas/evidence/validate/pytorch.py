@@ -380,6 +380,9 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
     chunks = max(1, line.noted("vp"))
     if parallel > 1 and _hides_exchanges(line, chunks):
         options["overlap"] = "exchanges=on"
+    recomputed = _recomputed(line)
+    if recomputed:
+        options["remat"] = recomputed
     return {**options, "mesh": mesh, **_stages(named, stages, chunks)}
 
 
@@ -394,21 +397,41 @@ _HIDES_EXCHANGES: Mapping[str, Mapping[str, str]] = {
 Source: NVIDIA-NeMo/Megatron-Bridge 0.6.2 of September 2026 (Apache-2.0),
 megatron/bridge/perf_recipes: ``overlap_moe_expert_parallel_comm``.
 """
-_HIDDEN_SINCE = (26, 6)
+_KNOWN_SINCE = (26, 6)
 """The container from which on these recipes are taken to be those of the published steps: earlier
 versions of the package have no recipes of benchmarks."""
 
 
+_RECOMPUTED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "gptoss120b": {"layernorm+moe_act": {"bf16": "H100 B200 GB200", "fp8": "H100 B200"}},
+    "deepseekv3": {"moe_act": {"bf16": "GB300"}},
+    "nemotron3super": {"layernorm+moe_act": {"bf16": "B300", "fp4": "B200 B300"}},
+    "nemotron3ultra": {"moe_act": {"fp8": "GB200", "fp4": "GB200 GB300"}},
+}
+"""What the recipes of a model compute again, by precision and parts; ``recompute_modules`` of the
+same package. Recipes with ``mla_up_proj``, ``mlp`` and ``moe`` have no policy here, and none."""
+
+
 def _hides_exchanges(line: _Line, chunks: int) -> bool:
     """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
-    container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
-    if container is None or (int(container[1]), int(container[2])) < _HIDDEN_SINCE:
-        return False
     if line.count("pp") > 1 and chunks == 1:
         return False
+    return _is_of_recipe(line, _HIDES_EXCHANGES.get(_plain(line.text("model")), {}))
+
+
+def _recomputed(line: _Line) -> str:
+    """Return what the recipe of a step computes again; empty for nothing."""
+    policies = _RECOMPUTED.get(_plain(line.text("model")), {})
+    return next((remat for remat, those in policies.items() if _is_of_recipe(line, those)), "")
+
+
+def _is_of_recipe(line: _Line, parts_of_precision: Mapping[str, str]) -> bool:
+    """Return whether a step's precision and part are listed, and its recipe is known."""
+    container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
+    if container is None or (int(container[1]), int(container[2])) < _KNOWN_SINCE:
+        return False
     precision = re.search(r"fp[48]|bf16", line.text("precision").casefold())
-    by_precision = _HIDES_EXCHANGES.get(_plain(line.text("model")), {})
-    parts = by_precision.get(precision[0] if precision else "", "").split()
+    parts = parts_of_precision.get(precision[0] if precision else "", "").split()
     return _part(line).partition("_")[0] in parts
 
 

@@ -168,3 +168,31 @@ def test_recipes_hide_exchanges_of_experts_from_a_container_on(
     }
     (row,) = rows(tmp_path, line)
     assert row.options.get("overlap") == overlap
+
+
+@pytest.mark.parametrize(
+    ("container", "hardware", "remat"),
+    [
+        ("26.08", "DGX-GB200", "layernorm+moe_act"),
+        ("26.08", "DGX-B300", None),
+        ("26.04.01", "DGX-GB200", None),
+    ],
+)
+def test_recipes_compute_modules_again_from_a_container_on(
+    tmp_path: Path, container: str, hardware: str, remat: str | None
+) -> None:
+    line = BRIDGE | {
+        "source": f"Megatron-Bridge (NeMo container {container}; Pre-Training)",
+        "model": "GPT OSS 120B",
+        "hardware": hardware,
+        "precision": "BF16",
+        "note": "vp=n/a",
+        "devices": "64",
+        "tp": "1",
+        "pp": "1",
+        "cp": "1",
+        "dp": "64.0",
+        "ep": "64",
+    }
+    (row,) = rows(tmp_path, line)
+    assert row.options.get("remat") == remat
