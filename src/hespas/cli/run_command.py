@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
-from hespas.cli.asking import completed
+from hespas.cli.progress import is_terminal
 from hespas.prediction.options import TEXT, PredictOptions
 from hespas.prediction.report_cache import report_cache
 from hespas.report.run import run_text
 
+_MODEL, _CLUSTER = "llama3-8b", "8xH100_80GB"
+_NAMES = ("workload", "mlir_file")
 log = logging.getLogger("hespas")
 
 
@@ -56,3 +62,25 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
         text=lambda: run_text(report, verbose=options.report.verbose),
         json=lambda: msgspec.to_builtins(report),
     )
+
+
+def completed(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the model and the cluster that a user at a terminal names.
+
+    The equivalent command is shown. Nothing is asked if a flag names the program, or without a
+    terminal.
+    """
+    has_program = any(given.get(name) is not None for name in _NAMES)
+    if has_program or not (sys.stdin.isatty() and is_terminal(sys.stderr)):
+        return given
+    click.echo("What runs? A model (hespas models lists them), or the path of a program.", err=True)
+    model = str(click.prompt("model", default=_MODEL, err=True)).strip()
+    asked: dict[str, Any] = {"workload": Path(model)}
+    words = ["hespas", *sys.argv[1:], model]
+    if given.get("cluster") is None and given.get("system") is None:
+        click.echo("Where? COUNTxPART (hespas hardware lists the parts).", err=True)
+        cluster = str(click.prompt("cluster", default=_CLUSTER, err=True)).strip()
+        asked["cluster"] = cluster
+        words += ["--cluster", cluster]
+    click.echo(f"\n{shlex.join(words)}\n", err=True)
+    return {**given, **asked}

@@ -3,8 +3,7 @@
 The input is StableHLO (text, bytecode, portable artifacts), HLO (text, protos) or a recorded step
 of PyTorch; the output is the program of one device. `load` is the public interface: `load_program`
 reads a file, `load_per_device` reads bytes and reports which of the user's `overrides` had an
-effect, `load_source` reads a program that must be partitioned already, `load_compiled` takes a
-compiler's result.
+effect, `load_source` reads a program that must be partitioned already.
 
 `stablehlo`, `hlo` and `recorded` read their formats and return `overrides.Loaded` or
 `overrides.Unpartitioned`; a sharded program is then partitioned, and the text for one device is

@@ -21,7 +21,6 @@ from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
 from hespas.xla.trial import check_bytecode
 
 if TYPE_CHECKING:
-    from hespas.compile.compiled import CompiledProgram
     from hespas.xla.hlo.module import HloModule
     from hespas.xla.partition.partition import Partitioned
 
@@ -140,21 +139,6 @@ def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) 
     if isinstance(loaded, Unpartitioned):
         raise loaded.error()
     return loaded.program
-
-
-def load_compiled(compiled: CompiledProgram, *, name: str) -> Program:
-    """Return a compiler's output as a program with its kernels.
-
-    It holds the compilation's assumptions.
-
-    ``name`` is the program's source. Raises what `load_source` raises.
-    """
-    program = load_source(compiled.hlo_proto, name=name)
-    return msgspec.structs.replace(
-        program,
-        assumptions=(*compiled.assumptions, *program.assumptions),
-        kernels=compiled.kernels,
-    )
 
 
 def _parse(source: bytes, name: str) -> MlirModule | HloModule:

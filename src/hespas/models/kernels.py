@@ -64,10 +64,6 @@ FUSED = {
 }
 
 
-FLASH = ("flash", "flash2", "flash_triton")
-"""The choices of `FUSED` that are FlashAttention, of any version."""
-
-
 def platform_of(attention: str) -> str | None:
     """Return what a program is lowered for; None where any platform has what it needs."""
     return FUSED[attention].platform if attention in FUSED else None

@@ -42,14 +42,6 @@ class Design(Protocol):
         ...
 
 
-class OnePass(Design, Protocol):
-    """A network of one pass."""
-
-    def forward(self, net: Net, given: Mapping[str, Any], /) -> Any:
-        """Return what it makes of samples."""
-        ...
-
-
 @runtime_checkable
 class EncoderDecoder(Design, Protocol):
     """A network that reads a source, and then writes one token after the other."""

@@ -131,8 +131,7 @@ class GemmAxis(Enum):
 class Gemm:
     """``batch`` products of an m x k by a k x n matrix.
 
-    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory; ``*_minor_axis`` says
-    which axis runs fastest there (a dimension of size one does not count). ``multiplied`` is the
+    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory. ``multiplied`` is the
     type that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
     for complex numbers and for algorithms that multiply several times. ``epilogue`` is cuBLASLt's
     name (``BIAS_GELU``), empty for none. ``scale_bits`` are the bits of scales per element of
@@ -148,9 +147,6 @@ class Gemm:
     lhs: TensorType
     rhs: TensorType
     result: TensorType
-    lhs_minor: GemmAxis
-    rhs_minor: GemmAxis
-    result_minor: GemmAxis
     multiplied: str
     flops_per_product: int
     writer: GemmWriter
@@ -219,12 +215,6 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
     rhs_axes = _axes(rhs, attrs.rhs_batching, attrs.rhs_contracting, GemmAxis.N)
     # Library calls may batch one operand only, if XLA folded the repeated matrix.
     batched, batched_axes = (lhs, lhs_axes) if attrs.lhs_batching else (rhs, rhs_axes)
-    # A dot's result has the batch dimensions first, then those of lhs, then those of rhs.
-    product_axes = [
-        *[GemmAxis.BATCH] * batched_axes.count(GemmAxis.BATCH),
-        *[GemmAxis.M] * lhs_axes.count(GemmAxis.M),
-        *[GemmAxis.N] * rhs_axes.count(GemmAxis.N),
-    ]
     batch = _size(batched, batched_axes, GemmAxis.BATCH)
     m, n = _size(lhs, lhs_axes, GemmAxis.M), _size(rhs, rhs_axes, GemmAxis.N)
     if batch * m * n != product.element_count:
@@ -232,29 +222,23 @@ def _dot(op: Op, attrs: DotAttrs, writer: GemmWriter) -> Gemm:
             f"its result should hold {batch} x {m} x {n} elements", location=op.location
         )
     multiplier = multiplier_of(lhs.element, rhs.element, attrs.precision, attrs.algorithm)
-    return _gemm_of_axes(op, (lhs_axes, rhs_axes, product_axes), (batch, m, n), multiplier, writer)
+    k = _size(rhs, rhs_axes, GemmAxis.K)
+    return _gemm_of_sizes(op, (batch, m, n, k), multiplier, writer)
 
 
-def _gemm_of_axes(
-    op: Op,
-    axes: tuple[list[GemmAxis], list[GemmAxis], list[GemmAxis]],
-    sizes: tuple[int, int, int],
-    multiplier: Multiplier,
-    writer: GemmWriter,
+def _gemm_of_sizes(
+    op: Op, sizes: tuple[int, int, int, int], multiplier: Multiplier, writer: GemmWriter
 ) -> Gemm:
-    lhs, rhs, product = operand(op, 0), operand(op, 1), result(op)
-    batch, m, n = sizes
+    """Return the product of (batch, m, n, k)."""
+    batch, m, n, k = sizes
     return Gemm(
         batch=batch,
         m=m,
         n=n,
-        k=_size(rhs, axes[1], GemmAxis.K),
-        lhs=lhs,
-        rhs=rhs,
-        result=product,
-        lhs_minor=_minor_axis(lhs, axes[0]),
-        rhs_minor=_minor_axis(rhs, axes[1]),
-        result_minor=_minor_axis(product, axes[2]),
+        k=k,
+        lhs=operand(op, 0),
+        rhs=operand(op, 1),
+        result=result(op),
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
         writer=writer,
@@ -280,14 +264,6 @@ def _size(kind: TensorType, axes: list[GemmAxis], chosen: GemmAxis) -> int:
     return prod([size for size, axis in sizes if axis is chosen])
 
 
-def _minor_axis(kind: TensorType, axes: list[GemmAxis]) -> GemmAxis:
-    order = kind.layout or tuple(reversed(range(kind.rank)))
-    varying = [
-        dimension for dimension in order if kind.shape[dimension] > 1 and dimension < len(axes)
-    ]
-    return axes[varying[0]] if varying else GemmAxis.K
-
-
 def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> Gemm | None:
     """Return a convolution's product if its window is a point.
 
@@ -300,7 +276,6 @@ def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> G
     if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
         return None
     image, kernel, output = operand(op, 0), operand(op, 1), result(op)
-    image_axes = {attrs.input_batch: GemmAxis.M, attrs.input_feature: GemmAxis.K}
     kernel_axes = {attrs.kernel_input_feature: GemmAxis.K, attrs.kernel_output_feature: GemmAxis.N}
     output_axes = {attrs.output_batch: GemmAxis.M, attrs.output_feature: GemmAxis.N}
     for position, axis in enumerate(window_axes(attrs, image.shape, kernel.shape, output.shape)):
@@ -308,14 +283,12 @@ def _point_convolution(op: Op, attrs: ConvolutionAttrs, writer: GemmWriter) -> G
         if real_pairs(axis) != axis.output_size or not (axis.kernel_size == 1 or is_batch):
             return None
         role = GemmAxis.M if axis.kernel_size == 1 else GemmAxis.BATCH
-        image_axes[attrs.input_spatial[position]] = role
         kernel_axes[attrs.kernel_spatial[position]] = role
         output_axes[attrs.output_spatial[position]] = role
-    lhs_axes, rhs_axes, result_axes = (
-        [axes[position] for position in range(len(axes))]
-        for axes in (image_axes, kernel_axes, output_axes)
+    rhs_axes, result_axes = (
+        [axes[position] for position in range(len(axes))] for axes in (kernel_axes, output_axes)
     )
     batch, m = (_size(output, result_axes, axis) for axis in (GemmAxis.BATCH, GemmAxis.M))
-    n = _size(kernel, rhs_axes, GemmAxis.N)
     multiplier = multiplier_of(image.element, kernel.element, attrs.precision)
-    return _gemm_of_axes(op, (lhs_axes, rhs_axes, result_axes), (batch, m, n), multiplier, writer)
+    sizes = (batch, m, _size(kernel, rhs_axes, GemmAxis.N), _size(kernel, rhs_axes, GemmAxis.K))
+    return _gemm_of_sizes(op, sizes, multiplier, writer)

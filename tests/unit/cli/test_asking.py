@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hespas.cli.asking import completed
+from hespas.cli.run_command import completed
 
 
 def test_nothing_is_asked_without_a_terminal() -> None:

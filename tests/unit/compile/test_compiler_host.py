@@ -6,7 +6,7 @@ import pytest
 
 from compilers import needs_gpu, needs_tpu
 from hespas.compile.compiler import compile_program
-from hespas.frontend.load import load_compiled
+from hespas.frontend.load import load_source
 from hespas.memory.usage import memory_use
 from hespas.split.flatten import split_scheduled
 
@@ -30,7 +30,7 @@ func.func public @main(%x: {MATRIX}) -> ({MATRIX} {{mhlo.memory_kind = "pinned_h
 )
 def test_memory_of_the_host_is_as_the_compiler_says(target: str) -> None:
     compiled = compile_program(SAVED.encode(), name="saved", target=target)
-    program = load_compiled(compiled, name="saved")
+    program = load_source(compiled.hlo_proto, name="saved")
     use = memory_use(program)
     assert use.host_bytes == compiled.memory.host_bytes == ONE_BYTES
     assert use.output_bytes == pytest.approx(compiled.memory.output_bytes, rel=0.05)

@@ -33,13 +33,13 @@ from hespas.prediction.figures.breakdown import (
     phase_rows,
 )
 from hespas.prediction.figures.communication import communication_rows
-from hespas.prediction.figures.holders import holder_rows, live_memory_bytes
 from hespas.prediction.figures.schema import (
     IDLE,
     SCHEMA_VERSION,
     BoundShares,
     EnergyParts,
     ExplainRow,
+    HolderRow,
     OpRow,
     RunReport,
     SchedulerLimit,
@@ -48,6 +48,7 @@ from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.price.estimate import Estimate, OpEstimate
 from hespas.price.graph import draw_of
+from hespas.program.scopes import merged_layers
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
@@ -329,9 +330,9 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         peak_type=whole.main_type if peak else None,
         peak_flops_per_s=peak,
         peak_bytes_per_s=bytes_per_s,
-        live_memory_bytes=live_memory_bytes(program),
+        live_memory_bytes=_live_memory_bytes(program),
         launch_wait_s=prediction.launch_wait_s,
-        holders=holder_rows(program),
+        holders=_holder_rows(program),
     )
 
 
@@ -342,3 +343,24 @@ def _rate(amount: float | None, over: float) -> float | None:
 def _op_row(op: OpEstimate) -> OpRow:
     count = int(op.count) if op.count.is_integer() else op.count
     return OpRow(count=count, time_s=op.time_s, flops=op.flops, bytes=op.bytes_moved)
+
+
+def _live_memory_bytes(prediction: Prediction) -> int | None:
+    """Return what is live at the peak; None where no allocator reserves more than that."""
+    return prediction.memory.live_bytes if prediction.graph.program.is_recorded else None
+
+
+def _holder_rows(prediction: Prediction) -> list[HolderRow]:
+    """Return rows by role and module, equal layers together, the largest first."""
+    if not prediction.graph.program.is_recorded:
+        return []
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for buffer in prediction.memory.held:
+        key = buffer.role, "/".join(merged_layers(buffer.location.split("/")))
+        count, size = found.get(key, (0, 0))
+        found[key] = count + 1, size + buffer.size_bytes
+    rows = [
+        HolderRow(role=role, path=path, count=count, bytes=size)
+        for (role, path), (count, size) in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.bytes, row.role, row.path))
