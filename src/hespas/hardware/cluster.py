@@ -143,7 +143,7 @@ def _counted(count: int, name: str) -> str:
 
 
 def _range(figures: Sequence[str]) -> str:
-    """Return the first and the last of ordered figures; one of them where they are equal."""
+    """Return the first and last of ordered figures, once if equal."""
     first, last = figures[0], figures[-1]
     return first if first == last else f"{first} to {last}"
 

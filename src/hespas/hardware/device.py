@@ -95,7 +95,7 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def faster(core: TensorCore, factor: float) -> TensorCore:
-    """Return the same with vector units that do so many times as much in a cycle."""
+    """Return the same with vector units of scaled throughput per cycle."""
     return structs.replace(
         core,
         arithmetic=core.arithmetic * factor,
@@ -129,12 +129,12 @@ _KIND_FACTORS = ("all", "gemm", "attention", "kernels")
 
 
 def table_of(type_name: str) -> str:
-    """Return the type whose table serves a type; the type itself where it is only scaled."""
+    """Return the type whose table serves a type; itself if only scaled."""
     return _TABLE_OF_TYPE.get(type_name, type_name)
 
 
 def factor_of(type_name: str) -> str:
-    """Return the name of the factor by which a calibration multiplies products of a type.
+    """Return the name of a calibration's factor for products of a type.
 
     Integers have their own, since measurements of floats do not apply to them.
 
@@ -146,7 +146,7 @@ def factor_of(type_name: str) -> str:
 
 @cache
 def factor_names() -> tuple[str, ...]:
-    """Return all names of factors: of everything, of kernel categories, of products of a type."""
+    """Return all factor names: overall, by kernel category, by product type."""
     of_types = sorted({factor_of(name) for name in PRODUCT_TYPES})
     return (*_KIND_FACTORS, *of_types)
 
@@ -210,7 +210,7 @@ _OF_FLOATS[6] = _OF_FLOATS[4]
 
 
 def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
-    """Return what a type is converted to for units that don't multiply it, best first.
+    """Return the types that an unsupported type is converted to, best first.
 
     Sources: the products that XLA writes for GPUs that lack bf16 or floats of 8 bits; the cycles of
     libtpu 0.0.42, which are those of bf16 for f16, i4, i8 and floats of 4 and 8 bits on v3, and but
@@ -289,7 +289,7 @@ class Device:
 
     @property
     def limit_w(self) -> float | None:
-        """The power that its board may draw in the mean; None where that is not known."""
+        """The mean power limit of its board; None if unknown."""
         return self.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def named_rate(self, type_name: str) -> float | None:
@@ -306,7 +306,7 @@ class Device:
         return None if served is None else self.per_datatype_flops[served] / self._passes(type_name)
 
     def _passes(self, type_name: str) -> int:
-        """Return how many products of the type that serves it one of a type takes."""
+        """Return how many products of the serving type one product takes."""
         return _PASSES.get(type_name, 1) if self.served_by(type_name) == "bf16" else 1
 
     def names(self, type_name: str) -> bool:
@@ -316,7 +316,7 @@ class Device:
         return is_passed or any(name in self.per_datatype_flops for name in names)
 
     def served_by(self, type_name: str) -> str | None:
-        """Return the type whose rate is that of a type: itself, or what it is converted to.
+        """Return the type that sets the rate: itself, or its conversion's.
 
         None for a type that nothing multiplies, which is priced at ``peak_flops``.
 
@@ -330,7 +330,7 @@ class Device:
         return next((name for name in (type_name, *names) if name in rates), None)
 
     def multiplied_as(self, type_name: str) -> str:
-        """Return the type that the device multiplies a type as: itself where nothing serves it.
+        """Return the type that the device multiplies a type as; itself by default.
 
         A product of f32 that takes several passes keeps its name, for it has a rate of its own.
         """
@@ -366,7 +366,7 @@ class Device:
 
 
 def at_fastest(device: Device) -> Device:
-    """Return the device with its fastest rate for all types without one: for lower bounds."""
+    """Return the device with its fastest rate for unlisted types, for lower bounds."""
     rates = (device.peak_flops, *device.per_datatype_flops.values())
     return replace(device, peak_flops=max(rates))
 

@@ -41,7 +41,7 @@ class LinkFactors:
 
 
 def with_links(system: System, factors: LinkFactors, *, dimension: int | None = None) -> System:
-    """Return a system whose links differ by factors: all of them, or those along one dimension.
+    """Return a system with scaled links, all or along one dimension.
 
     >>> from hespas.hardware.presets import load_system
     >>> system = load_system("A100_SXM_40GB_4GPU")

@@ -201,7 +201,7 @@ def _of_instances(
 
 
 def _indices(text: str, counts: Mapping[str, int], graph: _Expanded) -> tuple[str, range]:
-    """Return the name and the numbers of a part such as ``xpu``, ``xpu[3]`` or ``xpu[0:4]``."""
+    """Return name and numbers of ``xpu``, ``xpu[3]`` or ``xpu[0:4]``."""
     part = _PART.fullmatch(text)
     if part is None or part[1] not in counts:
         raise graph.error(f"an edge goes to {text!r}, which is not there", "name a component of it")
@@ -322,7 +322,7 @@ def _with_figures(
 
 
 def _bandwidth(link: _Link) -> float | None:
-    """Return bytes per second in one direction; transfers do not say how many bits they have."""
+    """Return bytes per second in one direction; transfers have no stated width."""
     given = link.physical.bandwidth
     if given.gigabits_per_second is not None:
         return given.gigabits_per_second * 1e9 / 8

@@ -216,7 +216,7 @@ class Interconnect:
 
 
 def without_collisions(interconnect: Interconnect) -> Interconnect:
-    """Return the network with the uplinks of each leaf as one; the same where no hash chooses."""
+    """Return the network with each leaf's hashed uplinks merged into one."""
     if not any(dimension.is_hashed for dimension in interconnect.dimensions):
         return interconnect
     one = [replace(dimension, spines=None) for dimension in interconnect.dimensions]
@@ -224,7 +224,7 @@ def without_collisions(interconnect: Interconnect) -> Interconnect:
 
 
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
-    """Return devices around one switch, by the figures of one direction of a device's link."""
+    """Return devices around one switch, given a link's figures in one direction."""
     dimension = dimension_of(Shape.SWITCH, devices, bandwidth_bytes_per_s, latency_s)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
 
@@ -416,7 +416,7 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
 
 
 def _link(given: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
-    """Return the named link, if ``given`` is a name or a path, and the parameters."""
+    """Return the link that ``given`` names, if any, and the parameters."""
     if isinstance(given, LinkParameters):
         check_protocols(given, str(path))
         return None, given

@@ -95,7 +95,7 @@ class Link:
     )
 
     def measured(self, kind: str, group_size: int, size_bytes: int) -> MeasuredCollective | None:
-        """Return the fit for a collective; None where this kind and group size have none."""
+        """Return a collective's fit for its kind and group size, if any."""
         fits = self.collectives.get(kind, {}).get(group_size)
         return None if fits is None else _fitting(fits, size_bytes)
 

@@ -254,7 +254,7 @@ def _is_accelerator(element: ElementTree.Element) -> bool:
 
 
 def _hwloc_bandwidth(element: ElementTree.Element, machine: _Machine) -> float | None:
-    """Return bytes per second in one direction, which hwloc writes in GB/s; 0 is unknown."""
+    """Return bytes per second in one direction, from hwloc's GB/s; 0 is unknown."""
     text = element.get("pci_link_speed", "0")
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", text):
         raise machine.error(f"pci_link_speed is {text!r}", "write it again")
@@ -266,7 +266,7 @@ _Rates = dict[tuple[str, str], float]
 
 
 def _by_nvlink(machine: _Machine, figures: MachineFile) -> _Rates:
-    """Return NVLinks; those between two nodes add up, such as those to each switch of several."""
+    """Return NVLinks, added up between each two nodes."""
     if figures.nvlink_bandwidth_bytes_per_s is None:
         hint = "give nvlink_bandwidth_bytes_per_s, of one link in one direction"
         raise machine.error("it does not say how fast an NVLink is", hint)

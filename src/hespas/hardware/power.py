@@ -113,7 +113,7 @@ class Sustained:
 
 
 def voltage(power: BoardPower, clock: float) -> float:
-    """Return the voltage at a clock, each as a part of its value at boost.
+    """Return the voltage at a clock, both relative to boost.
 
     >>> from hespas.hardware.presets import load_device
     >>> voltage(load_device("H100_80GB").power, 0.5)
@@ -123,13 +123,13 @@ def voltage(power: BoardPower, clock: float) -> float:
 
 
 def slowed(draw: Draw, factor: float) -> Draw:
-    """Return the same at a clock of so many times the one that it has."""
+    """Return the same at a clock scaled by a factor."""
     clocked_s = draw.clocked_s / factor
     return replace(draw, time_s=draw.time_s + clocked_s - draw.clocked_s, clocked_s=clocked_s)
 
 
 def energy(power: BoardPower, draw: Draw, clock: float) -> BoardEnergy:
-    """Return the energy of what a GPU does at a part of its boost clock.
+    """Return the energy of a GPU's work at a fraction of its boost clock.
 
     Arithmetic of types without a figure is in what busy multiprocessors draw.
     """
@@ -143,12 +143,12 @@ def energy(power: BoardPower, draw: Draw, clock: float) -> BoardEnergy:
 
 
 def mean_w(power: BoardPower, draw: Draw, clock: float) -> float:
-    """Return the mean power of what a GPU does; 0 where that takes no time."""
+    """Return the mean power of a GPU's work; 0 without time."""
     return energy(power, draw, clock).total_j / draw.time_s if draw.time_s > 0 else 0.0
 
 
 def sustained_clock(power: BoardPower, at_boost: Draw, limit_w: float) -> float:
-    """Return the largest clock, as a part of the boost clock, at which the mean is in the limit.
+    """Return the largest clock, relative to boost, within the power limit.
 
     ``at_boost`` is what is done at the boost clock. Rounded down to a thousandth, and at most 1.
     Raises `HardwareError` where even the slowest clock draws more.
@@ -184,7 +184,7 @@ _LOOP_S = (0.5e-3, 16e-3)
 
 
 def clock_in_loop(power: BoardPower, time_s: float) -> float:
-    """Return the clock at which a product of a table was measured that takes so long.
+    """Return the clock at which a table's product was measured, from its time.
 
     Tables come from a few runs of a product behind each other: over before power limits act where
     it is short. Between, the clock falls in a line with the logarithm of the time. `python
@@ -226,7 +226,7 @@ _SWITCH_PORTS = 64
 
 
 def check_sources(figures: AbstractSet[str], sources: AbstractSet[str], *, location: str) -> None:
-    """Raise `HardwareError` where a figure of a file has no source, or a source no figure."""
+    """Raise `HardwareError` for figures without sources, or sources without figures."""
     if sources != figures:
         raise HardwareError(
             f"sources and figures differ: {', '.join(sorted(figures ^ sources))}",

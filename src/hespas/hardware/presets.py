@@ -86,7 +86,7 @@ def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
 
 
 def load_device(name_or_path: str | Path) -> Device:
-    """Return a device: a preset by its name, or a roofline configuration by its path.
+    """Return a device, a preset by name or a roofline configuration by path.
 
     The path is that of the file, or of a directory with ``roofline/config.json``. ``node.json``,
     ``microarchitecture.json`` and ``power.json`` beside it say more. Raises `HardwareError` for an
@@ -129,7 +129,7 @@ def load_hardware(name_or_path: str | Path) -> RooflineHardware:
 
 
 def node_directory(name_or_path: str | Path) -> Path:
-    """Return the directory of a node: that of a preset, or of a configuration by its path.
+    """Return a node's directory: a preset's, or a configuration's by path.
 
     Raises `HardwareError` for an unknown name, and for a node without ``node.json``.
     """
@@ -176,12 +176,12 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
 
 
 def node_info(name_or_path: str | Path) -> NodeInfo:
-    """Return a node's ``node.json``: that of a preset by its name, or of a path."""
+    """Return a node's ``node.json``, by a preset's name or a path."""
     return _read_node(node_directory(name_or_path))[0]
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """Return a system: a preset by its name, or the directory of its files by its path.
+    """Return a system: a preset by name, or a directory by path.
 
     The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a directory
     ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which needs no
@@ -223,7 +223,7 @@ def _read_system(directory: Path) -> System:
 
 
 def part_of(device: Device | str | Path) -> str | None:
-    """Return the device preset that a name or an alias stands for, or that a device is.
+    """Return the device preset of a name, an alias or a device.
 
     None for one's own device by its path, and for a device of another name.
 
@@ -236,7 +236,7 @@ def part_of(device: Device | str | Path) -> str | None:
 
 
 def is_tpu(device: Device | str | Path) -> bool | None:
-    """Return whether a device is a TPU rather than a GPU; None where nothing says it.
+    """Return whether a device is a TPU, not a GPU; None if unknown.
 
     The target in its ``node.json`` says it, and for GPUs without one the preset.
 
@@ -254,7 +254,7 @@ def is_tpu(device: Device | str | Path) -> bool | None:
 
 
 def system_directory(name_or_path: str | Path) -> Path:
-    """Return the directory of a system: that of a preset, or the path that is given."""
+    """Return a system's directory: a preset's, or the given path."""
     return _path_of(name_or_path, system_names()) or _SYSTEMS / _system_name(str(name_or_path))
 
 
@@ -284,7 +284,7 @@ def found_path(path: Path) -> Path:
 
 
 def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
-    """Return the path, or None for the name of a preset, which wins over a file of that name."""
+    """Return the path, or None for a preset's name, which takes precedence."""
     if isinstance(name_or_path, Path):
         return found_path(name_or_path)
     if name_or_path in presets:
@@ -294,7 +294,7 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
 
 
 def node_name(name: str) -> str:
-    """Return the name of a device preset from that or an alias; `HardwareError` for another."""
+    """Return a device preset's name, given it or an alias; else `HardwareError`."""
     if name in device_names():
         return name
     names = _device_names_and_aliases()
@@ -342,7 +342,7 @@ def family_of(part: str) -> str:
 
 
 def part_warnings(device: Device | str | Path | None, system: System | None) -> tuple[str, ...]:
-    """Return a warning for a device on a system preset that is made for another part.
+    """Return a warning for a device on another part's system preset.
 
     Parts that differ in their memory only are alike. Nothing is known of one's own devices and
     systems, so there is none for them. Raises `ConfigError` for a TPU on a system of GPUs, and for
@@ -420,7 +420,7 @@ class Microarchitecture(
 
 
 def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
-    """Return the microarchitecture of a device, or of one given by its name or path.
+    """Return the microarchitecture of a device, also by name or path.
 
     Raises `HardwareError` for an unknown name, and for a device without this description.
 
@@ -456,7 +456,7 @@ def launching_in_graphs(gpu: Microarchitecture) -> Microarchitecture:
 def microarchitecture_at(
     gpu: Microarchitecture, *, arithmetic: float, launch: float
 ) -> Microarchitecture:
-    """Return a GPU whose pipelines, but for loads and stores, and whose launches differ by factors.
+    """Return a GPU with scaled launches and pipelines, except loads and stores.
 
     >>> gpu = load_microarchitecture("H100_80GB")
     >>> other = microarchitecture_at(gpu, arithmetic=2.0, launch=0.0)

@@ -82,7 +82,7 @@ def find_system(name_or_path: str | Path) -> System:
 
 
 def names_system(name: str) -> bool:
-    """Return whether a name has the form of a system's rather than of a part's.
+    """Return whether a name has a system's form, not a part's.
 
     >>> names_system("32xH100_80GB"), names_system("TPUv6e_2x4"), names_system("TPUv6e")
     (True, True, False)
@@ -91,7 +91,7 @@ def names_system(name: str) -> bool:
 
 
 def _presets(part: str) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the presets of a part and of those that differ in their memory only."""
+    """Return the preset sizes of a part and its variants in memory."""
     own = [name for name in system_names() if name.startswith(f"{part}_")]
     alike = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
     return {name: preset_sizes(name) for name in dict.fromkeys([*own, *alike])}
@@ -119,7 +119,7 @@ def _nodes(part: str, count: int) -> System:
 
 
 def _used_of_each(part: str, count: int, size: int) -> int:
-    """Return how many devices of each node a system has: all, or the largest power of two."""
+    """Return a system's devices per node: all, or the largest power of two."""
     uses = dict.fromkeys((size, 1 << (size.bit_length() - 1)))
     for used in uses:
         if count % used == 0:
@@ -133,12 +133,12 @@ def _used_of_each(part: str, count: int, size: int) -> int:
 
 
 def _word(size: int) -> str:
-    """Return what devices around one switch stand in: no node has more than 16 GPUs."""
+    """Return the enclosure of devices around one switch; nodes have 16 GPUs at most."""
     return "node" if size <= _MOST_IN_NODE else "rack"
 
 
 def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
-    """Return a system whose reductions read the memory of ``part``, and a note on its links."""
+    """Return a system whose reductions read ``part``'s memory, and a note on links."""
     system = _resized(preset, sizes)
     size, *counts = sizes
     whole = preset.dimensions[0].size
@@ -268,7 +268,7 @@ def _several(name: str, count: int, inner: System) -> System:
 
 
 def _nearest_slice(part: str, on_chip: int, count: int) -> str:
-    """Return the largest preset of a slice of no more devices, or else the smallest one."""
+    """Return the largest slice preset within the devices, or else the smallest."""
     first = (on_chip,) if on_chip > 1 else ()
     presets = {
         name: prod(sizes)
@@ -289,7 +289,7 @@ def _shape_of(count: int, generation: str) -> tuple[int, ...] | None:
 
 
 def _resized(system: System, sizes: tuple[int, ...]) -> System:
-    """Return a system with other sizes; dimensions that the other lacks are like its last one."""
+    """Return a system with other sizes; additional dimensions repeat the last."""
     many = len(sizes)
 
     def resized(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:

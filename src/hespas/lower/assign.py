@@ -65,7 +65,7 @@ def _within(order: Order, shape: tuple[int, ...]) -> Order:
 
 
 def wanted_orders(block: Block, compute_capability: float | None) -> dict[Value, Order]:
-    """Return the order in which users would like to have a value, for those who care."""
+    """Return the order in which users want a value, if they care."""
     votes: dict[Value, dict[Order, int]] = {}
 
     def wish(value: Value, order: Order | None) -> None:
@@ -95,7 +95,7 @@ def wanted_orders(block: Block, compute_capability: float | None) -> dict[Value,
 
 
 def _wanted_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
-    """Return how an operation would like its operands, given what is wanted of its results."""
+    """Return the operand orders that an operation wants, given its results' orders."""
     attrs, shapes = op.attrs, tuple(map(shape_of, op.operands))
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
         if merged_orders(attrs, shapes):
@@ -113,7 +113,7 @@ def _wanted_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
 
 
 def _before(op: Op, value: Value, best: Order) -> Order | None:
-    """Return the order of an operand in which the result has one; None where that is open."""
+    """Return the operand's order that gives the result one; None if open."""
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
         return tuple([op.attrs.dimensions[at] for at in best])
     if op.kind == "reshape":
@@ -176,7 +176,7 @@ def _lying_as(value: Value, order: Order) -> Value:
 
 @lru_cache(maxsize=4096)
 def _lying_type(kind: TensorType, layout: tuple[int, ...] | None) -> TensorType:
-    """Return a type in a layout: one object for all its values, by which kernels are compared."""
+    """Return a type in a layout, one object for all its values."""
     return kind if layout == kind.layout else replace(kind, layout=layout)
 
 
@@ -222,7 +222,7 @@ class _Walk:
         return self._copy(value, order)
 
     def _copy(self, value: Value, order: Order) -> Value:
-        """Return a copy of a value in an order, the one that there is already if there is one."""
+        """Return a value's copy in an order, the existing one if any."""
         if not isinstance(value.type, TensorType):
             return value
         if (value, order) not in self.copied:
@@ -320,7 +320,7 @@ class _Walk:
             self.outer.orders.setdefault(each.results[0], default_order(shape_of(each.results[0])))
 
     def _reduced_order(self, value: Value, made: Order) -> Order:
-        """Return the order in which a reduction writes: that of its data, if users take it so."""
+        """Return a reduction's order: its data's, if users accept it."""
         wish = self.wishes.get(value)
         if wish is not None and sorted(wish) == sorted(made):
             return wish
@@ -331,7 +331,7 @@ class _Walk:
         return made
 
     def dot(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a product: its operands in orders that it takes, its result as users want."""
+        """Add a product with operands as it takes them, its result as wanted."""
         attrs, outer = op.attrs, self.outer
         assert isinstance(attrs, DotAttrs)  # noqa: S101 - it is a product
         shapes = tuple(map(shape_of, operands))
@@ -361,7 +361,7 @@ class _Walk:
         self._add(op, taken, by_columns if is_turned else by_rows)
 
     def _turned(self, attrs: DotAttrs, operand: int, value: Value) -> Value:
-        """Return an operand of 8 bits with its summed dimensions fastest; weights are kept so."""
+        """Return an 8-bit operand with its summed dimensions fastest; weights lie so."""
         contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
         order = self.outer.orders[value]
         is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
@@ -417,7 +417,7 @@ class _Walk:
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
     def scatter(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a scatter: its result lies as what it writes over, zeros as its users want them."""
+        """Add a scatter whose result lies as its target, zeros as users want."""
         if op.results[1:]:
             self.standing(op, operands)
             return
@@ -428,7 +428,7 @@ class _Walk:
         self._add(op, (start, *self.default(others)), order)
 
     def standing(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add what stands alone: its operands lie as it says, or in the default order."""
+        """Add a standalone operation with operands in its own or default order."""
         of_cudnn = taken_orders(op, self.outer.compute_capability)
         if of_cudnn is not None:
             orders, made = of_cudnn
@@ -446,7 +446,7 @@ class _Walk:
         self.operations.append(replace(op, operands=taken, results=results))
 
     def _free(self, op: Op, operands: Sequence[Value]) -> set[Value]:
-        """Return the arguments of a loop that are only read, of values whose order is open.
+        """Return the read-only arguments of a loop whose order is open.
 
         The compiler lays them out as the loop's body wants them.
         """
@@ -474,7 +474,7 @@ _RULES: Mapping[str, Callable[[_Walk, Op, Sequence[Value]], None]] = {
 
 
 def _passed(op: Op, order: Order) -> Order | None:
-    """Return what an order of an operand becomes in the result; None where it is lost."""
+    """Return the result's order for an operand's order; None where it is lost."""
     if op.traits.is_elementwise:
         return order
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):

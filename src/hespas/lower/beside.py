@@ -169,7 +169,7 @@ class _Schedule:
         )
 
     def _products_before(self, places: Sequence[int]) -> dict[int, int]:
-        """Return for products, and what follows them, how many others of the places came before.
+        """Return for products and their followers how many other places precede them.
 
         What follows a product stays with it. What is before all of them has no number.
         """
@@ -185,7 +185,7 @@ class _Schedule:
         return found
 
     def _tied(self, exchange: _Exchange, places: Sequence[int]) -> set[int]:
-        """Return the operations around the places that wait for an exchange, or it for them."""
+        """Return the operations around the places that depend on an exchange, both ways."""
         behind = {exchange.end}
         for at in range(exchange.end + 1, max(places) + 1):
             if not behind.isdisjoint(self.needs[at]):
@@ -197,7 +197,7 @@ class _Schedule:
         return behind | before
 
     def _with_needs(self, at: int, exchange: _Exchange) -> set[int]:
-        """Return a kernel and all that it needs of what stands behind the start of an exchange."""
+        """Return a kernel and its producers behind the start of an exchange."""
         found, waiting = {at}, [at]
         while waiting:
             more = {each for each in self.needs[waiting.pop()] if each > exchange.start} - found
@@ -232,7 +232,7 @@ def _exchanges(operations: Sequence[Op], flights: Sequence[tuple[int, int]]) -> 
 
 
 def _layer_of(op: Op) -> Layer | None:
-    """Return the module that has the shared experts of an operation; None for all others."""
+    """Return the module with the shared experts of an operation, if any."""
     path = read_scope(op.scope).path
     at = next((at for at, name in enumerate(path) if SHARED.fullmatch(name)), None)
     return None if at is None else path[:at]

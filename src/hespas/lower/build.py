@@ -107,7 +107,7 @@ def fusion_around(
     kind: str = "kLoop",
     writer: str = "",
 ) -> Op:
-    """Return a fusion of operations, which reads what they do, in the order of first use."""
+    """Return a fusion of operations, with operands in order of first use."""
     inside = {value for op in operations for value in op.results}
     read = dict.fromkeys([value for op in operations for value in values_read(op)])
     operands = tuple([value for value in read if value not in inside])
@@ -193,7 +193,7 @@ def _writing(op: Op, copies: Sequence[Value]) -> Op:
 
 
 def _last_reads(operations: Sequence[Op]) -> dict[Value, int]:
-    """Return the last operation that reads a value, of those that several kernels write over."""
+    """Return the last reader of each value that several kernels overwrite."""
     writers = Counter(
         op.operands[at] for op in operations if op.kind == "fusion" for at in _overwritten(op)
     )
@@ -216,7 +216,7 @@ def _overwritten(op: Op) -> Iterator[int]:
 
 
 def with_equal_together(operations: Sequence[Op], names: Names) -> list[Op]:
-    """Return operations with kernels that read nothing behind the first that is equal to them.
+    """Return operations with equal kernels without operands behind the first of them.
 
     A turn of a loop that is written out behind the loop starts sums from zeros, as those before the
     loop do. XLA finds that they are equal and makes them once; what several loops write over is

@@ -89,7 +89,7 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _sum_key(op: Op) -> Hashable | None:
-    """Return what two all-reduces that sum have in common if their sum may be reduced once."""
+    """Return a key that all-reduces share if their sum may be reduced once."""
     kinds = [each.kind for region in op.regions for each in region.operations[:-1]]
     if op.kind != "all_reduce" or len(op.results) != 1 or kinds != ["add"]:
         return None
@@ -129,7 +129,7 @@ def _scattered(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _by_device(starts: Iterable[Value], uses: Uses) -> bool:
-    """Return whether one of the starts is computed from the device's number, and from no data."""
+    """Return whether a start depends on the device's number alone."""
     is_known = False
     pending, seen = list(starts), set[Value]()
     while pending:
@@ -192,7 +192,7 @@ def _turned_first(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _narrow_gather(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return an all-gather, and the views of it, of what a convert behind them narrows.
+    """Return an all-gather and its views in the narrower type of a later convert.
 
     Weights are kept in f32 and multiplied in bf16, so that half of the bytes need no link. Source:
     XLA's pass CollectiveQuantizer; libtpu 0.0.42 does so too, for TPUs v6e and v7x.
@@ -221,7 +221,7 @@ def _narrow_gather(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def narrower(narrow: Type, wide: Type) -> ElementType | None:
-    """Return the first type's element if it is a float of fewer bits than the second's."""
+    """Return the first type's element if it is the narrower float."""
     if not isinstance(narrow, TensorType) or not isinstance(wide, TensorType):
         return None
     kinds = {narrow.element.kind, wide.element.kind}
@@ -366,7 +366,7 @@ def _with_kernel(op: Op) -> Op:
 
 
 def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return kernels with those that sum up what devices summed as late as they are needed.
+    """Return the schedule with kernels that sum all-reduced values as late as possible.
 
     So are those that cut it out of what several collectives were combined to. Nothing but the
     optimiser reads gradients, and first of all the norm by which they are clipped. Its parts stand
@@ -446,7 +446,7 @@ def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
 
 
 def _ends(flights: Sequence[_Flight]) -> list[int]:
-    """Return where flights end: of a sum over devices, where a later one starts, or earlier.
+    """Return where collectives end; an all-reduce ends by a later one's start.
 
     What a sum reads is held until it ends.
     """

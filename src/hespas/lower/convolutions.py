@@ -51,7 +51,7 @@ _HALVES = frozenset({"bf16", "f16"})
 
 
 def _written_image(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return what writes an image that the library can't take as it is, and the convolution."""
+    """Return a convolution with its image written as the library takes it."""
     attrs = op.attrs
     if not isinstance(attrs, ConvolutionAttrs):
         return None
@@ -68,7 +68,7 @@ WRITTEN_IMAGES = Pattern(kinds=("convolution",), change=_written_image)
 
 
 def _forward(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return a convolution without gaps, or the gradient of a kernel, with its image padded."""
+    """Return a convolution without gaps, or a kernel's gradient, with a padded image."""
     image, kernel, made = map(shape_of, (*op.operands, *op.results))
     even = [
         _is_even(
@@ -153,7 +153,7 @@ def _exchanged(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
 
 
 def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
-    """Return whether the library has it as a gradient; ``made`` is what makes its kernel."""
+    """Return whether the library has it as a gradient; ``made`` makes its kernel."""
     if attrs.feature_group_count > 1:
         return False
     kernel = shape_of(op.operands[1])
@@ -164,7 +164,7 @@ def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
 
 
 def _written(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return what writes the image with its gaps and padding, and the plain convolution of it."""
+    """Return the gapped and padded image's operations, and its plain convolution."""
     shape = [*shape_of(op.operands[0])]
     for axis, at in enumerate(attrs.input_spatial):
         low, high = attrs.padding[axis]
@@ -256,7 +256,7 @@ def _of_input(attrs: ConvolutionAttrs, window: Sequence[int]) -> ConvolutionAttr
 
 
 def _makes_kernel(op: Op, attrs: ConvolutionAttrs, window: Sequence[int]) -> bool:
-    """Return whether a convolution is the gradient of a kernel: its window is an image."""
+    """Return whether a convolution is a kernel's gradient: its window is an image."""
     if attrs.feature_group_count > 1 or max((*attrs.strides, *attrs.lhs_dilation), default=1) > 1:
         return False
     made = [shape_of(op.results[0])[at] for at in attrs.output_spatial]
@@ -342,7 +342,7 @@ def _added_by(call: Op, uses: Uses) -> tuple[Value | None, Value | None]:
 
 
 def _bias(value: Value, feature: int, uses: Uses) -> Value | None:
-    """Return what a value repeats for each feature alone; None if it is no such."""
+    """Return the vector that a value repeats for each feature, if any."""
     maker = uses.producer(value)
     if maker is None or maker.kind != "broadcast_in_dim":
         return None
@@ -395,7 +395,7 @@ def without_unread_calls(block: Block) -> Block:
 def taken_orders(
     op: Op, compute_capability: float | None
 ) -> tuple[tuple[Order, ...], Order] | None:
-    """Return the orders of a cuDNN call's operands and of its result; None of any other call.
+    """Return the orders of a cuDNN call's operands and result; None for others.
 
     A part of unknown ``compute_capability`` is taken to be of Hopper's generation or later.
     """

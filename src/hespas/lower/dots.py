@@ -60,7 +60,7 @@ class Side:
         return tuple([self.shape[at] for at in dimensions])
 
     def merged(self, multiple: int) -> Side:
-        """Return it with its free dimensions as one, if only then they can be padded."""
+        """Return it with merged free dimensions if padding requires that."""
         free = self.free
         is_beside = free == tuple(range(free[0], free[-1] + 1))
         if _long(self, free) is not None or not is_beside or prod(self.sizes(free)) % multiple == 0:
@@ -87,7 +87,7 @@ def replace_shape(side: Side, shape: tuple[int, ...]) -> Side:
 
 
 def _long(side: Side, dimensions: Sequence[int]) -> int | None:
-    """Return the one dimension of several that is longer than 1; None where more than one is."""
+    """Return the only dimension longer than 1; None for more than one."""
     long = [at for at in dimensions if side.shape[at] > 1]
     if len(long) > 1:
         return None
@@ -154,7 +154,7 @@ Source: NVIDIA, CUDA C++ Programming Guide, compute capability 9.0 and 10.0: 228
 
 
 def _opened_small(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a multiplication and a sum for products of vectors with small matrices of their own.
+    """Return a multiplication and a sum for batched small vector products.
 
     Libraries stream them, as Megatron-LM's and Transformer Engine's kernels do that weigh what
     experts make of a token and add it up; libraries of products have no kernel for them.
@@ -192,7 +192,7 @@ _VIEWS = ("reshape", "transpose")
 
 
 def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a product that reads operands of few bits and their scales, not what widens them.
+    """Return a product that reads narrow operands and their scales directly.
 
     Kernels of serving frameworks widen them as they load them: Marlin, Triton's ``matmul_ogs``,
     CUTLASS; tensor cores that multiply both types widen nothing.
@@ -216,7 +216,7 @@ def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value, list[Op]] | None:
-    """Return what an operand is widened from, its scales, and the views behind their product."""
+    """Return an operand's narrow source, its scales and the views behind them."""
     maker, views = _behind_views(operand, uses)
     if maker is None or maker.kind != "multiply":
         return None
@@ -241,7 +241,7 @@ def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
 
 
 def _before_spread(value: Value, uses: Uses) -> Value | None:
-    """Return the scales that a value repeats for each of their group; None for other values."""
+    """Return the scales that a value repeats within each group, if any."""
     whole, maker = size_of(value), uses.producer(value)
     while (
         maker is not None
@@ -316,7 +316,7 @@ def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
 def _independent(
     dots: Sequence[_Dot], operations: Sequence[Op], producer: Mapping[Value, int]
 ) -> list[_Dot]:
-    """Return those of which none needs another one, and of which no two are large.
+    """Return independent products, of which no two are large.
 
     What needs one that needs a chosen one needs that too.
     """
@@ -425,7 +425,7 @@ def _multiple(value: Value) -> int:
 
 
 def _padded(op: Op | None) -> _Padded | None:
-    """Return how a product is padded; None for one that is not, and any other operation.
+    """Return a product's padding; None without one.
 
     Products with a vector stay. Several dimensions are padded as one if they lie beside each other.
     """
@@ -451,7 +451,7 @@ def _padded(op: Op | None) -> _Padded | None:
 
 
 def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = None) -> list[Op]:
-    """Return the padded product and sum, and what is cut out of them for ``op``."""
+    """Return the padded product and sum, and the slice for ``op``."""
     build = Builder(product)
     operands = [
         build.pad(build.reshape(value, given.shape), wide.shape)
@@ -475,7 +475,7 @@ def _text(product: Op, attrs: DotAttrs) -> tuple[tuple[str, str], ...]:
 
 
 def _padded_sum(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a padded product with what is added to it, so that the library still adds it."""
+    """Return a padded product with its addend, which the library still adds."""
     for value, other in (op.operands, op.operands[::-1]):
         product = uses.producer(value)
         while product is not None and product.kind == "reshape" and _is_read_once(product, uses):

@@ -49,7 +49,7 @@ class Epilogues:
         return found
 
     def _epilogue(self, product: int) -> tuple[int, set[int]]:
-        """Return the last operation that a product takes in, and all of them with the product."""
+        """Return the last operation of a product's epilogue, and the whole group."""
         last, taken = product, {product}
         end, views = self._through_views(product)
         kinds: set[bool] = set()
@@ -72,7 +72,7 @@ class Epilogues:
         return users[0] if len(users) == 1 and not self.is_needed[at] else None
 
     def _through_views(self, at: int) -> tuple[int, set[int]]:
-        """Return the last of the views that alone read an operation, and all of them."""
+        """Return the last of the views that alone read an operation, and all views."""
         views: set[int] = set()
         user = self._only_user(at)
         while user is not None and self.roles[user] is Role.VIEW:
@@ -81,7 +81,7 @@ class Epilogues:
         return at, views
 
     def _added(self, addition: int, to: int) -> set[int] | None:
-        """Return the broadcast of the vector that an addition adds; None if it is not taken in.
+        """Return the broadcast of the bias that an epilogue adds, if any.
 
         It is empty for a matrix.
         """

@@ -61,7 +61,7 @@ def expanded(program: Program, *, has_grouped_products: bool) -> Program:
 
 
 def _groups_of(function: Function) -> int:
-    """Return the number of groups of the product that has most of them; 0 where there is none."""
+    """Return the largest number of groups of a product; 0 without products."""
     products = [grouped_product(op) for op in nested_ops(function.body) if _is_opened(op)]
     return max([each.groups for each in products if each is not None], default=0)
 
@@ -117,7 +117,7 @@ def _moved(dimensions: Sequence[int]) -> tuple[int, ...]:
 
 
 def _masked(build: Builder, mask: Value, given: Value, rows: int) -> Value:
-    """Return a copy of an operand for each group, zero where its rows are another's."""
+    """Return a copy of an operand for each group, zero in other groups' rows."""
     shape = (shape_of(mask)[0], *shape_of(given))
     kind = replace(tensor_of(given), shape=shape)
     zero = build.add("constant", (), replace(kind, shape=()), ConstantAttrs(value=0))

@@ -178,7 +178,7 @@ def _rewritten(block: Block, writer: Writer) -> Block:
 
 
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
-    """Return a program with the kernels of its main function in the order in which they run."""
+    """Return a program with its main function's kernels in execution order."""
     body = each_block(main.body, fuser.block)
     kept = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, kept, fuser.names)))

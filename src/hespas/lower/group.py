@@ -270,7 +270,7 @@ class _Walk:
             self._new(at)
 
     def _reads_what_is_overwritten(self, at: int, readers: Iterable[Group]) -> bool:
-        """Return whether an operation reads what a kernel that would take it in writes over.
+        """Return whether an operation reads what its would-be kernel overwrites.
 
         Source: openxla/xla, ``CanEmitInputFusedScatter`` in gpu_fusible.cc (Apache License 2.0).
         """
@@ -322,7 +322,7 @@ class _Walk:
                 self.is_needed[before] = True
 
     def _product_group(self, at: int) -> None:
-        """Make a kernel of a product and what it takes in, of which this is the last."""
+        """Make a kernel of a product and its epilogue, given the last operation."""
         group = Group(roots=[at], members={}, library=True)
         self.groups.append(group)
         self.written[at] = True
@@ -395,7 +395,7 @@ class _Walk:
                 group.reads[source] = max(group.reads.get(source, 0), size)
 
     def _is_free(self, at: int, times: int) -> bool:
-        """Return whether computing in a group costs no more than to read what is written anyway."""
+        """Return whether recomputing costs no more than reading what is written anyway."""
         size = size_of(self.operations[at].results[0])
         is_known = self.operations[at].results[0] not in self.sources[at]
         return (
@@ -426,7 +426,7 @@ class _Walk:
         return loaded * len(readers) + repeated + again <= apart
 
     def _is_of_row(self, at: int, readers: dict[Group, int]) -> bool:
-        """Return whether what comes of a row's reduction alone is used by the kernel of the row.
+        """Return whether only the row's kernel uses the result of its reduction.
 
         Such are a mean and the root of a variance: the block that has the row computes them once.
         """
@@ -454,7 +454,7 @@ class _Walk:
         return None
 
     def _is_normalised(self, at: int, readers: dict[Group, int]) -> bool:
-        """Return whether a row is reduced and then multiplied by what came of it, as in a norm.
+        """Return whether a row is multiplied by its own reduction, as in norms.
 
         One block of threads has a whole row, so that both are one kernel. A row that is all there
         is has no dimension of rows left, and is no such row to XLA.

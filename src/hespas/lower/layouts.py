@@ -58,7 +58,7 @@ def transposed(order: Order, permutation: tuple[int, ...]) -> Order:
 
 @lru_cache(maxsize=65536)
 def reshaped(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> Order | None:
-    """Return the order of the same bytes in another shape; None where there is none.
+    """Return the order of the same bytes in another shape, if any.
 
     >>> reshaped((0, 1, 2), (4, 6, 8), (24, 8))
     (0, 1)
@@ -117,7 +117,7 @@ def major(dimension: int, shape: tuple[int, ...]) -> Order:
 
 @lru_cache(maxsize=65536)
 def operand_order(attrs: DotAttrs, operand: int, shape: tuple[int, ...]) -> Order:
-    """Return the order in which a product takes an operand that comes in no order it can use."""
+    """Return the order to copy a product's operand into if its own is unusable."""
     batch, contracted, free = _parts(attrs, operand, len(shape))
     return tuple([at for at in (*batch, *contracted, *free) if shape[at] > 1])
 
@@ -167,7 +167,7 @@ def is_taken(attrs: DotAttrs, operand: int, order: Order, shape: tuple[int, ...]
 
 @lru_cache(maxsize=65536)
 def merged_orders(attrs: DotAttrs, shapes: tuple[tuple[int, ...], ...]) -> tuple[Order, ...]:
-    """Return the orders of operands of a batched product with several rows, columns or sums.
+    """Return the operand orders of a batched product with several rows, columns or sums.
 
     XLA makes three dimensions of an operand: batch, rows and summed ones of the left one, batch,
     summed ones and columns of the right one, and has both written so. Nothing of other products.
@@ -217,7 +217,7 @@ def following(attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...
 
 
 def result_orders(attrs: DotAttrs, lhs: Order, rhs: Order, ranks: tuple[int, int]) -> list[Order]:
-    """Return the two orders in which a product can write its result: by rows and by columns."""
+    """Return the orders of a product's result: by rows and by columns."""
     batching, _, left = _parts(attrs, 0, ranks[0])
     _, _, right = _parts(attrs, 1, ranks[1])
     place = {at: number for number, at in enumerate((*batching, *left))}

@@ -74,7 +74,7 @@ class _Moved:
 
 
 def _handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
-    """Yield the arguments of a loop's body that every turn hands on as they are."""
+    """Yield the arguments of a loop's body that every turn passes on unchanged."""
     body = loop.regions[1]
     for at, argument in enumerate(body.arguments):
         if body.operations[-1].operands[at] is argument:
@@ -82,7 +82,7 @@ def _handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
 
 
 def _moved(loop: Op) -> Iterator[_Moved]:
-    """Yield the copies in a loop of what no turn changes, or of parts of it."""
+    """Yield a loop's copies of invariant values or parts of them."""
     uses = Uses.of_block(loop.regions[1])
     for at, argument in _handed_on(loop):
         for op in uses.readers(argument):
@@ -93,7 +93,7 @@ def _moved(loop: Op) -> Iterator[_Moved]:
 
 
 def _of_part(at: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
-    """Yield the copy of one row of an argument, without its first dimension, if nothing else is."""
+    """Yield the copy of an argument's row if nothing else reads it."""
     chain = [cut]
     while chain[-1].kind != "copy":
         reader = uses.only_reader(chain[-1].results[0])
@@ -163,7 +163,7 @@ _TYPE_TEXT = "xla_shape"
 
 
 def with_narrow_carried(block: Block) -> Block:
-    """Return a block whose copies for loops have the type that the loops convert them to.
+    """Return a block whose copies have the type that loops convert them to.
 
     Only loops read such a copy, each hands it on as it is, and takes parts of it that it converts.
     """
@@ -181,7 +181,7 @@ def with_narrow_carried(block: Block) -> Block:
 
 
 def _wanted(value: Value, uses: Uses) -> ElementType | None:
-    """Return the type that all readers of a copy want, where they are loops that convert it."""
+    """Return the type that all readers, converting loops, want of a copy."""
     if uses.is_output(value):
         return None
     wanted = {
@@ -193,7 +193,7 @@ def _wanted(value: Value, uses: Uses) -> ElementType | None:
 
 
 def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None]:
-    """Return the types that a loop converts all that it takes of a value to; None of others."""
+    """Return the types that a loop converts a value to, None otherwise."""
     if value not in loop.operands:
         return {None}
     condition, body = loop.regions
@@ -280,7 +280,7 @@ def _with_narrow(loop: Op, narrow: Mapping[Value, Value]) -> Op:
 
 
 def with_freed_first(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
-    """Return operations with those before a loop that free more than they take, and are ready.
+    """Return operations with ready ones that free memory moved before a loop.
 
     Values that ``returned`` names are not freed, nor are those from outside of these operations.
     """
@@ -402,12 +402,12 @@ _RELABELLED = frozenset({"bitcast", "constant", "reduce_precision", "reshape", "
 
 
 def with_own_arrays(operations: Iterable[Op]) -> list[Op]:
-    """Return kernels of which none moves a layer's array between it and the stack of all layers."""
+    """Return kernels without moves between a layer's array and the layers' stack."""
     return [each for op in operations for each in (_placed(op) or _taken(op) or (op,))]
 
 
 def _placed(op: Op) -> Sequence[Op]:
-    """Return a stack that a kernel puts arrays into as they are, with nothing moved."""
+    """Return a stack that a kernel puts unchanged arrays into."""
     inner = _only(op, _PLACED)
     if not inner or not all(_is_row(each.operands[1], each.results[0]) for each in inner):
         return ()
@@ -433,7 +433,7 @@ def _taken(op: Op) -> Sequence[Op]:
 
 
 def _only(op: Op, kind: str) -> list[Op]:
-    """Return the operations of one kind of a kernel that does nothing else; none of another."""
+    """Return a kernel's operations of a kind if it does nothing else."""
     operations = op.regions[0].operations[:-1] if op.kind == "fusion" else (op,)
     if any(each.kind not in _RELABELLED and each.kind != kind for each in operations):
         return []

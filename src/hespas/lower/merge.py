@@ -173,7 +173,7 @@ class _Graph:
         self._drop(gone)
 
     def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
-        """Merge readers of a value, in their order, with those behind over the same elements."""
+        """Merge readers of a value, in order, with later ones over the same elements."""
         left = _Candidates(are_few=len(nodes) <= _FEW)
         for node in nodes:
             left.add(node)
@@ -250,7 +250,7 @@ class _Graph:
         return module_of(operations[one.operation]) == module_of(operations[other.operation])
 
     def _is_stretch(self, node: Node) -> bool:
-        """Return whether a kernel is one that a library's may do with others in one pass."""
+        """Return whether a library may run a kernel with others in one pass."""
         if node.group is None or node.group.library:
             return False
         roots = [self.grouping.operations[root] for root in node.group.roots]
@@ -260,7 +260,7 @@ class _Graph:
         )
 
     def is_pass(self, node: Node, user: Node) -> bool:
-        """Return whether a kernel goes over what another writes, and can read it on the spot."""
+        """Return whether a kernel iterates over another's result and can read it there."""
         if not _is_alike(node, user):
             return False
         if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
@@ -298,7 +298,7 @@ class _Graph:
         return any(low >= end or start >= high for low, high, start, end in places)
 
     def _slice_of(self, members: Iterable[int], read: Value) -> SliceAttrs | None:
-        """Return which part of a value a kernel reads; None where it is all, or several parts."""
+        """Return the one part of a value that a kernel reads; None otherwise."""
         operations = self.grouping.operations
         users = [operations[at] for at in members if read in operations[at].operands]
         if len(users) != 1 or not isinstance(users[0].attrs, SliceAttrs):
@@ -381,7 +381,7 @@ class _Candidates:
         del self.of_size[node.size][node]
 
     def of(self, node: Node) -> Iterator[Node]:
-        """Return in their order those that are left and that a kernel may be merged with."""
+        """Return the remaining kernels, in order, that a kernel may merge with."""
         left = self.of_size[node.size]
         if self.are_few or _is_loose(node):
             return iter(list(left))
@@ -399,7 +399,7 @@ def _is_loose(node: Node) -> bool:
 
 
 def _is_full(node: Node) -> bool:
-    """Return whether a kernel takes in no other, for it has the most results or operands."""
+    """Return whether a kernel has the most results or operands already."""
     results = 0 if node.group is None else len(node.group.roots)
     return results >= _MOST_RESULTS or len(node.reads) >= _MOST_OPERANDS
 
@@ -449,7 +449,7 @@ def _are_independent(one: Node, other: Node) -> bool:
 
 
 def _can_join(one: Node, other: Node) -> bool:
-    """Return whether depths show that no way leads from one node through others to the other."""
+    """Return whether depths rule out a path between nodes through others."""
     low, high = (one, other) if one.depth <= other.depth else (other, one)
     return _can_rise(low, high) or _can_sink(low, high)
 

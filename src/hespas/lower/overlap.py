@@ -69,7 +69,7 @@ def with_early_zeros(
     capacity_bytes: int | None,
     factor: int = SLOP_FACTOR,
 ) -> Program:
-    """Return a scheduled program with the zeros of a last turn before the loop that it is of.
+    """Return a scheduled program with a last turn's zeros before its loop.
 
     They stay where a collective of the loop leaves a host of so many devices, or where hosts are
     not known. Where the loop then needs too much, the largest stay. A device of no known capacity

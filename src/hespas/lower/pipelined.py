@@ -42,7 +42,7 @@ _FROM_HOST = "MoveToDevice"
 def with_pipelined(
     operations: Sequence[Op], names: Names, *, fetches_ahead: bool = False
 ) -> list[Op]:
-    """Return a schedule whose loops run gathers a turn ahead and reductions a turn behind.
+    """Return a schedule with gathers a turn ahead and reductions a turn behind.
 
     ``fetches_ahead``: what a turn reads from the host is fetched during the turn before, too.
     """
@@ -61,7 +61,7 @@ def with_pipelined(
 
 
 def with_starts_at_ends(operations: Sequence[Op]) -> list[Op]:
-    """Return a schedule whose collectives start when they are waited for, those of loops too."""
+    """Return a schedule whose collectives start when waited for, in loops too."""
     starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
     ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
     late = {starts[op.operands[0]] for op in ends}
@@ -173,7 +173,7 @@ def _derived(operations: Sequence[Op], changing: set[Value], others: set[Op]) ->
 
 
 def _is_plain(op: Op) -> bool:
-    """Return whether an operation is a kernel: no loop, no collective, no part of one."""
+    """Return whether an operation is a kernel, not a loop or collective."""
     is_control = op.traits.category is Category.CONTROL
     return not (is_control or op.kind in _STARTS or is_communication_op(op))
 
@@ -401,7 +401,7 @@ class _Writer:
         return [*made, *more], _Carried(own=tuple(own))
 
     def _stored(self, given: _Carried, bundles: Renaming) -> tuple[list[Op], list[Value]]:
-        """Return the ends of reductions and what stores them, with the values that it makes."""
+        """Return the ends and stores of reductions, with the stored values."""
         found, arguments = self.found, self._body.arguments
         renaming = {**self._arguments(given), **bundles}
         counters = [arguments[at] for at in found.counters]

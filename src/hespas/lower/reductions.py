@@ -45,7 +45,7 @@ Runs = tuple[tuple[int, bool], ...]
 
 
 def _before_reshape(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return the reduction of what was reshaped as one of the data before, and a reshape."""
+    """Return a reduction of the data before a reshape, and a reshape."""
     view = uses.producer(op.operands[0])
     attrs = op.attrs
     if len(op.operands) != 2 or view is None or view.kind != "reshape":
@@ -78,7 +78,7 @@ def _reduce(build: Builder, op: Op, value: Value, dimensions: Sequence[int]) -> 
 
 @lru_cache(maxsize=4096)
 def runs_of(shape: tuple[int, ...], order: Order, dimensions: tuple[int, ...]) -> Runs:
-    """Return the runs of a value's dimensions in an order, of which some are reduced.
+    """Return the runs of a value's dimensions in memory order.
 
     >>> runs_of((4, 32, 8, 64, 64), (0, 3, 4, 1, 2), (2, 3, 4))
     ((4, False), (4096, True), (32, False), (8, True))
@@ -104,7 +104,7 @@ def first_reduced(runs: Runs) -> tuple[int, ...]:
 
 
 def cut_of(runs: Runs, places: Sequence[int]) -> int:
-    """Return into how many runs the last of some places is cut; 1 where it is not.
+    """Return how many runs the last place is cut into, at least 1.
 
     >>> cut_of(((802816, True), (64, False)), [0]), cut_of(((4096, False), (576, True)), [1])
     (512, 1)
@@ -116,7 +116,7 @@ def cut_of(runs: Runs, places: Sequence[int]) -> int:
 
 
 def _factor(size: int) -> int:
-    """Return a factor of a size near its root, a power of two if there is one."""
+    """Return a factor of a size near its root, preferably a power of two."""
     root = isqrt(size)
     even = size & -size
     while even > root:
@@ -191,7 +191,7 @@ SCANS = Pattern(kinds=("reduce_window",), change=_opened_scan)
 
 
 def _scanned_axis(op: Op) -> int | None:
-    """Return the dimension that a window accumulates along, if it is longer than a piece."""
+    """Return the dimension that a window accumulates along if longer than a piece."""
     attrs, shape = op.attrs, shape_of(op.operands[0])
     if not isinstance(attrs, WindowAttrs):
         return None

@@ -67,7 +67,7 @@ def weight(op: Op) -> int:
 
 
 def window_of(op: Op) -> int:
-    """Return how many places an element of an operation's result is combined of in a window."""
+    """Return how many places a window combines into a result's element."""
     return prod(op.attrs.size) if isinstance(op.attrs, WindowAttrs) else 1
 
 
@@ -94,7 +94,7 @@ def moves_fastest(op: Op) -> bool:
 
 
 def lying(value: Value) -> Sequence[int]:
-    """Return the dimensions of a tensor longer than one, from the fastest to the slowest."""
+    """Return the dimensions longer than one, from the fastest to the slowest."""
     kind = value.type
     if not isinstance(kind, TensorType):
         return ()

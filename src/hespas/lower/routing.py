@@ -74,7 +74,7 @@ class _Around:
         return behind - choice
 
     def choosing(self, place: int) -> set[int]:
-        """Return an operation that chooses, and the kernels around it that weigh or cut alone."""
+        """Return a choosing operation with the kernels around it that weigh or cut."""
         op = self.operations[place]
         members = {place}
         for value in op.operands:
@@ -94,7 +94,7 @@ class _Around:
     def _behind(
         self, values: Iterable[Value], place: int, belongs: Callable[[Op], bool]
     ) -> set[int]:
-        """Return kernels that belong to what reads values, and wait for no other one behind it."""
+        """Return kernels that read values and wait for no other later one."""
         members, reached = set[int](), set(values)
         waiting = sorted({at for value in reached for at in self.readers.get(value, ())})
         while waiting:
@@ -141,7 +141,7 @@ def _joined(places: Sequence[int], around: _Around, needed: AbstractSet[Value], 
 
 
 def _opened(op: Op, renaming: Renaming) -> Sequence[Op]:
-    """Return copies of an operation, or of those in a fusion, for the block of a larger one."""
+    """Return copies of an operation, or of a fusion's body, for a larger block."""
     if not isinstance(op.attrs, FusionAttrs):
         return (copied_op(op, renaming),)
     (block,) = op.regions
@@ -171,7 +171,7 @@ def _weighs(op: Op) -> bool:
 
 
 def _indexes(op: Op) -> bool:
-    """Return whether a kernel makes indices alone, and its data fit a block's shared memory."""
+    """Return whether a kernel makes only indices from data that fit shared memory."""
     if not _is_alone(op) or not all(map(_is_index, op.results)):
         return False
     return sum(map(bytes_of, {*values_read(op), *op.results})) <= _SHARED_BYTES

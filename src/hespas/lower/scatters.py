@@ -20,7 +20,7 @@ from hespas.program.uses import Uses
 
 
 def _scattered_onto(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return the scatter onto the other operand of a sum; None if neither operand is such.
+    """Return the scatter onto the other operand of a sum, if any.
 
     Of two scatters both stay.
     """

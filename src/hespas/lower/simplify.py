@@ -127,7 +127,7 @@ class _Walk:
             self.outer.renamed.update(zip(op.results, added.results, strict=True))
 
     def _folded(self, op: Op) -> Op:
-        """Return the number that an operation makes of known numbers; any other one as it is."""
+        """Return the number that an operation computes from known numbers, or the operation."""
         name = op.attrs.direction if isinstance(op.attrs, CompareAttrs) else op.kind
         make = _FOLDED.get(name)
         if make is None or not op.operands or size_of(op.results[0]) != 1:
@@ -140,7 +140,7 @@ class _Walk:
         return replace(made, attrs=attrs, attributes=(("value", f"dense<{attrs.value}>"),))
 
     def _without_invariants(self, op: Op) -> Op:
-        """Return a loop that no longer carries what every turn could make again by itself."""
+        """Return a loop that carries nothing that a turn can compute by itself."""
         condition, body = op.regions
         *operations, end = body.operations
         dropped = {
@@ -189,7 +189,7 @@ class _Walk:
 
 
 def _without_reduction(op: Op) -> Op:
-    """Return a reshape for a reduction of dimensions of one element, with nothing to combine."""
+    """Return a reshape in place of a reduction of dimensions of one element."""
     if op.kind != "reduce" or len(op.results) != 1:
         return op
     given, made = op.operands[0].type, op.results[0].type
@@ -224,7 +224,7 @@ def _is_lossless(narrow: Type, wide: Type) -> bool:
 
 
 def _key(op: Op) -> Hashable | None:
-    """Return what two operations share only if they compute the same; None if that is open."""
+    """Return a key that equal computations share; None if that is open."""
     types = tuple([_type(result.type) for result in op.results])
     if op.traits.category in _SHARED and not op.regions:
         attributes = tuple([pair for pair in op.attributes if pair[0] not in _LAYOUT_NAMES])

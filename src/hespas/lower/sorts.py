@@ -41,7 +41,7 @@ _TYPES_OF_GPUS = frozenset({"bf16", "f32"})
 
 
 def _sorted_by_library(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return calls of the library for a long sort; a network that keeps the order of equal keys.
+    """Return library calls for a long sort, a network for a stable short one.
 
     Such a network sorts by the places of elements too.
     """
@@ -79,7 +79,7 @@ def _is_descending(op: Op) -> bool:
 
 
 def _shows_places(op: Op) -> bool:
-    """Return whether XLA sees that an operand has the places: in a vector, and of `top_k`.
+    """Return whether XLA sees an operand's places: in vectors and of `top_k`.
 
     Those of rows it has made a broadcast of a vector before it looks; `top_k` it opens after that.
     """
@@ -87,7 +87,7 @@ def _shows_places(op: Op) -> bool:
 
 
 def _by_places(op: Op) -> list[Op]:
-    """Return a sort with the place of each element as one operand more, as XLA adds it."""
+    """Return a sort with elements' places as an additional operand, as XLA does."""
     place = element_type("i32")
     kind = TensorType(element=place, shape=tensor_of(op.operands[0]).shape)
     numbers, ordered = Value(type=kind), Value(type=kind)
@@ -103,7 +103,7 @@ def _by_places(op: Op) -> list[Op]:
 
 
 def _packed_type(op: Op) -> ElementType | None:
-    """Return the type that holds an element of every operand; None if there is none."""
+    """Return the type that holds an element of every operand, if any."""
     bits = sum([tensor_of(value).element.bits for value in op.operands])
     return next((element_type(f"ui{at}") for at in (8, 16, 32, _WIDEST) if bits <= at), None)
 
@@ -125,7 +125,7 @@ def _called(op: Op, target: str, operands: Sequence[Value], results: Sequence[Va
 
 
 def top_k(*, for_tpu: bool) -> Pattern:
-    """Return the rule that calls a kernel for the largest elements of rows and their places.
+    """Return the rule that calls a kernel for `top_k` of rows.
 
     JAX's ``top_k`` arrives as a sort of values and their places, and slices of both.
     """
@@ -147,7 +147,7 @@ def top_k(*, for_tpu: bool) -> Pattern:
 
 
 def _slices(op: Op, uses: Uses) -> tuple[Op, Op] | None:
-    """Return the slices of the largest values and of their places; None for any other sort."""
+    """Return the slices of the largest values and their places, if any."""
     if len(op.operands) != 2 or not isinstance(op.attrs, DimensionAttrs):
         return None
     given = tensor_of(op.operands[0])

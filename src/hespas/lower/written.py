@@ -43,7 +43,7 @@ Places = Mapping[Value, AbstractSet[int]]
 def read_often(
     operations: Sequence[Op], *, loops: AbstractSet[int], free: AbstractSet[int]
 ) -> set[int]:
-    """Return the operations that are written because a kernel would read at too many places.
+    """Return the operations written because a kernel would read too many places.
 
     ``loops`` are those that may be a part of any kernel, ``free`` those that read nothing, by
     their numbers; results of all others are in memory.
@@ -149,7 +149,7 @@ def multiplied_before(operations: Sequence[Op]) -> set[int]:
 
 
 def _is_by_vector(op: Op, uses: Uses) -> bool:
-    """Return whether an operation multiplies what is in memory by a vector for each row."""
+    """Return whether an operation multiplies stored data by a vector per row."""
     if op.kind != "multiply":
         return False
     sources = [uses.source(value, _is_view) for value in op.operands]

@@ -202,7 +202,7 @@ def _leave_after(graph_class: Any, places: Places) -> None:
 
 
 def _origin(nodes: Iterable[Any], places: Places) -> Place:
-    """Return where the operations of a kernel stand: the module that most of them share."""
+    """Return the module that most operations of a kernel share."""
     found = [place for node in nodes for place in _place(node, places)]
     if not found:
         return Place(phase=FORWARD)

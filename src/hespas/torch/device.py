@@ -28,7 +28,7 @@ _CUDA_VERSION = "13.0"
 
 
 def fake_mode() -> FakeTensorMode:
-    """Return torch's mode in which tensors have no data; real ones of the host may enter."""
+    """Return torch's fake-tensor mode, which accepts real host tensors."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 

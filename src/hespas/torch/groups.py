@@ -232,7 +232,7 @@ class Groups:
         return self._work(events, [])
 
     def install(self, *, rank: int, world_size: int) -> None:
-        """Make process groups fake in this process, and the default one where there are several."""
+        """Make process groups fake, and create the default one for several ranks."""
         _replace_groups(rank, world_size)
         _replace_coalescing(self)
         _note_meshes(self)
@@ -267,7 +267,7 @@ def _cuda_tensors(values: Any) -> list[Any]:
 
 
 def _replace_groups(rank: int, world_size: int) -> None:
-    """Make groups of any back end fake, and let the default group be there once."""
+    """Make groups of any back end fake; create the default group once."""
     original_init = dist.init_process_group
     original_helper = distributed_c10d._new_process_group_helper
 
@@ -318,7 +318,7 @@ def _note_meshes(groups: Groups) -> None:
 
 
 def _refuse_stages(groups: Groups) -> None:
-    """Let stages of a pipeline be an error: ranks run other programs than the one recorded."""
+    """Make pipeline stages an error: their ranks run other programs."""
 
     def refuse(*_arguments: Any, **_options: Any) -> None:
         raise UnsupportedError(

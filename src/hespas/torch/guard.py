@@ -113,7 +113,7 @@ def _address(library: Any, name: str) -> int:
 
 
 def _replace(hooks: int, functions: Mapping[int, int]) -> None:
-    """Give an object a copy of its table of virtual functions, some of them replaced."""
+    """Give an object a virtual function table with some replacements."""
     pointer = ctypes.cast(hooks, ctypes.POINTER(_POINTER))
     old = ctypes.cast(pointer[0], ctypes.POINTER(_POINTER))
     size = _BEFORE_TABLE + _TABLE_SIZE

@@ -60,7 +60,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return how many elements an operation without tensors makes, or 1 where it makes none."""
+    """Return how many elements a factory operation makes, at least 1."""
     names = [argument.name for argument in func._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     size = given.get("size")

@@ -72,7 +72,7 @@ def prefill(
     layers: int | None = None,
     compiled: bool = True,
 ) -> Callable[[], None]:
-    """Return a step that takes in prompts of ``sequence`` tokens, in bf16 on one GPU."""
+    """Return a step that prefills ``sequence`` tokens in bf16 on one GPU."""
     model, cache = _for_inference(config, layers, sequence, compiled=compiled)
     ids = torch.zeros(batch, sequence, dtype=torch.long, device="cuda")
     positions = torch.arange(sequence, device="cuda")
@@ -100,7 +100,7 @@ def decode(
     layers: int | None = None,
     compiled: bool = True,
 ) -> Callable[[], None]:
-    """Return a step that makes a token for each sequence, whose cache has ``sequence`` tokens."""
+    """Return a decode step of sequences with ``sequence`` cached tokens."""
     model, cache = _for_inference(config, layers, sequence, compiled=compiled)
     ids = torch.zeros(batch, 1, dtype=torch.long, device="cuda")
     position = torch.full((1,), sequence - 1, device="cuda")

@@ -150,7 +150,7 @@ def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., Non
 
 
 def _without_machine_code(*arguments: Any) -> Any:
-    """Leave out ``ptxas`` (a hook of Triton's): PTX is read, and no GPU runs it."""
+    """Leave out ``ptxas`` (a Triton hook): PTX is read, not run."""
     if not arguments:
         return "hespas", "hespas"
     _backend, stages, *_rest = arguments

@@ -28,7 +28,7 @@ _WITHOUT_CPU_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
 
 
 def install_library_choices(*, torch_version: tuple[int, ...], capability: tuple[int, int]) -> Any:
-    """Let torch choose the kernels of a version built for CUDA, on a GPU of that capability.
+    """Make torch choose the kernels of a CUDA build on that GPU.
 
     Returns what must be kept: torch forgets the choices with it.
     """
@@ -79,7 +79,7 @@ def install_library_choices(*, torch_version: tuple[int, ...], capability: tuple
 
 
 def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -> str:
-    """Return the kernel of attention: the first that may be used and takes the operands."""
+    """Return the first allowed attention kernel that accepts the operands."""
     enabled = torch.backends.cuda
     head = query.shape[-1]
     is_half = query.dtype in _HALF and query.dim() == 4
@@ -99,7 +99,7 @@ def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -
 
 
 def _as_many_heads(query: Any, key: Any, value: Any, *, is_asked: bool) -> tuple[Any, Any]:
-    """Return key and value; kernels but FlashAttention and cuDNN want as many heads as queries."""
+    """Return key and value, repeated for kernels that want the queries' heads."""
     if not is_asked or query.shape[-3] == key.shape[-3]:
         return key, value
     if query.dtype in _HALF and query.shape[-1] <= _MOST_HEAD:

@@ -70,7 +70,7 @@ class Places:
         )
 
     def enter_kernel(self, origin: Place) -> None:
-        """Note what the next kernel of generated code comes from, relative to what is compiled."""
+        """Record the origin of the next generated kernel, relative to the compiled code."""
         self._kernel = origin
 
     def leave_kernels(self) -> None:
@@ -78,7 +78,7 @@ class Places:
         self._kernel = None
 
     def user_line(self, file: str, number: int) -> str:
-        """Return a line as messages show it; empty where the file is none of the user's."""
+        """Return a line as messages show it; empty outside the user's files."""
         return f"{shown_path(file, self.root)}:{number}" if _is_users(file) else ""
 
     def note_node(self) -> None:
@@ -127,7 +127,7 @@ class Places:
         self._in_optimizer -= 1
 
     def line(self) -> str:
-        """Return file and line of the innermost frame that is the user's; empty without one."""
+        """Return file and line of the user's innermost frame, or empty."""
         frame = user_frame(currentframe())
         if frame is None:
             return ""
@@ -191,7 +191,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def user_line(error: BaseException, root: Path) -> str:
-    """Return file and line of the user's innermost call on the way to an error; empty without."""
+    """Return file and line of the user's innermost call in a traceback, if any."""
     lines = [
         f"{shown_path(entry.tb_frame.f_code.co_filename, root)}:{entry.tb_lineno}"
         for entry in _entries(error)
@@ -211,7 +211,7 @@ def _entries(error: BaseException) -> Iterable[Any]:
 
 @cache
 def shown_path(file: str, root: Path) -> str:
-    """Return a path as messages show it: relative to the user's directory, or to packages."""
+    """Return a path relative to the user's directory or to packages."""
     _, found, package = file.rpartition("site-packages/")
     if found:
         return package

@@ -45,7 +45,7 @@ from hespas.torch.tape import Tape, recorded_storages
 
 
 def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
-    """Return the second step as it is written, and the files that the user's program read.
+    """Return the encoded second step and the files that the program read.
 
     Raises `HespasError` with the user's file and line for whatever goes wrong in the function.
     """
@@ -116,7 +116,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _mesh(groups: Groups, world_size: int) -> tuple[tuple[str, int], ...]:
-    """Return the axes of the mesh of all devices that has the most axes; empty without one."""
+    """Return the axes of the whole-world mesh with most axes, if any."""
     whole = [mesh for mesh in groups.meshes if prod(size for _, size in mesh) == world_size]
     return max(whole, key=len, default=())
 
@@ -156,7 +156,7 @@ def _follow_optimizers(places: Places, tape: Tape) -> None:
 
 
 def _refuse_extensions(places: Places) -> None:
-    """Let a CUDA extension that is compiled be an error: nothing here compiles or runs it."""
+    """Make compiling a CUDA extension an error: nothing here runs it."""
 
     def refuse(name: str, *_arguments: Any, **_options: Any) -> None:
         raise UnsupportedError(
@@ -169,7 +169,7 @@ def _refuse_extensions(places: Places) -> None:
 
 
 def _refuse_prints(places: Places) -> None:
-    """Let it be an error that the user's program shows a tensor of the device."""
+    """Make it an error to print a device's tensor."""
     original = torch.Tensor.__repr__
 
     def shown(tensor: Any, **options: Any) -> str:

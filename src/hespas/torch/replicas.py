@@ -143,7 +143,7 @@ class Replicas(distributed.DistributedDataParallel):
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Wait for all buckets, and copy them back; after the first step make the final ones."""
+        """Wait for all buckets, copy them back; rebuild them after step one."""
         for bucket in self._buckets:
             if bucket.work is None:
                 bucket.work = dist.all_reduce(

@@ -30,7 +30,7 @@ def mark_gradients(tape: Tape, places: Places, optimizer: Any) -> None:
 
 
 def mark_lasting(tape: Tape, places: Places) -> None:
-    """Mark what is held at the end of a step, and what was there before it."""
+    """Mark storages held at a step's end and those from before it."""
     names = _parameter_names(places)
     for _, path, module in places.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -34,7 +34,7 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 def load_function(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a file or of a module; `ProgramError` where there is none."""
+    """Return a function of a file or module; `ProgramError` without one."""
     loaded = _file_module(module) if module.endswith(".py") else import_module(module)
     function = getattr(loaded, name, None)
     if callable(function):
@@ -162,7 +162,7 @@ def _described(value: Any) -> str:
 
 
 def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
-    """Return an error of the user's program as one of ours, with the user's own line."""
+    """Return a user program's error as one of ours, with its line."""
     where = line or location
     if isinstance(error, HespasError):
         error.location = error.location or where

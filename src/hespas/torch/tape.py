@@ -82,7 +82,7 @@ class Tape:
             self.calls.append(call)
 
     def held(self, tensor: torch.Tensor) -> HeldStorage | None:
-        """Return the record of a tensor's storage, made where it is new; None on the host."""
+        """Return or create the record of a storage; None on the host."""
         local = local_tensor(tensor)
         if local.device.type != "cuda":
             return None
@@ -96,7 +96,7 @@ class Tape:
         return live.record
 
     def resize(self, storage: Any, size_bytes: int) -> None:
-        """Note that a storage changes its size: its memory is freed, and other memory taken."""
+        """Record a resized storage: its memory is freed, and other memory allocated."""
         live = self._live.get(storage._cdata)
         if live is None or live.record.size_bytes == size_bytes:
             return

@@ -24,7 +24,7 @@ class ServingCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrated_serving(options: ServeOptions, node: str, output: Path) -> ServingCalibration:
-    """Fit steps to every other request of the log, and write the factors into a directory."""
+    """Fit steps to every other logged request, and write the factors."""
     report = serving(options)
     log = report.log
     if log is None:
@@ -40,7 +40,7 @@ def calibrated_serving(options: ServeOptions, node: str, output: Path) -> Servin
 
 
 def serving_calibration_text(calibration: ServingCalibration, output: Path) -> str:
-    """Return the factors, how far requests left out are off, and how they are used."""
+    """Return the factors, the errors of held-out requests, and the usage."""
     log = calibration.log
     served = f"{calibration.model} under {calibration.engine} on {calibration.node}"
     factors = f"{log.decode_factor:.3f} and {log.prompts_factor:.3f}"

@@ -142,18 +142,18 @@ class _Line:
         return positive_number(self.text(name), name, self.location)
 
     def count(self, name: str, default: int = 1) -> int:
-        """Return a whole number; ``default`` for an empty cell, and where the publisher has n/a."""
+        """Return a whole number; ``default`` for an empty cell or n/a."""
         text = self.text(name)
         return default if text in {"", "n/a", "0"} else int(self.number(name))
 
     def noted(self, name: str) -> int:
-        """Return a number that the note gives, as in vp=8; 0 where it gives none."""
+        """Return a number from the note, as in vp=8; 0 without one."""
         match = re.search(rf"\b{name}=(\d+)", f"{self.text('sharding')} ;{self.text('note')}")
         return int(match[1]) if match else 0
 
 
 def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
-    """Read a table of published steps of PyTorch: CSV with the columns of the packaged one.
+    """Read published PyTorch steps from CSV with the packaged table's columns.
 
     A step that can't be predicted has its reason in ``missing``. Raises `MeasurementError`, with
     the line, for a table that lacks a column and a number that is none.
@@ -261,7 +261,7 @@ def _part(line: _Line) -> str:
 
 
 def _published_s(line: _Line, options: Mapping[str, str]) -> float:
-    """Return the time of a step, from the tokens a second of a device where that is published."""
+    """Return a step's published time, or that of its tokens per second."""
     if line.text("step_time_s"):
         return line.number("step_time_s")
     batch, sequence = options.get("global_batch"), options.get("sequence")
@@ -320,7 +320,7 @@ def _eager(line: _Line) -> str:
 
 
 def _simumax(line: _Line, _: _Named) -> dict[str, str]:
-    """Return what the name of a line of SimuMax says: sizes, and micro-batches of one sequence."""
+    """Return the sizes and micro-batches that a SimuMax row's name states."""
     given = dict(re.findall(r"_(l|tp|pp|dp|ep|cp|seq|mbc)(\d+)", line.text("model")))
     number = {name: int(value) for name, value in given.items()}
     tensor, stages, experts = (number.get(name, 1) for name in ("tp", "pp", "ep"))
@@ -444,7 +444,7 @@ _MAPPINGS: Mapping[str, Callable[[_Line, _Named], dict[str, str]]] = {
 
 
 def _mesh(**sizes: int) -> str:
-    """Return a mesh; axes of one device are left out, but ``pipe``, which 0 leaves out."""
+    """Return a mesh without axes of one device; 0 leaves out ``pipe``."""
     axes = {name: size for name, size in sizes.items() if size > 1 or (name == "pipe" and size)}
     if set(axes) <= {"pipe"}:
         axes |= {"fsdp": 1}
@@ -481,7 +481,7 @@ def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:
 
 
 def _uneven(layers: int, parts: int) -> Iterator[tuple[str, str]]:
-    """Yield the layers of parts that do not share them evenly, fewer in the last ones."""
+    """Yield the layers of uneven parts, fewer in the last ones."""
     if layers % parts == 0 or ((layers + 2) % parts == 0 and layers + 2 > parts):
         return
     low, high = divmod(layers, parts)

@@ -153,7 +153,7 @@ class ServedPoint:
 
     @property
     def tpot_error(self) -> float | None:
-        """How far the predicted time between tokens is off, as a share of the published one."""
+        """Relative error of the predicted time between tokens."""
         return None if self.tpot_s is None else self.tpot_s / self.point.tpot_s - 1
 
     @property
@@ -163,7 +163,7 @@ class ServedPoint:
 
     @property
     def throughput_error(self) -> float | None:
-        """How far output tokens a second are off: by Little's law, of requests under way."""
+        """Relative error of output tokens per second, by Little's law."""
         throughput = self.throughput
         return None if throughput is None else throughput / self.point.throughput - 1
 
@@ -265,7 +265,7 @@ def serving_json(points: Sequence[ServedPoint]) -> dict[str, object]:
 
 
 def ranking(points: Iterable[ServedPoint], *, same_load: bool = True) -> dict[str, int]:
-    """Return how many pairs of layouts are ranked as measured, by tokens a second and device.
+    """Return how many layout pairs rank as measured, by throughput per device.
 
     A pair serves one model on one part with prompts and outputs of the same lengths, and with the
     same concurrency where it has the ``same_load``; its published rates are far apart. Layouts are

@@ -154,7 +154,7 @@ def _waits_like_a_reduction(schedule: Schedule, pattern: Pattern) -> bool:
 
 
 def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step:
-    """Return two binary trees, each with half of the data, in pieces that follow each other."""
+    """Return two binary trees with half the data each, in pipelined pieces."""
     half_bytes = ceil(size_bytes / 2)
     piece_bytes = max(1, min(pipeline_bytes, half_bytes))
     depth = max(tree_depths(members))

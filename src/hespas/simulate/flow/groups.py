@@ -97,7 +97,7 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
 def layout_numbers(
     members: Integers, dimensions: Sequence[Dimension], *, is_irregular: bool
 ) -> Integers:
-    """Return a number for each row of members; groups of equal numbers cross like links alike.
+    """Return a number for each row of members; equal numbers use links alike.
 
     That is so where all members are equally far from the first one along every dimension, on a line
     as far from its end, and where no hash chooses their spines. ``is_irregular`` says that links of
@@ -143,7 +143,7 @@ class GroupLayout:
 
     @cached_property
     def _coordinates(self) -> dict[int, Integers]:
-        """Where members are along each dimension that they differ in; empty if they fill no box."""
+        """Positions along each dimension that members differ in; empty without a box."""
         coordinates: dict[int, Integers] = {}
         rest = self.members
         for index, dimension in enumerate(self.dimensions):
@@ -159,7 +159,7 @@ class GroupLayout:
 
     @cached_property
     def lines(self) -> dict[int, Integers]:
-        """The positions of members along each dimension that they differ in, one row a line.
+        """Positions along each dimension that members differ in, one row a line.
 
         Empty unless the members fill a box: every combination of their coordinates.
         """
@@ -174,7 +174,7 @@ class GroupLayout:
 
     @cached_property
     def axes(self) -> dict[int, Integers]:
-        """The loops along each of the `lines` of a torus or a mesh, one row a loop.
+        """Loops along each of the `lines` of a torus or mesh.
 
         Its links go from neighbour to neighbour.
         """
@@ -185,7 +185,7 @@ class GroupLayout:
         }
 
     def _is_closed(self, axis: int) -> bool:
-        """Return whether the last member along an axis is as near to the first as the others."""
+        """Return whether the last member along an axis closes a ring with the first."""
         dimension, own = self.dimensions[axis], self._coordinates[axis]
         gap, rest = divmod(dimension.size, count_distinct(own))
         return dimension.shape is Shape.RING and not rest and not (own % gap).any()
@@ -199,7 +199,7 @@ class GroupLayout:
         return self._rows(axes)[:, loop_through([self.members_along(axis) for axis in axes])]
 
     def members_along(self, line: int | Along | None) -> int:
-        """Return the number of members in a line, in a loop or on all axes, or (None) of all."""
+        """Return the members of a line, a loop, all axes, or (None) all."""
         match line:
             case None:
                 return self.size
@@ -218,7 +218,7 @@ class GroupLayout:
         return line, self.dimensions[line].shape
 
     def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
-        """Return a pattern that crosses the same links, and how much less often it does.
+        """Return a pattern across the same links, and how many times less often.
 
         Through a switch, everyone's message to any one other crosses everyone's two links once.
         """
@@ -228,7 +228,7 @@ class GroupLayout:
         return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
 
     def sample(self, pattern: Pattern) -> tuple[Pattern, int]:
-        """Return a pattern whose messages take as long, and how much less often it crosses links.
+        """Return a pattern with equal message times, and how many times fewer crossings.
 
         Where each pair has a link of its own, messages to any one other are like those to all.
         """
@@ -237,7 +237,7 @@ class GroupLayout:
         return (simple, times) if line is None else (replace(simple, first=1, last=1), times)
 
     def paired_line(self, pattern: Pattern) -> int | None:
-        """Return the dimension in which each message of a pattern has a link of its own, if any."""
+        """Return the dimension with a link for each message, if any."""
         shifted = self._shifted(pattern)
         return shifted[0] if shifted and shifted[1] is Shape.FULLY_CONNECTED else None
 
@@ -250,7 +250,7 @@ class GroupLayout:
         return _MESSAGES_EACH.get(simple.form, 1) * axes * self.size
 
     def positions(self, pattern: Pattern) -> tuple[Integers, Integers]:
-        """Return the positions of the sources and the targets, along lines if the pattern says."""
+        """Return the positions of sources and targets, along lines if so patterned."""
         match pattern.line:
             case None:
                 return ends(pattern, self.size)

@@ -183,7 +183,7 @@ class Planner:
             ) from error
 
     def _by_kernel(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
-        """Return the plan by a compiler's own kernel; by a library's where the link has none.
+        """Return the compiler's plan, or the library's if the link has none.
 
         An algorithm that is chosen for all collectives goes before.
         """
@@ -310,7 +310,7 @@ class Planner:
         return plan or _fastest(self._by_each_algorithm(group, line, kind, size_bytes))
 
     def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
-        """Run by rings on the axes of a torus, and along the other dimensions by the fastest."""
+        """Run rings on a torus' axes, the fastest algorithm on other dimensions."""
         first, *_ = group.axes
         sizes = {
             line: group.members_along(Along.LOOP if line == first else line)
@@ -332,7 +332,7 @@ class Planner:
         return _joined(algorithm, parts)
 
     def _multi_axis(self, group: GroupLayout, collective: CollectiveKind, size_bytes: int) -> Plan:
-        """Divide the data among the axes, so that all are in use: each part begins with another.
+        """Divide the data among axes; each part begins with another axis.
 
         A phase lasts as long as that of the slowest part. Source: the strategies that libtpu
         writes beside its all-reduces (``UniDirectionNDRingStrategy``, ``StrategyND``).
@@ -403,7 +403,7 @@ class Planner:
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
-        """Return the plan of a collective as measured; None if it isn't in the link's tables."""
+        """Return the measured plan of a collective; None outside the link's tables."""
         link = self.dimensions[line].measured
         if link is None:
             return None
@@ -541,7 +541,7 @@ def _fit_name(fit: MeasuredCollective) -> str:
 
 
 def _steps(fit: MeasuredCollective, members: int) -> float:
-    """Return how the number of steps grows with the members, by the name of the algorithm."""
+    """Return how an algorithm's number of steps grows with its members."""
     name = fit.algorithm.lower()
     if any(word in name for word in ("nvls", "sharp", "switch", "collnet")):
         return 1

@@ -52,7 +52,7 @@ _MOST_NAMED = 16
 
 
 def stream_of(task: Task, group: int) -> StreamKey | None:
-    """Return the stream of a task; None for a receive, and for what takes no time.
+    """Return a task's stream; None for receives and tasks without time.
 
     A device computes one thing at a time; so do its CPU, its memory, and each direction of the link
     to its host. Collectives of one group, and messages to one device, keep the order of the program
@@ -164,7 +164,7 @@ class _FlowNetwork:
     def _mailbox(
         self, run: TaskRun, task: SendTask | ReceiveTask, *, is_ready: bool = False
     ) -> Mailbox[TaskRun]:
-        """Return the mailbox of a message; or that of the notices that a receiver is ready."""
+        """Return the mailbox of a message, or of its receiver's ready notices."""
         source, target = self._classes.groups[run.group].devices
         tag = ("ready", task.tag) if is_ready else task.tag
         return self._mailboxes.mailbox(tag, source, target, task.size_bytes)
@@ -295,7 +295,7 @@ def planned_flow(
 
 
 def _of_job(classes: Classes, job: Job) -> Classes:
-    """Return the classes of devices with the tasks of a job of the same structure."""
+    """Return the classes of devices whose jobs have the same structure."""
     devices = [
         replace(each, graph=job.graphs[job.graph_of_device[each.devices[0]]])
         for each in classes.devices

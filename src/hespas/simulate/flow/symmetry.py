@@ -122,7 +122,7 @@ class _Block:
         return len(self.groups) * sum(map(self.layout.message_count, simple))
 
     def simplest(self, pattern: Pattern, alone: Collection[int]) -> tuple[Pattern, int]:
-        """Return a pattern that stands for the links of another, and how much less often.
+        """Return a pattern that represents another's links, and how many times less often.
 
         In the dimensions ``alone`` nothing but this block's groups uses their links.
         """
@@ -232,7 +232,7 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
 
 
 def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
-    """Keep one of several links that the same messages cross, such as those up and down.
+    """Keep one of several links that the same messages cross.
 
     Returns the loads of the links that are kept, numbered anew, and their bandwidths.
     """
@@ -460,13 +460,13 @@ def refine(
 
 
 def alike(kinds: Integers, edges: Edges) -> Integers:
-    """Return a number for each target, equal for those of one kind with equal edges."""
+    """Return a number for each target, equal for equal kinds and edges."""
     own = _mixed(kinds)
     return numbered(own + _sums(_mixed(edges.source), _mixed(edges.weight), edges.target, len(own)))
 
 
 def numbered(values: Integers | Hashes) -> Integers:
-    """Return a number for each value, equal for equal ones, from 0 by first appearance."""
+    """Return numbers of values, from 0 by first appearance, equal for equal ones."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int64)
     order[np.argsort(first)] = np.arange(len(first))
@@ -483,7 +483,7 @@ def split(numbers: Integers) -> list[Integers]:
 
 
 def _sums(values: Hashes, weights: Hashes, to: Integers, count: int) -> Hashes:
-    """Return the sums of weighted values by what they go ``to``: their order doesn't matter."""
+    """Return the order-independent sums of weighted values by target."""
     sums = np.zeros(count, dtype=np.uint64)
     np.add.at(sums, to, _mix(values ^ weights))
     return sums

@@ -276,7 +276,7 @@ class _DimensionLinks:
         return part, index
 
     def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
-        """Return the links of a way without dead links, of fewest moves; None if there is none.
+        """Return the shortest route without dead links, if any.
 
         Where several ways are equally short, the ends decide, so that messages spread.
         """
@@ -373,7 +373,7 @@ def _around_ring(axis: _Axis, places: Integers, here: Integers, distance: Intege
 
 
 def _moves(axis: _Axis, device: int) -> list[Move[int]]:
-    """Return where a device gets to along a dimension over its own links, and over which."""
+    """Return a device's neighbours along a dimension, and the links to them."""
     size, shape = axis.dimension.size, axis.dimension.shape
     here = device // axis.stride % size
     if shape in {Shape.RING, Shape.LINE}:
@@ -606,7 +606,7 @@ def _dragonfly_route(fabric: Dragonfly, graph: Graph) -> Callable[[int, int], Li
 
 
 def _groups_between(fabric: Dragonfly, source: int, target: int) -> tuple[int, ...]:
-    """Return the group that a message between two others passes, if its routing has one."""
+    """Return the group that a message passes between two others, if any."""
     per_group = fabric.routers_per_group * fabric.devices_per_router
     ends = {source // per_group, target // per_group}
     others = [group for group in range(fabric.groups) if group not in ends]

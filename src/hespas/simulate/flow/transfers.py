@@ -349,7 +349,7 @@ class Transfers:
             self._set_rate(joined[number], rate)
 
     def _joined(self) -> dict[int, _InFlight]:
-        """Return the flows that are joined to a changed link by other flows and links."""
+        """Return the flows connected to a changed link."""
         joined: dict[int, _InFlight] = {}
         links = list(self._changed_flows)
         seen = set(links)
@@ -385,7 +385,7 @@ class Transfers:
         self._wake_at(flight, now_ps + flight.rest_ps())
 
     def _go_stepwise(self, flight: _InFlight) -> None:
-        """Carry a transfer on step by step if it had its links to itself until now."""
+        """Continue step by step a transfer that was alone on its links."""
         if flight.state in (_State.DELAYED, _State.FLOWING):
             return
         if flight.state is _State.UNCONTENDED:
