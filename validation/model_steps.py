@@ -19,15 +19,11 @@ from hespas.base.question import collect_rarely
 from hespas.errors import HespasError
 from hespas.models.catalogue import model_named
 from hespas.models.configured import published
-from hespas.models.figures import ModelFigures
 from hespas.report.models import figures_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "models.md"
 PART, LEAST = "H100_80GB", 8
-COLUMNS = (
-    *("model", "parameters", "active", "FLOPs a token", "KV, bytes"),
-    *("H100", "step", "memory", "MFU", "CPU"),
-)
+COLUMNS = ("model", "H100", "step", "memory", "MFU", "CPU")
 MARKS = ("<!-- steps: begin -->", "<!-- steps: end -->")
 HEAD = (f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}")
 
@@ -59,24 +55,7 @@ def line_of(name: str) -> str:
     except HespasError as error:
         cells = [str(error), "", ""]
     seconds = _cpu_s() - start
-    return " | ".join(
-        [
-            f"| `{name}`",
-            f"{figures.parameters / 1e9:.4g} B",
-            f"{figures.active_parameters / 1e9:.4g} B",
-            _flops(figures),
-            f"{figures.kv_bytes_per_token:,}",
-            str(devices),
-            *cells,
-            f"{seconds:.1f} s |",
-        ]
-    )
-
-
-def _flops(figures: ModelFigures) -> str:
-    if figures.flops_per_token is None:
-        return f"{(figures.flops_per_sample or 0) / 1e12:.4g} T a sample"
-    return f"{figures.flops_per_token / 1e9:.4g} G"
+    return " | ".join([f"| `{name}`", str(devices), *cells, f"{seconds:.1f} s |"])
 
 
 def main(names: list[str]) -> None:
