@@ -97,7 +97,7 @@ def predict_pipeline(
     long_run: GoodputOptions | None = None,
     **overrides: Unpack[PipelinedOverrides],
 ) -> PipelineAnswer:
-    """Predict a step of a model of the zoo that is divided into stages with programs of their own.
+    """Predict a step of a model divided into stages with own programs.
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
     `simulate`; all else is as in `predict`. A stage that cannot fit into memory is refused unless
@@ -132,7 +132,7 @@ def _chosen(
     long_run: GoodputOptions | None = None,
     overrides: Mapping[str, object],
 ) -> PredictOptions:
-    """Return the options of a prediction, with those that are given in the place of others."""
+    """Return a prediction's options, with the given ones overriding others."""
     from hespas.base.fields import overridden
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device
@@ -183,7 +183,7 @@ def measure_step(
     time_limit_s: float = 1800.0,
     **overrides: Unpack[ModelOverrides],
 ) -> Measurement:
-    """Run a step on the devices that are there, and time it, as ``hespas measure`` does.
+    """Run a step on local devices and time it, as ``hespas measure`` does.
 
     ``workload`` is a program's file, a model of the zoo, which the ``overrides`` are for, or
     ``package.module:function``. ``platform`` is ``cpu`` (virtual devices),

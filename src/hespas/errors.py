@@ -23,7 +23,7 @@ def option(name: str) -> str:
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:
-    """Return a text with the options that `option` marks in it spelled as ``spell`` says.
+    """Return a text whose options, marked by `option`, are spelled by ``spell``.
 
     >>> spelled(f"give {option('node')}", lambda name: f"--{name}")
     'give --node'

@@ -65,7 +65,7 @@ def optimise(
     devices: int | None = None,
     options: CompileOptions | None = None,
 ) -> Program:
-    """Return a StableHLO program as XLA optimises and schedules it for a node that isn't there.
+    """Return a StableHLO program as XLA compiles it for an absent node.
 
     ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
     the program doesn't. The result is cached in the user's cache directory;
@@ -138,7 +138,7 @@ def estimate(
     store: Store | None = None,
     threads: int = 1,
 ) -> GraphEstimate:
-    """Price every compute region on a device, preset or configuration, given by name or path.
+    """Price every compute region on a device, by name or path.
 
     ``method`` names the estimator (`hespas.price.methods.METHODS`); by default it is that of
     the configuration, or else measured tables for a compiled program on a device that has some,

@@ -61,7 +61,7 @@ def code_digest(*folders: str) -> str:
 
 @cache
 def installed_state() -> str:
-    """Return a digest that changes with hespas' files, and with the packages that are installed.
+    """Return a digest of hespas' files and of the installed packages.
 
     Of files it has sizes and times of modification, of packages the versions: contents would take
     longer to read than an answer to look up.
@@ -75,7 +75,7 @@ def installed_state() -> str:
 
 
 def _files_in(directory: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the path, size and time of modification of each file in a directory and below it."""
+    """Yield path, size and modification time of each file below a directory."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -132,7 +132,7 @@ class ContentCache:
         _note_use(self.path_of(key))
 
     def adopt(self, key: str, file: bytes) -> None:
-        """Store what a file of another machine's cache holds, unless it is damaged or here already.
+        """Store another machine's cache file, unless damaged or here already.
 
         Raises `CacheError` if the directory cannot be written.
         """
@@ -171,7 +171,7 @@ class ContentCache:
             return None
 
     def _is_crowded(self, key: str, size_bytes: int) -> bool:
-        """Return whether a write looks at all files: the keys of few do, in proportion to its size.
+        """Return whether a write scans all files, with odds proportional to its size.
 
         A directory of thousands of files takes longer to list than an answer to write.
         """

@@ -115,7 +115,7 @@ class PipelinePrediction:
 
     @property
     def step_time_s(self) -> float:
-        """From the start to the end of the last stage: computation and what nothing hides."""
+        """From the start to the last stage's end: computation and exposed time."""
         return self.finish_ps / PS_PER_S
 
     @cached_property
@@ -153,12 +153,12 @@ class PipelinePrediction:
 
     @property
     def exposed_host_transfer_s(self) -> float:
-        """The time in which its passes wait for moves to the host's memory and from it."""
+        """The time in which its passes wait for host-memory transfers."""
         return self.spent(self.busiest).host_ps / PS_PER_S
 
     @property
     def bubble(self) -> float:
-        """The share of the time up to the last pass in which stages run no pass."""
+        """The share of time before the last pass in which stages are idle."""
         return self.times.bubble
 
     def ends_ps(self, stage: int) -> int:
@@ -166,7 +166,7 @@ class PipelinePrediction:
         return max(end for _, end in self.times.passes[stage].values())
 
     def waiting_ps(self, stage: int) -> int:
-        """Return how long a stage waits before its last pass ends: for weights and other stages."""
+        """Return a stage's waiting before its last pass, for weights and stages."""
         return self.ends_ps(stage) - self.times.busy_ps(stage)
 
     @property

@@ -115,7 +115,7 @@ def _check_stages(options: PredictOptions) -> None:
 
 
 def check_exchanges(source: ModelSource, schedule: Schedule, options: PredictOptions) -> None:
-    """Refuse to hide all-to-alls under another micro-batch where there is none, or it isn't there.
+    """Refuse to hide all-to-alls under a missing or late micro-batch.
 
     With one chunk a stage, the next forward pass of the stage before ends when the backward pass of
     the stage behind does: it has not arrived when a backward pass starts. One stage alone has it at
@@ -174,7 +174,7 @@ def _check_devices(devices: int | None, system: System) -> None:
 
 
 def _check_method(options: PredictOptions) -> None:
-    """Refuse a device or a method that is not there, or is given what it doesn't use."""
+    """Refuse unknown devices and methods, and options that they don't use."""
     estimate = options.estimate
     if estimate.method is None:
         device_of(estimate)
@@ -188,7 +188,7 @@ def _check_method(options: PredictOptions) -> None:
 
 
 def check_priced(options: PredictOptions) -> None:
-    """Raise `ConfigError` where no device is given to price a program on, but one is needed."""
+    """Raise `ConfigError` if a device is needed to price a program."""
     named = options.estimate.method
     needed = named is None or method_named(named).device_use is DeviceUse.NEEDED
     if needed and device_of(options.estimate) is None:
@@ -203,7 +203,7 @@ def check_is_alone(options: PredictOptions, system: System | None) -> None:
 
 
 def no_system(needed: int, location: str) -> ConfigError:
-    """Return the error for a program that communicates on no system, naming presets that fit."""
+    """Return the error for a missing system, naming presets that fit."""
     presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
     return ConfigError(
         f"the program communicates among {needed} devices, but no system is given",
@@ -235,7 +235,7 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
 
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
-    """Raise `CostError` for a custom call of unknown work, naming the option that states it."""
+    """Raise `CostError` for custom calls of unknown work, naming the option."""
     for op in all_ops(program):
         if not isinstance(op.attrs, CustomCallAttrs):
             continue

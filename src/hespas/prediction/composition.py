@@ -116,7 +116,7 @@ def divide_whole(program: Program, options: PredictOptions, system: System | Non
 def load_settled(
     options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
 ) -> tuple[System | None, Program]:
-    """Return the system, and the program settled on its devices: loaded unless it is given."""
+    """Return the system and the program on its devices, loaded if not given."""
     system = system_of(options.network)
     if program is None:
         check_priced(options)
@@ -127,7 +127,7 @@ def load_settled(
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
-    """Load and divide a program as it is given, for work that needs no system.
+    """Load and divide a program for work that needs no system.
 
     Raises `ConfigError` where another fidelity is asked for.
     """
@@ -250,7 +250,7 @@ def price(
 def _steps_when_needed(
     prepared: Prepared, options: PredictOptions, estimator: Estimator | None
 ) -> Callable[[Compute], tuple[Step, ...] | None]:
-    """Return what prices the operations of a region one by one, as its estimate adds them up.
+    """Return the pricing of a region's operations that its estimate adds up.
 
     The ``estimator`` is what priced them; by default it is made from the options, when the first
     region is asked for. None for a method that prices regions as a whole.
@@ -339,7 +339,7 @@ _FEW = 4
 
 
 def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Prediction:
-    """Predict one step as `predict` does, with a few rounds of each loop where that will do.
+    """Predict one step as `predict` does, with few rounds of loops where possible.
 
     The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have those rounds
     of each loop. Takes a fraction of the time and memory for programs with long loops. Programs of
@@ -375,7 +375,7 @@ def _extended(timeline: Timeline, graph: RegionGraph, tasks: TaskGraph) -> Timel
 
 
 def _repeats(graph: RegionGraph, regions: Mapping[int, int]) -> list[Repeat]:
-    """Return the second and the third round of each loop of which rounds are left out."""
+    """Return the second and third round of each shortened loop."""
     ordered = sorted(regions)
     of_region = [regions[task] for task in ordered]
 

@@ -58,7 +58,7 @@ class Cut:
 
     @property
     def is_looped(self) -> bool:
-        """Whether the layers of a part are a loop, which writes the gradients of all as one."""
+        """Whether a part's layers are a loop with one array of gradients."""
         return self.options.program.model.scan is True
 
     @property
@@ -98,12 +98,12 @@ class Cut:
         return replace(self.options, program=replace(self.options.program, model=model))
 
     def mesh_of(self, program: PartProgram) -> MeshAxes:
-        """Return the axes of the mesh that divide the arrays of a program of a part."""
+        """Return the mesh axes that divide the arrays of a part's program."""
         return divided_by(self.mesh, program)
 
 
 def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
-    """Return the axes that divide the arrays of a program; all others run it as it is.
+    """Return the axes that divide a program's arrays; others replicate it.
 
     >>> mesh = MeshAxes(axes=(("pipe", 4), ("data", 2), ("fsdp", 2), ("tp", 8)))
     >>> str(divided_by(mesh, PartProgram.BOTH)), str(divided_by(mesh, PartProgram.UPDATE))
@@ -264,7 +264,7 @@ def _parts(
 
 
 def shared_layers(layers: int, parts: int) -> tuple[int, ...]:
-    """Return how many layers each part has: as many each, or one fewer in the first and the last.
+    """Return each part's layers: equal, or one fewer in first and last.
 
     There the embedding and the head stand for a layer, as Megatron-Core counts them where it
     accounts for both. Raises `ConfigError` where neither divides the layers.
@@ -343,7 +343,7 @@ def summed_bytes(cut: Cut, weight_bytes: int) -> int:
 
 
 def states_held(cut: Cut) -> int:
-    """Return how many arrays the optimiser holds for one of weights: its moments, and weights.
+    """Return how many arrays the optimiser holds per weight array: moments and weights.
 
     Weights of the type that passes have are those of the passes, and are held once.
     """
@@ -352,13 +352,13 @@ def states_held(cut: Cut) -> int:
 
 
 def state_sizes(cut: Cut) -> tuple[int, int]:
-    """Return the bytes of an element of the optimiser's states, and of a summed gradient."""
+    """Return bytes per element of optimiser states and of summed gradients."""
     settings: Any = cut.source.settings
     return TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.gradient_dtype]
 
 
 def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[Footprint, ...]:
-    """Return the memory that each stage needs at least, from the shapes of its arrays alone.
+    """Return each stage's minimum memory, from the shapes of its arrays.
 
     No stage's prediction is less. With ``remat`` it is that of another policy.
     """
@@ -385,7 +385,7 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
 
 
 def expert_bytes(cut: Cut, part: Part) -> int:
-    """Return what a device holds of weights of a part that are divided over experts' devices."""
+    """Return a device's share of a part's expert weights."""
     if cut.mesh.size(*expert_axes(cut.source.settings)) == 1:
         return 0
     return _argument_bytes(cut, part, PartProgram.BOTH, 0, along=EXPERT)
@@ -402,7 +402,7 @@ def _argument_bytes(
 
 
 def check_fits(cut: Cut) -> None:
-    """Raise `ConfigError` where a stage can't fit, unless that is to be predicted all the same."""
+    """Raise `ConfigError` if a stage can't fit, unless the user allows it."""
     device = device_of_memory(cut.options.estimate)
     if device is None or cut.options.pipeline.ignore_memory:
         return

@@ -320,7 +320,7 @@ def known_failures(device: str) -> FailureRate | None:
 
 
 def failure_interval(options: GoodputOptions, device: str) -> FailureRate | None:
-    """Return how often a device fails, as given or published; None where hazards say it.
+    """Return a device's failure interval, given or published; None with hazards.
 
     Raises `ConfigError` where nothing does.
     """

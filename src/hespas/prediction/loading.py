@@ -74,7 +74,7 @@ _MOST_THREADS = 1024
 def load(
     options: PredictOptions, *, source: bytes | None = None, system: System | None = None
 ) -> Program:
-    """Read the program, with the fidelity that is asked for, or by default the best there is.
+    """Read the program with the requested fidelity, by default the best available.
 
     ``source`` is what its file holds, where that was read before. The program's devices are not
     settled yet. Raises `ProgramError` for a file that can't be read or is no program,
@@ -154,7 +154,7 @@ _EXPORTED = b"module {}"
 
 
 def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
-    """Return what is done to a program; refuse a compilation that can't be before it begins."""
+    """Return what is done to a program; refuse impossible compilations early."""
     plan = planned(content, options)
     if plan.fidelity is not Fidelity.COMPILED:
         return plan
@@ -191,7 +191,7 @@ def read_kernels(file: Path) -> CompiledKernels:
 
 
 def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
-    """Return the program as planned; one that the compiler refuses falls back where it may."""
+    """Return the program as planned, or its allowed fallback if compilation fails."""
     if plan.fidelity is Fidelity.COMPILED:
         try:
             return _compiled(content, plan.node, options, system)
@@ -370,7 +370,7 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
 
 
 def with_origin_noted(program: Program, options: PredictOptions) -> Program:
-    """Return the program, with a note where it was made for another part than the node."""
+    """Return the program, with a note if it was made for another part."""
     node = options.estimate.node
     if program.fidelity not in {"compiled", "recorded"} or not isinstance(node, str | Path):
         return program

@@ -93,7 +93,7 @@ def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: in
 def best_spares(
     run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int
 ) -> tuple[int, float]:
-    """Return the spares with which a node, spares included, trains most, and the goodput then."""
+    """Return the spares that maximise training per node, spares included, and the goodput."""
     known: dict[int, float] = {}
 
     def goodput(spares: int) -> float:
@@ -135,7 +135,7 @@ def _most_nodes(causes: Sequence[Cause]) -> int:
 
 
 def _most_away(run: LongRun, hazards: Hazards) -> int:
-    """Return how many nodes in repair are remembered: the last ones decide how long a run waits.
+    """Return how many nodes in repair are remembered, the last ones.
 
     A run that goes on without them needs all: the mean and six deviations more.
     """
@@ -248,7 +248,7 @@ class _Batch:
         return 1.0 + (infant.factor - 1.0) * np.exp(-self.ran_s / (infant.days * 86400.0))
 
     def _is_there(self, chosen: NDArray[np.intp], hits: Flags, draws: Floats) -> Flags:
-        """Return which failures are of a node at work, noting when unequal ones come back.
+        """Return which failures hit working nodes, noting when unequal ones come back.
 
         While an unequal node is in repair an average one stands in, which fails less often.
         """
@@ -304,7 +304,7 @@ class _Batch:
         self.load_s[hits] = run.load_s
 
     def _wait_for_spares(self, nodes: Floats, hits: Flags, draws: Floats) -> None:
-        """Send nodes to repair, and wait until as many are back as spares do not stand in for."""
+        """Send nodes to repair, and wait for those that spares can't replace."""
         import numpy as np  # noqa: PLC0415 - as above
 
         if self.run.spares is None:
@@ -330,7 +330,7 @@ class _Batch:
         self._spend("waiting", wait_s, hits)
 
     def _resize(self, seeds: Flags) -> Flags:
-        """Let seeds train on the copies whose nodes are there; return those that have one."""
+        """Train seeds on their complete copies; return the seeds that have one."""
         import numpy as np  # noqa: PLC0415 - as above
 
         copy, nodes = self.run.elastic_nodes or 1, self.hazards.nodes
@@ -350,7 +350,7 @@ class _Batch:
         return goes_on
 
     def _grow(self, seeds: Flags) -> None:
-        """Let time pass until a copy is complete again, and restart with it, saving first."""
+        """Advance time until a copy is complete; save, and restart with it."""
         import numpy as np  # noqa: PLC0415 - as above
 
         self._pass(np.where(seeds, np.maximum(0.0, self.grows_s - self.now_s), 0.0))
@@ -362,7 +362,7 @@ class _Batch:
         self.load_s[seeds] = self.run.load_s
 
     def _settle(self, seeds: Flags, *, planned: Flags) -> None:
-        """Add up what the time since the last restart went to; a planned stop keeps all of it."""
+        """Account for the time since the last restart; planned stops lose nothing."""
         import numpy as np  # noqa: PLC0415 - as above
 
         run, since_s = self.run, self.since_s
@@ -386,7 +386,7 @@ class _Batch:
             self.seconds[name] += np.where(seeds, amount_s, 0.0)
 
     def _spend(self, category: str, time_s: Floats, seeds: Flags) -> None:
-        """Let time pass in which nothing runs, to the end of the run at most."""
+        """Advance time in which nothing runs, at most to the run's end."""
         import numpy as np  # noqa: PLC0415 - as above
 
         passed_s = np.where(seeds, np.minimum(time_s, self.run_s - self.now_s), 0.0)

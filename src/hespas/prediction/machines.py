@@ -35,7 +35,7 @@ from hespas.split.modules import RegionModules
 
 
 def system_of(options: NetworkOptions) -> System | None:
-    """Return the system with the links that the user gives it; None where none is given."""
+    """Return the system with the user's links; None without a system."""
     named = options.system if options.cluster is None else options.cluster
     system = find_system(named) if isinstance(named, str | Path) else named
     if system is None:
@@ -79,7 +79,7 @@ def _model(options: NetworkOptions, system: System | None) -> Model:
 
 
 def with_node(options: EstimateOptions, system: System | None) -> EstimateOptions:
-    """Return the options with the node that a system preset is made of, where none is given.
+    """Return options whose missing node is that of the system preset.
 
     Single rates override those of that node.
     """
@@ -168,7 +168,7 @@ def no_device(options: EstimateOptions) -> ConfigError:
 
 
 def device_name(options: EstimateOptions) -> str:
-    """Return the device's name; where the program runs here, what runs it; else the method's."""
+    """Return the name of the device, of what runs here, or of the method."""
     method = method_named(options.method or DEFAULT.name)
     here = method.runs_on(options.hardware)
     if here is not None:
@@ -178,7 +178,7 @@ def device_name(options: EstimateOptions) -> str:
 
 
 def host_bandwidth(options: EstimateOptions) -> float | None:
-    """Return the bandwidth between a device and its host, in bytes/s and direction, if known."""
+    """Return the bandwidth of a device's host link in bytes/s per direction, if known."""
     if options.host_bandwidth is not None:
         return options.host_bandwidth
     device = device_of(options)
@@ -236,7 +236,7 @@ def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
 
 
 def check_caches(options: EstimateOptions) -> None:
-    """Raise what a cache that can't be written raises, before there is anything to keep."""
+    """Raise early the error of a cache that can't be written."""
     # Of use to few commands, and half of what they import.
     from hespas.sources.workload import export_cache  # noqa: PLC0415
 
@@ -246,7 +246,7 @@ def check_caches(options: EstimateOptions) -> None:
 
 
 def estimator_of(program: Program, options: PredictOptions) -> Estimator:
-    """Return the estimator of a program; `ConfigError` for options that have no effect on it."""
+    """Return a program's estimator; `ConfigError` for options without an effect on it."""
     estimate = options.estimate
     device = device_of(estimate)
     method = _method_of(program, estimate, device)

@@ -622,7 +622,7 @@ _ESTIMATOR = "perf_estimator"
 
 @cache
 def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
-    """Return the form of a configuration file: the keys that the fields of ``kind`` declare."""
+    """Return a configuration file's form: the keys that ``kind``'s fields declare."""
     keys = [
         (each.key, cast("Any", each.form) | None, None)
         for each in options_in(kind)
@@ -638,7 +638,7 @@ def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
 
 
 def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
-    """Return the values that the JSON file ``path`` gives options of ``kind``, by their names.
+    """Return the values of ``kind``'s options in a JSON file, by name.
 
     Raises `ConfigError` with the file and the JSON path for malformed JSON
     (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and

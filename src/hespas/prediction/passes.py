@@ -43,7 +43,7 @@ Groups = frozenset[frozenset[int]]
 
 
 def without_sums(program: Program, part: Part) -> Program:
-    """Return the program of one device of a part without the sums that a step makes once."""
+    """Return a part's program of one device without once-per-step sums."""
     dropped = _dropped(part)
     if not dropped:
         return program
@@ -55,7 +55,7 @@ def without_sums(program: Program, part: Part) -> Program:
 
 
 def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:
-    """Return the tasks of a part's program without the sums that a step makes once."""
+    """Return the tasks of a part's program without once-per-step sums."""
     dropped = _dropped(part)
     if not dropped:
         return tasks
@@ -88,7 +88,7 @@ def groups_of_task(task: CollectiveTask, tasks: TaskGraph) -> Groups:
 
 
 def _dropped(part: Part) -> set[Groups]:
-    """Return the groups over which a step sums once what the program of a part leaves."""
+    """Return the groups of the once-per-step sums of a part's results."""
     if part.program is PartProgram.UPDATE:
         return set()
     present = [axis for axis in (*SHARED, EXPERT) if part.mesh.size(axis) > 1]
@@ -176,7 +176,7 @@ class PassCost:
 
 
 def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
-    """Return by how much passes of two micro-batches are shorter side by side, in ps.
+    """Return the ps that two micro-batches' passes save side by side.
 
     All-to-alls between experts run beside the computation of the other pass, and neither slows the
     other. Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1; NVIDIA,
@@ -194,7 +194,7 @@ def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
 
 
 def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
-    """Return the tasks of all devices, of which those along the axes ``inner`` share a program.
+    """Return all devices' tasks; devices along the axes ``inner`` share a program.
 
     The others have a program each, equal ones, which they run at the same time.
     """
@@ -227,7 +227,7 @@ def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
 
 
 def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
-    """Return, for each group of devices that share a program, the device of each of its numbers."""
+    """Return the devices of each group that shares a program, by number."""
     names = [axis for axis in inner.names if axis in whole.names]
     found = groups_along(whole.axes, names)
     return [tuple(group) for group in found]
@@ -236,7 +236,7 @@ def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
 def spent_by_phase(
     prediction: Prediction, *, pieces: int, expert_axes: Sequence[str] = ()
 ) -> tuple[Spent, Spent]:
-    """Return what the forward pass takes, and all else of a program of both passes.
+    """Return the forward pass of a program of both passes, and the rest.
 
     All-to-alls along ``expert_axes`` are those between experts. With ``pieces`` above 1,
     tensor-parallel communication runs in as many pieces under the computation beside it: one piece
@@ -407,7 +407,7 @@ class Exchange:
         return self._known[key]
 
     def message_ps(self, size_bytes: int) -> int:
-        """Return how long it takes to send to the next stage, while every other stage does so.
+        """Return the time to send to the next stage, all stages at once.
 
         The only stage of a pipeline sends nothing.
         """

@@ -60,7 +60,7 @@ class ReportCache:
 
 
 def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | None:
-    """Return the place of a prediction's report; None where not all is known that decides it."""
+    """Return the place of a prediction's report; None if its key is incomplete."""
     estimate, output = options.estimate, options.output
     is_elsewhere = estimate.cache_dir is not None or output.directory is not None
     if is_elsewhere or estimate.disable_cache or estimate.in_memory_only_cache:
@@ -84,7 +84,7 @@ def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | 
 
 
 def _program_state(file: Path | None) -> str | None:
-    """Return the digest of a program's content, empty for a model; None where neither is known."""
+    """Return a program's digest, empty for a model; None if neither is known."""
     if file is None or file.is_dir() or (":" in str(file) and not file.exists()):
         return None
     return sha256(file.read_bytes()).hexdigest() if file.exists() else ""

@@ -122,7 +122,7 @@ class Prediction:
 
     @property
     def step_time_s(self) -> float:
-        """From the start to the end of the slowest device: the sum of the parts."""
+        """From the start to the slowest device's end: the sum of the parts."""
         return self.compute_s if self.timeline is None else self.timeline.step_time_s
 
     @property
@@ -156,7 +156,7 @@ class Prediction:
 
     @property
     def launch_wait_s(self) -> float:
-        """The time in which that device does nothing until the host launches what it runs next."""
+        """The time in which that device waits for the host's next launch."""
         return 0.0 if self.timeline is None else self.timeline.parts.launch_wait_ps / PS_PER_S
 
     @property
@@ -166,7 +166,7 @@ class Prediction:
 
     @property
     def straggler_s(self) -> float:
-        """What slow and late devices and jitter add to the step, below 0 for faster ones."""
+        """What imperfect devices and jitter add to the step, negative for faster ones."""
         return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
 
     @property
@@ -220,7 +220,7 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings that the user asked for, and those about the device's memory and system."""
+        """The user's warnings, and those about the device's memory and system."""
         own = (*self.estimates.total.warnings, *self.part_warnings)
         return (
             *own,

@@ -52,7 +52,7 @@ log = logging.getLogger("hespas")
 
 
 def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
-    """Predict one step of a model that is divided over the stages of a pipeline.
+    """Predict one step of a model divided over a pipeline's stages.
 
     The programs of each distinct part are exported, priced and simulated by the functions that
     predict any program; the schedule puts them into one step. Raises `ConfigError` for what doesn't
@@ -121,7 +121,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
 
 
 def _beside(moved_ps: int, backward: Spent) -> int:
-    """Return by how much products of weights' gradients take longer with what they move beside.
+    """Return how much longer weight-gradient products take with their concurrent traffic.
 
     Half of a backward pass is theirs. Arithmetic and memory traffic of a kernel combine by the root
     of the sum of their squares, as in the kernel method.
@@ -142,7 +142,7 @@ def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
 
 
 def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None) -> Prediction:
-    """Return the prediction of a program of a part, without what a step does once.
+    """Return the prediction of a part's program without once-per-step work.
 
     It is exported and priced for the devices that share its arrays, and simulated with all stages
     and data-parallel parts running it at the same time.
@@ -293,7 +293,7 @@ class _Data:
     def sums(
         self, passes: Mapping[Action, Interval], schedule: Schedule, *, together: bool
     ) -> list[tuple[str, Interval]]:
-        """Return when gradients are summed, each piece as soon as it is there, one after another.
+        """Return when gradients are summed, each piece once ready, in sequence.
 
         In the last backward pass of a chunk its layers come in turn.
         """

@@ -30,7 +30,7 @@ from hespas.sources.workload import model_key
 
 
 def source_of(options: PredictOptions, system: System | None) -> Source:
-    """Return what the workload is; a model's mesh follows from the system where none is given.
+    """Return the workload; a model's missing mesh follows from the system.
 
     Raises `ConfigError` where nothing is named, and what `hespas.sources.source.find_source`
     raises.
@@ -65,13 +65,13 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
 
 
 def target_of(options: PredictOptions, system: System | None) -> str | None:
-    """Return what a model is exported for: the node, by name; None where that is not known."""
+    """Return the node's name that a model is exported for, if known."""
     node = node_of(with_node(options.estimate, system))
     return part_of(node) if isinstance(node, Device) else node and str(node)
 
 
 def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) -> MeshAxes:
-    """Return a mesh with its axes where they are to lie on the system; as it is by default.
+    """Return a mesh with its axes placed on the system, unchanged by default.
 
     Raises `ConfigError` for axes that don't fit, and for a network without dimensions.
     """
@@ -89,7 +89,7 @@ def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) 
 
 
 def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int], ...]:
-    """Return the axes of the devices' mesh, major first; empty where they are not known.
+    """Return the axes of the devices' mesh, major first; empty if unknown.
 
     They are the model's, or those of a mesh in the program's source that has all its devices.
     """
@@ -106,7 +106,7 @@ def _model_of(options: PredictOptions) -> ModelSource | None:
 
 
 def work_of(program: Program, options: PredictOptions) -> StepWork:
-    """Return what a step takes in: what the options say, else what is known of the program.
+    """Return a step's input from the options, else from the program.
 
     Of a program it is known where its integers have one shape of two dimensions: sequences, and the
     tokens of each. One on several devices must have come with the types of its whole inputs.
@@ -178,7 +178,7 @@ _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
 
 
 def workload_digest(options: PredictOptions) -> str:
-    """Return what tells workloads apart: of a file its content, of others what names them."""
+    """Return a workload's identity: a file's content, or the name."""
     match source_of(options, system_of(options.network)):
         case FileSource(path=path):
             return sha256(read_source(path)).hexdigest()

@@ -179,7 +179,7 @@ class KeptStore:
         return {} if content is None else msgspec.msgpack.decode(content, type=dict[str, str])
 
     def write(self, entries: Mapping[str, str]) -> None:
-        """Store entries, which are found where all of them are asked for, and no other.
+        """Store entries, found only if exactly these are requested together.
 
         Where none can be written, prices are made every time.
         """

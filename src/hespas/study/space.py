@@ -114,7 +114,7 @@ def candidate_of(given: Mapping[str, object]) -> Candidate:
 
 
 def system_named(named: str) -> System:
-    """Return a cluster by its name or directory; each is read once, and again where it changed."""
+    """Return a cluster by name or directory, read again only when changed."""
     directory = Path(named)
     if not directory.is_dir():
         return _system(named, (0, 0))

@@ -89,7 +89,7 @@ class Scores:
 
 
 def unfused(program: Program) -> Scores | None:
-    """Return the largest scores that a program keeps in memory; None where there are none."""
+    """Return the largest scores that a program keeps in memory, if any."""
     operations = list(all_ops(program))
     exponentials = {
         shape
@@ -130,7 +130,7 @@ def _scores(
 
 
 def _sharing(batch: int, rows: int, keys: int, exponentials: set[tuple[int, ...]]) -> int:
-    """Return how many heads share the keys of a product; 0 where its scores are not exponents."""
+    """Return how many heads share a product's keys; 0 without exponents."""
     for heads, query_length, key_length in sorted(exponentials):
         if key_length == keys and heads * query_length == batch * rows and not heads % batch:
             return heads // batch
@@ -157,7 +157,7 @@ def _has_causal_mask(operations: Iterable[Op], scores: Scores) -> bool:
 
 
 def _counts(value: Value, made: Mapping[Value, Op]) -> bool:
-    """Return whether a value counts along a dimension: an iota, moved by a constant or not."""
+    """Return whether a value is an iota along a dimension, perhaps shifted."""
     op = made.get(value)
     while op is not None and op.kind in _PASSED:
         counting = [each for each in op.operands if not _is_constant(each, made)]

@@ -75,7 +75,7 @@ def priced_at_rates(
     custom_calls: Mapping[str, CustomCallCost],
     store: Store | None,
 ) -> list[Prices]:
-    """Return the prices of all regions at several rates, from the ``store`` where it has them."""
+    """Return all regions' prices at several rates, from the ``store`` if there."""
     found: list[Prices | None] = [None] * len(changes)
     keys = [_keys_at(rates, graph, modules, before, estimator) for rates in changes]
     for at, of_modules in enumerate(keys):
@@ -121,7 +121,7 @@ def _of_regions(before: Prices, modules: RegionModules, prices: Mapping[int, Est
 
 
 def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Prices:
-    """Return the prices after a change, but the first kernel's: a graph is launched by one."""
+    """Return the prices after a change, except the first kernel's."""
     for region in graph.compute_regions:
         if len(region.operations) == 1 and region.operations[0].kind not in _OF_KERNELS:
             return (*after[: region.id], before[region.id], *after[region.id + 1 :])
@@ -263,7 +263,7 @@ class _Step:
         asked: Mapping[str, Rates],
         priced: Callable[[Scalable, Sequence[Rates]], list[Prices]],
     ) -> list[Prices]:
-        """Return prices at other rates, and at the clock that the power limit then allows.
+        """Return prices at other rates, at the clock that power allows.
 
         A device that does more at a time draws more. Nothing limits infinite rates but what else
         there is, which keeps its clock.
@@ -330,7 +330,7 @@ class _Step:
             yield self._on_links(name, faster)
 
     def host(self) -> Iterator[Change]:
-        """Yield the step with faster links to hosts, and with hosts that launch in no time."""
+        """Yield the step with faster host links, and with free launches."""
         if self.prediction.host_transfer_s:
             tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
             yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
@@ -354,7 +354,7 @@ class _Step:
             yield self._row("every link as specified", step_s)
 
     def overlap(self) -> Iterator[Change]:
-        """Yield the step whose scheduler may fill the device, where its limit gave up overlap."""
+        """Yield the step with full memory use, where the limit prevented overlap."""
         limit, options = self.prediction.graph.program.overlap, self.prediction.options
         if limit is None or limit.full_factor is None or not self.prediction.gave_up_overlap:
             return
@@ -405,7 +405,7 @@ class _Step:
         yield replace(self._priced("attention fused", after), note=note)
 
     def kernels(self) -> Iterator[Change]:
-        """Yield the step with kernels at their memory limits: all, and each of the slowest."""
+        """Yield the step with all, and each of the slowest, kernels memory-bound."""
         from hespas.prediction.explain.attention import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
 
         graph, estimates = self.prediction.graph, self.prediction.estimates

@@ -27,7 +27,7 @@ _SIZES = re.compile(r" \(in ([a-z_ ,]+)\)")
 def grouped_assumptions(
     assumptions: Iterable[str], decided_s: Mapping[str, float] | None = None, whole_s: float = 0.0
 ) -> list[AssumptionGroup]:
-    """Join assumptions that differ only in the kernel, or in the sizes, that they are about.
+    """Join assumptions that differ only in their kernel or sizes.
 
     ``decided_s`` is the time that each decides, of the computation's ``whole_s``. Those without
     one, which are about everything, stand first, in their order; then that which decides most.
@@ -45,7 +45,7 @@ def grouped_assumptions(
 def assumptions_of_step(
     prediction: Prediction | PipelinePrediction, total: Estimate
 ) -> list[AssumptionGroup]:
-    """Return what a step takes for granted, that which decides most of its time first.
+    """Return a step's assumptions, those that decide most of its time first.
 
     ``total`` is what a device computes, with the times of its notes. Unknown shares stand last.
     """

@@ -68,7 +68,7 @@ class Breakdown:
 
 
 def breakdown(prediction: Prediction) -> Breakdown:
-    """Return what a step takes by name and by kind, in time linear in its operations."""
+    """Return a step's amounts by name and by kind, in linear time."""
     names = operation_names(prediction.graph)
     by_name: dict[Named, Amount] = {}
     by_kind: dict[str, Amount] = {}
@@ -87,7 +87,7 @@ def breakdown(prediction: Prediction) -> Breakdown:
 
 
 def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdown:
-    """Return several added up, each with its times and the share of exposed time that counts."""
+    """Return a weighted sum, with each one's times and share of exposed time."""
     by_name: dict[Named, Amount] = {}
     by_kind: dict[str, Amount] = {}
     for found, times, share in parts:
@@ -151,7 +151,7 @@ class _Parts:
                 yield own[at], amount
 
     def _divided(self, region: Compute, estimate: Estimate) -> list[tuple[int, Amount]]:
-        """Return what each operation takes, by its place; their times add up to the estimate's."""
+        """Return each operation's amount by place; times add up to the estimate's."""
         place = {op: at for at, op in enumerate(all_operations(region))}
         steps = self.prediction.steps(region)
         amounts: dict[int, Amount] = {}
@@ -187,7 +187,7 @@ def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, flo
 
 
 def _by_bytes(region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
-    """Yield what operations take of a region that was measured whole: by what they access."""
+    """Yield operations' shares of a region measured whole, by accessed bytes."""
     sizes = {
         op: sum(size_bytes(value.type) for value in (*op.operands, *op.results))
         for op in region.operations
@@ -219,7 +219,7 @@ def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
 
 
 def phase_rows(found: Breakdown) -> list[PhaseRow]:
-    """Return what each phase takes, in the order of a step; what has no name comes last."""
+    """Return each phase's amount in step order, unnamed last."""
     by_phase = _grouped(found.by_name, lambda named: named.phase)
     whole_s = _whole_s(by_phase)
     return [
@@ -237,7 +237,7 @@ def phase_rows(found: Breakdown) -> list[PhaseRow]:
 
 
 def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
-    """Return what each module takes, longest first; what is in none has its operation's name.
+    """Return each module's amount, longest first; others by operation name.
 
     Paths are cut after ``depth`` modules; equal layers are one, unless ``each_layer``.
     """

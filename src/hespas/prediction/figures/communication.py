@@ -49,7 +49,7 @@ class Bus:
     def limit_bytes_per_s(
         self, kind: CollectiveKind | None, members: Sequence[int]
     ) -> float | None:
-        """Return the most bus bandwidth that a group can reach; None where it is not known.
+        """Return the most bus bandwidth that a group can reach, if known.
 
         Messages go from member to member, those of a permutation (``kind`` None) each on one link
         of a dimension. It is not known for groups that are no product of positions along the
@@ -108,7 +108,7 @@ class _Level:
 
 
 def bus_of(system: System, *, model: str) -> Bus | None:
-    """Return the network as a model sees it; None where devices lie along no dimensions."""
+    """Return the network as a model sees it; None without dimensions."""
     if model == "astra-sim":
         system = replace(system, interconnect=None)
     if system.interconnect is None and not system.dimensions:
@@ -118,7 +118,7 @@ def bus_of(system: System, *, model: str) -> Bus | None:
 
 
 def sent_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> float:
-    """Return what a device must send at least in a collective, of so many bytes put in.
+    """Return the bytes that a collective's device must send at least.
 
     In a gather or scatter it is what the one that has all must receive or send.
 
@@ -142,7 +142,7 @@ def sent_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> float:
 
 
 def _links(shape: Shape, members: int) -> int:
-    """Return on how many links a device sends to the other members along a dimension."""
+    """Return a device's links to other members along a dimension."""
     match shape:
         case Shape.SWITCH | Shape.FAT_TREE | Shape.LINE:
             return 1
@@ -155,7 +155,7 @@ def _links(shape: Shape, members: int) -> int:
 
 
 def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch: bool) -> float:
-    """Return the bus bandwidth for each byte/s of a member's links out of its block.
+    """Return bus bandwidth per byte/s of a member's links out of its block.
 
     All blocks together exchange at least ``blocks - 1`` times the data, twice to reduce it for
     all, or once each where switches add it up; all-to-all sends each byte by itself.
@@ -200,7 +200,7 @@ class _Row:
 
     @property
     def limit_bytes_per_s(self) -> float | None:
-        """The most bandwidth that any of them can reach; None where one's is not known."""
+        """The most bandwidth that any of them can reach, if all are known."""
         known = [limit for limit in self.limits if limit is not None]
         return max(known) if known and None not in self.limits else None
 
@@ -278,7 +278,7 @@ def exposed_communication(device: ClassTimeline) -> Iterator[tuple[Communication
 
 
 def _consumers(device: ClassTimeline) -> Mapping[int, str]:
-    """Return by task what waits for it: the first computation to start, else what else does."""
+    """Return by task its waiter: the first computation, else any other task."""
     found: dict[int, tuple[bool, int, str]] = {}
     for task in device.graph.tasks:
         if task.id not in device.nodes:
@@ -301,7 +301,7 @@ class _Names:
         self.limit = cache(self._limit)
 
     def _axis(self, groups: GroupTable, *, is_whole: bool) -> str:
-        """Return the axes of the mesh along which groups lie, else how they are formed."""
+        """Return the mesh axes of groups, else how they are formed."""
         if prod(size for _, size in self.axes) == self.devices:
             wanted = {frozenset(group) for group in groups}
             named = [name for name, size in self.axes if size > 1]

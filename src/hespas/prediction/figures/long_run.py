@@ -171,7 +171,7 @@ _WAITS = {
 def _checkpoint_times(
     prediction: AnyPrediction, size: int, assumed: list[str]
 ) -> tuple[float, float, float]:
-    """Return how long training waits for a checkpoint, until it is there, and to load it."""
+    """Return the times to wait for, complete and load a checkpoint."""
     given, devices = prediction.options.long_run, prediction.devices
     mode = given.checkpoint_mode
     if mode is CheckpointMode.MEMORY and given.checkpoint_bandwidth is not None:
@@ -224,7 +224,7 @@ def _played(
     energy_j: float | None,
     idle_w: float,
 ) -> PlayedReport | None:
-    """Play the run, and look for the number of spares with which a node trains most."""
+    """Play the run, and find the spares with most training per node."""
     # Few ask for runs that are played, which need NumPy.
     from hespas.prediction.long_run import CATEGORIES, best_spares, played  # noqa: PLC0415
 
@@ -288,7 +288,7 @@ def _quantiles(values: Floats) -> Quantiles:
 
 
 def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
-    """Return what a step hands to the next one: outputs written over arguments, each once."""
+    """Return what a step passes on: outputs over arguments, each once."""
     program = prediction.graph.program
     arguments = {alias.argument for alias in program.aliases}
     whole = program.whole.inputs

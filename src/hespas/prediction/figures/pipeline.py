@@ -25,7 +25,7 @@ from hespas.tasks.pipelining.schedule import ideal_bubble
 
 
 def pipeline_rows(prediction: PipelinePrediction) -> PipelineReport:
-    """Return how a step is divided into stages, with the times and the memory of each."""
+    """Return a step's stages, with the times and memory of each."""
     schedule = prediction.cut.schedule
     hides = prediction.options.pipeline.hides
     return PipelineReport(
@@ -97,7 +97,7 @@ def ran_of(prediction: PipelinePrediction) -> list[Ran]:
 
 
 def _ran(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> Ran:
-    """Return the passes of the chunks of a part, with what they leave exposed in the pipeline."""
+    """Return the passes of a part's chunks, with their exposed time."""
     times = prediction.cut.schedule.micro_batches * len(chunks)
     before_ps = cost.prediction.exposed_communication_s * PS_PER_S * times
     passes = cost.passes

@@ -70,7 +70,7 @@ class Ran:
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:
-    """Return the parts of a step's energy; None where the clock doesn't follow from power."""
+    """Return a step's energy parts; None if power doesn't set the clock."""
     sustained, device = prediction.estimates.sustained, prediction.device
     if sustained is None or device is None or device.power is None:
         return None
@@ -177,7 +177,7 @@ def _json_value(value: object) -> object:
 
 
 def explain_rows(changes: Sequence[Change]) -> list[ExplainRow]:
-    """Return the rows of ``explain``: what was changed, the step then, and what that gains of it.
+    """Return the rows of ``explain``: the change, its step and its gain.
 
     >>> (row,) = explain_rows([Change(change="link bandwidth doubled", step_time_s=0.9, gain=0.1)])
     >>> row.change, row.gain
@@ -240,7 +240,7 @@ def run_report(
 
 
 def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return a report with what devices that differ and devices that fail do to it."""
+    """Return a report with the effects of unequal and failing devices."""
     if prediction.options.network.variation != EQUAL:
         # Few ask for devices that are not equal.
         from hespas.prediction.figures.variation import variation_report  # noqa: PLC0415

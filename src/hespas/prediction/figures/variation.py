@@ -134,7 +134,7 @@ def _deviation(
 
 
 def uniform_draws(seed: int, *, draws: int, copies: int, stages: int) -> Floats:
-    """Return an even number of draws, the second half of which mirrors the first one.
+    """Return an even number of draws, the second half mirroring the first.
 
     A device of the first half that is fast is slow in the second: the mean of a device is exact,
     and a step that takes the slowest never gets shorter where devices vary more (antithetic
@@ -147,7 +147,7 @@ def uniform_draws(seed: int, *, draws: int, copies: int, stages: int) -> Floats:
 
 
 def longer_by(factors: Floats, stages: Stages) -> Floats:
-    """Return by how much each copy's step is longer, of factors by draw, copy and stage.
+    """Return each copy's longer step, from factors by draw, copy and stage.
 
     The slowest stage decides; the first and the last passes of the others come before and after:
     ``max(busy + (1 - ramp) added) + ramp sum(added) - max(busy)``.
@@ -161,7 +161,7 @@ def longer_by(factors: Floats, stages: Stages) -> Floats:
 
 
 def _axes(longer: Floats, slowest: Slowest, stages: Stages) -> Mapping[str, float]:
-    """Return how much of the waiting each axis causes, from the nearest to the farthest one."""
+    """Return the waiting that each axis causes, nearest first."""
     waits: dict[str, float] = {}
     count, before, mean_s = 1, 1.0, sum(stages.compute_s) / len(stages.compute_s)
     for name, size in reversed(stages.inner):
@@ -221,7 +221,7 @@ def _jitter_of(prediction: Prediction, variation: Variation, *, times: int) -> d
 
 
 def _axes_of(task: CollectiveTask, prediction: Prediction) -> tuple[str, int]:
-    """Return the axes of the mesh along which the members of a collective lie, and their number."""
+    """Return a collective's mesh axes and its number of members."""
     if task.group_table is None:
         members: tuple[int, ...] = tuple(range(prediction.devices))
     else:
