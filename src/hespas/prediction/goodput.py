@@ -196,6 +196,7 @@ class Goodput:
     starting: float
     loading: float
     waiting: float
+    failures_per_day: float
 
 
 def goodput_of(run: LongRun) -> Goodput:
@@ -231,6 +232,7 @@ def goodput_of(run: LongRun) -> Goodput:
         starting=start_s * runs,
         loading=max(0.0, restart_s - start_s) * runs,
         waiting=waiting,
+        failures_per_day=86400.0 * (1.0 - waiting) / between_s,
     )
 
 

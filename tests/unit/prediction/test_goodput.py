@@ -39,6 +39,7 @@ def test_the_shares_add_to_1(run: LongRun) -> None:
 def test_nothing_that_fails_leaves_saving() -> None:
     found = goodput_of(replace(RUN, failure_interval_s=inf))
     assert (found.productive, found.saving) == (1100 / 1160, 60 / 1160)
+    assert found.failures_per_day == 0
 
 
 def test_no_other_interval_is_better_than_the_best() -> None:
