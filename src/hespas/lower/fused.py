@@ -235,7 +235,7 @@ class _Fuser:
 
     def _of_compiler(self, block: Block) -> list[Op]:
         grouping = grouped(block)
-        nodes = nodes_of(grouping)
+        nodes = nodes_of(grouping, block.operations[-1].operands)
         return in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
 
     def _of_library(self, block: Block) -> list[Op]:

@@ -9,6 +9,7 @@ that no way leads from one through others to the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from hespas.lower.group import Group, Grouping, module_of
@@ -59,15 +60,19 @@ class Node:
     depth: int = 0
 
 
-def nodes_of(grouping: Grouping) -> list[Node]:
-    """Return the nodes of a block, kernels of several results merged, in program order."""
-    graph = _Graph(grouping=grouping)
+def nodes_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
+    """Return the nodes of a block, kernels of several results merged, in program order.
+
+    ``results`` are those of the block.
+    """
+    graph = _Graph(grouping=grouping, results=frozenset(results))
     graph.build()
     graph.merge_readers()
     graph.set_depths()
     graph.merge_chains(graph.is_pass)
     graph.set_depths()
     graph.merge_readers()
+    graph.drop_inner()
     return graph.nodes
 
 
@@ -78,10 +83,10 @@ def stretches_of(
 
     ``results`` are those of the block. With ``by_module``, a kernel is of one module.
     """
-    graph = _Graph(grouping=grouping, by_module=by_module)
+    graph = _Graph(grouping=grouping, results=frozenset(results), by_module=by_module)
     graph.build()
     graph.merge_stretches()
-    graph.drop_inner(results)
+    graph.drop_inner()
     return graph.nodes
 
 
@@ -98,9 +103,13 @@ def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Graph:
-    """The nodes of a block while they are merged, of one module each if ``by_module``."""
+    """The nodes of a block while they are merged, of one module each if ``by_module``.
+
+    ``results`` are those of the block.
+    """
 
     grouping: Grouping
+    results: AbstractSet[Value]
     by_module: bool = False
     nodes: list[Node] = field(default_factory=list[Node])
     writer: dict[Value, Node] = field(default_factory=dict[Value, Node])
@@ -215,14 +224,13 @@ class _Graph:
             if len(self.nodes) == before:
                 return
 
-    def drop_inner(self, results: Iterable[Value]) -> None:
+    def drop_inner(self) -> None:
         """Have no kernel write what only it reads."""
-        read = {value for node in self.nodes for value in node.reads}.union(results)
+        read = {value for node in self.nodes for value in node.reads}.union(self.results)
         operations = self.grouping.operations
-        for node in filter(self._is_stretch, self.nodes):
-            assert node.group is not None  # noqa: S101 - for the type checker
-            kept = [at for at in node.group.roots if not read.isdisjoint(operations[at].results)]
-            node.group.roots = kept or node.group.roots
+        for group in [node.group for node in self.nodes if node.group is not None]:
+            kept = [at for at in group.roots if not read.isdisjoint(operations[at].results)]
+            group.roots = kept or group.roots
 
     def _merge_siblings(self) -> None:
         readers: dict[Value, list[Node]] = {}
@@ -260,8 +268,15 @@ class _Graph:
         )
 
     def is_pass(self, node: Node, user: Node) -> bool:
-        """Return whether a kernel iterates over another's result and can read it there."""
+        """Return whether a kernel iterates over another's result and can read it there.
+
+        What only one kernel with one result reads would be part of it, if it were worth it.
+        Source: openxla/xla, ``GetProducerConsumerMultiOutputFusionCandidates`` in
+        multi_output_fusion.cc (Apache License 2.0).
+        """
         if not _is_alike(node, user):
+            return False
+        if len(node.after) == 1 and not self._is_of_many(node, user):
             return False
         if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
             return False
@@ -273,6 +288,14 @@ class _Graph:
             for result in operations[root].results
         }
         return closed.isdisjoint(user.reads)
+
+    def _is_of_many(self, node: Node, user: Node) -> bool:
+        """Return whether a kernel's results leave the block, or go to a kernel of several."""
+        if user.group is not None and len(user.group.roots) > 1:
+            return True
+        operations = self.grouping.operations
+        roots = node.group.roots if node.group else ()
+        return any(not self.results.isdisjoint(operations[root].results) for root in roots)
 
     def _read_apart(self, one: Node, other: Node, read: Value) -> bool:
         """Return whether two kernels stay apart as they read parts of a value.

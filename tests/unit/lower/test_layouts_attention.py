@@ -54,5 +54,5 @@ def test_attention_takes_about_as_long_as_compiled(
     file.write_text(jax.jit(function).trace(*given).lower().as_text())
     predicted = hespas.predict(file, "H100_80GB", devices=1, fidelity="fused")
     moved = predicted.estimates.total.total.bytes_moved
-    assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.06)
+    assert predicted.step_time_s == pytest.approx(compiled_s, rel=0.08)
     assert moved == pytest.approx(compiled_bytes, rel=0.1)
