@@ -13,7 +13,8 @@ Four kinds of text in README.md and docs/ are not written by hand:
   docs/data/fuzz.json, to which ``python -m fuzz --record`` adds a run, docs/data/fusion.json,
   which ``python validation/fusion.py`` writes, docs/data/every_step.json, which ``python
   validation/every_rows.py`` makes of what ``hespas validate --all --json`` writes,
-  docs/data/recipe.json, which ``python validation/recipe_cost.py`` writes, and
+  docs/data/recipe.json, which ``python validation/recipe_cost.py`` writes,
+  docs/data/other_programs.json, which ``python validation/other_programs.py`` writes, and
   src/hespas/sources/loops.json, which ``python validation/loops.py`` writes;
 * what stands between ``<!-- shown NAME -->`` and ``<!-- end -->`` is a figure in a sentence that
   follows from the examples of its page: see validation/sentences.py.
@@ -41,6 +42,7 @@ import fault_runs
 import fusion
 import fuzz_runs
 import loops
+import other_programs
 import pipelines
 import recipe_cost
 import sentences
@@ -293,6 +295,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "fourteen": _fourteen,
     "fusion": _own(fusion.table),
     "fuzz": _own(fuzz_runs.summary),
+    "otherprograms": _own(other_programs.table),
     "faults": _own(fault_runs.summary),
     "loops": _own(loops.table),
     "optimised": _optimised,
