@@ -391,14 +391,16 @@ _ORDERING = (
 
 
 def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
-    """Return the time of an operation that orders elements; None for others.
+    """Return the time of an operation, or a fusion, that orders elements; None for others.
 
     Also None where the device's units or its clock are not described.
     """
-    core, clock_hz, operations = device.tensor_core, device.clock_hz, ordering_operations(op)
-    if core is None or clock_hz is None or operations is None:
+    core, clock_hz = device.tensor_core, device.clock_hz
+    operations = [ordering_operations(inner) for inner in operations_of(op)]
+    ordering = [count for count in operations if count is not None]
+    if core is None or clock_hz is None or not ordering:
         return None
-    compute_s = operations / (core.arithmetic * core.cores * clock_hz)
+    compute_s = sum(ordering) / (core.arithmetic * core.cores * clock_hz)
     return _longer_limit(
         compute_s, work.bytes_moved / device.memory_bandwidth_bytes_per_s, _ORDERING
     )

@@ -86,3 +86,26 @@ def test_what_orders_nothing_has_no_such_time() -> None:
     assert sort_timing(op, traffic(op), device) is None
     largest = top_k(8, 1024, 2)
     assert sort_timing(largest, traffic(largest), load_device("H100_80GB")) is None
+
+
+def test_a_fusion_that_ends_in_the_largest_takes_as_long_as_they() -> None:
+    """libtpu puts ``TopK`` behind what makes its operand, in one kernel without cycles."""
+    results = "f32[64,8], s32[64,8]"
+    text = f"""HloModule top, is_scheduled=true
+    %fused (a: f32[64,4096]) -> ({results}) {{
+      %a = f32[64,4096] parameter(0)
+      %n = f32[64,4096] negate(%a)
+      ROOT %t = ({results}) custom-call(%n), custom_call_target="TopK"
+    }}
+    ENTRY %main (x: f32[64,4096]) -> ({results}) {{
+      %x = f32[64,4096] parameter(0)
+      ROOT %f = ({results}) fusion(%x), kind=kCustom, calls=%fused
+    }}"""
+    main = load_source(text.encode(), name="test.hlo").main
+    fusion = next(op for op in main.body.operations if op.kind == "fusion")
+    device, alone = load_device("TPUv5e"), top_k(64, 4096, 8)
+    found = sort_timing(fusion, traffic(fusion), device)
+    expected = sort_timing(alone, traffic(alone), device)
+    assert found is not None
+    assert expected is not None
+    assert found.time_s == pytest.approx(expected.time_s)
