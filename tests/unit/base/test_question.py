@@ -11,6 +11,8 @@ from hespas.base.question import ask
 from hespas.errors import ProgramError, ToolError
 
 ANSWERER = """
+from threading import Event, Thread
+
 import msgspec
 from hespas import errors
 from hespas.base.question import serve
@@ -28,6 +30,8 @@ def answered(question, home):
         raise errors.ToolError("it broke")
     if question.number == 1:
         raise SystemExit(0)
+    if question.number == 3:
+        Thread(target=Event().wait).start()
     return Doubled(number=2 * question.number)
 
 if __name__ == "__main__":
@@ -65,6 +69,10 @@ def asked(number: int, home: Path) -> Doubled:
 
 def test_a_question_is_answered(home: Path) -> None:
     assert asked(4, home) == Doubled(number=8)
+
+
+def test_threads_that_never_end_hold_no_answer_back(home: Path) -> None:
+    assert asked(3, home) == Doubled(number=6)
 
 
 def test_errors_of_the_module_are_raised_here(home: Path) -> None:
