@@ -67,6 +67,37 @@ def test_a_load_is_served(call: Call, small: str, tmp_path: Path) -> None:
     assert f"vllm serve {small} --tensor-parallel-size 2" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [("vllm", "--enable-expert-parallel"), ("sglang", "--ep-size 2"), ("trtllm", "--ep_size 2")],
+)
+def test_engines_are_asked_for_whole_experts(
+    call: Call, tmp_path: Path, engine: str, flag: str
+) -> None:
+    configuration = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 1024,
+        "max_position_embeddings": 4096,
+        "norm_topk_prob": True,
+        "torch_dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(configuration))
+    options = ("--engine", engine, "--set", "expert_axes=tp", "--json")
+    done = call("hespas", "serve", str(tmp_path), *ON, *LOAD, *options)
+    assert done.returncode == 0, done.stderr
+    assert flag in json.loads(done.stdout)["launch"]
+
+
 def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
     call: Call, small: str, tmp_path: Path
 ) -> None:

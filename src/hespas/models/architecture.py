@@ -153,7 +153,8 @@ class Routing:
     axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
     once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
     what comes back. ``expert_axes`` names the axes of the mesh that divide the experts; those on
-    ``tp`` are whole, and have its devices' share of the tokens.
+    ``tp`` are whole, and have its devices' share of the tokens in training; in inference, where all
+    have all tokens, what the devices make is summed.
     """
 
     experts: int

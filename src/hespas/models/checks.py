@@ -57,20 +57,27 @@ def _refuse(is_wrong: bool, message: str, hint: str) -> None:
 
 def _check_experts(model: LanguageModel, routing: Routing) -> None:
     run, devices = model.run, model.mesh.size(*routing.axes)
-    is_divided = isinstance(run, Training) and run.sequence_parallel
+    is_training = isinstance(run, Training)
+    is_divided = is_training and run.sequence_parallel
+    is_shared = routing.axes == ("tp",) and not is_training
     _refuse(
         len(routing.axes) > 1 and "expert" not in model.mesh.names,
         f"expert_axes = {routing.expert_axes} of a mesh without an axis expert",
         "add expert=1 where no other devices have parts of the experts",
     )
     _refuse(
-        "tp" in routing.axes and not (is_divided and model.mesh.size("tp") > 1),
+        "tp" in routing.axes and not (is_divided or is_shared),
         f"expert_axes = {routing.expert_axes} has experts on the devices of tp, which share the "
         "tokens with sequence_parallel in training alone",
-        "give the mesh an axis tp and sequence_parallel=true, or drop expert_axes",
+        "give sequence_parallel=true in training, or expert_axes=tp in inference",
     )
     _refuse(
-        routing.dropless and devices > 1,
+        "tp" in routing.axes and model.mesh.size("tp") == 1,
+        f"expert_axes = {routing.expert_axes} of a mesh without an axis tp",
+        "give the mesh an axis tp, or drop expert_axes",
+    )
+    _refuse(
+        routing.dropless and devices > 1 and not is_shared,
         "dropless products do not send tokens to experts of other devices",
         "drop the axis expert, or dropless: at capacity_percent 100 the work is that of tokens "
         "spread evenly",
@@ -81,7 +88,7 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
         "choose fewer",
     )
     _refuse(
-        routing.exchange_dtype != "same" and devices == 1,
+        routing.exchange_dtype != "same" and (devices == 1 or is_shared),
         f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
         "drop it, or give the mesh an axis expert",
     )

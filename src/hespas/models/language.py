@@ -297,7 +297,7 @@ class LanguageModel:
         attended heads those inside of attention.
         """
         experts = self.routing.axes if self.routing is not None else ()
-        tokens = experts[:1]
+        tokens = tuple(axis for axis in experts if axis == "expert")
         divided: dict[str, tuple[str, ...]] = {
             "batch": ("data", *tokens),
             "sequence": (),

@@ -151,7 +151,7 @@ CHOICES = {
         *("layernorm", "moe_act", "layernorm+moe_act"),
     ),
     "exchange_dtype": ("same", "f8"),
-    "expert_axes": ("expert", "expert+tp", "expert+context", "expert+context+tp"),
+    "expert_axes": ("expert", "tp", "expert+tp", "expert+context", "expert+context+tp"),
     "gate": ("softmax", "sigmoid"),
     "loss": ("fused", "eager"),
     "expert_kernels": ("fused", "eager"),

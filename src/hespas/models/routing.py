@@ -81,7 +81,7 @@ def through_experts(
         "experts_up_bias": PartitionSpec(experts, widths),
         "experts_down_bias": PartitionSpec(experts, None),
     }
-    rows = divided.spec("batch", "norm_sequence" if "tp" in routing.axes else "sequence", None)
+    rows = divided.spec("batch", _tokens_of(routing), None)
     routed = partial(_routed, routing, model.style, divided)
     if isinstance(model.run, Training) and model.run.expert_product_dtype != "same":
         is_4_bits = model.run.expert_product_dtype == "f4"
@@ -135,14 +135,75 @@ def _routed(  # noqa: PLR0917 - the pieces of one layer
 ) -> jax.Array:
     """Return what the experts make of a device's tokens."""
     tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
-    if routing.expert_groups > 1 and divided.mesh.size(*routing.axes) > 1:
+    shared = _axes_of_shared_tokens(routing, divided)
+    if shared:
+        out = _through_own(routing, style, divided, weights, tokens, rows)
+    elif routing.expert_groups > 1 and divided.mesh.size(*routing.axes) > 1:
         out = _through_groups(routing, style, divided, weights, tokens, rows)
     else:
         out = _through_all(routing, style, divided, weights, tokens, rows)
     with jax.named_scope("combine"):
-        if divided.spec("expert_mlp")[0] is not None:
-            out = lax.psum(out, divided.spec("expert_mlp")[0])
+        parts = (*divided.used("expert_mlp"), *shared)
+        if parts:
+            out = lax.psum(out, parts)
         return out.reshape(sent.shape)
+
+
+def _tokens_of(routing: Routing) -> str:
+    """Return the dimension of the tokens that a device sends to experts."""
+    return "norm_sequence" if "tp" in routing.axes else "sequence"
+
+
+def _axes_of_shared_tokens(routing: Routing, divided: Divided) -> tuple[str, ...]:
+    """Return the axes that divide the experts and no tokens."""
+    of_tokens = divided.used("batch", _tokens_of(routing))
+    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in of_tokens)
+
+
+def _through_own(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    tokens: jax.Array,
+    rows: jax.Array,
+) -> jax.Array:
+    """Return what a device's experts make of the tokens that all devices of their axes have.
+
+    Nothing is sent: what the devices make is summed.
+    """
+    axes = _axes_of_shared_tokens(routing, divided)
+    devices = divided.mesh.size(*axes)
+    own = routing.experts // devices
+    with jax.named_scope("router"):
+        gates, chosen = _choice(routing, tokens, weights)
+        places = chosen - own * lax.axis_index(axes)
+        packing = Packing.of(
+            jnp.where((places >= 0) & (places < own), places, own),
+            targets=own,
+            capacity_percent=routing.capacity_percent / devices,
+        )
+    if routing.style.scales_inputs:
+        rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(-1, rows.shape[-1])
+        packing = replace(packing, choices=1)
+    if routing.dropless:
+        made = _dropless(style, divided, weights, rows, packing, parts=devices)
+    else:
+        with jax.named_scope("dispatch"):
+            arrived = packing.packed(rows)
+        made = _products(style, divided, weights, arrived)
+        with jax.named_scope("combine"):
+            made = packing.unpacked(made)
+    return _weighted(routing, gates, made, rows.dtype)
+
+
+def _weighted(routing: Routing, gates: jax.Array, made: jax.Array, dtype: Any) -> jax.Array:
+    """Return the sum of what the experts of each token made, a row for each choice."""
+    with jax.named_scope("combine"):
+        by_choice = made.reshape(*gates.shape, -1)
+        if routing.style.scales_inputs:
+            return jnp.sum(by_choice, 1)
+        return jnp.einsum("tk,tkd->td", gates.astype(dtype), by_choice)
 
 
 def _through_all(  # noqa: PLR0917 - the pieces of one layer
@@ -171,11 +232,7 @@ def _through_all(  # noqa: PLR0917 - the pieces of one layer
         made = _products(style, divided, weights, arrived)
         with jax.named_scope("combine"):
             made = packing.unpacked(_from_experts(exchange, dtype, made))
-    with jax.named_scope("combine"):
-        by_choice = made.reshape(*chosen.shape, -1)
-        if routing.style.scales_inputs:
-            return jnp.sum(by_choice, 1)
-        return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+    return _weighted(routing, gates, made, rows.dtype)
 
 
 def _through_groups(  # noqa: PLR0917 - the pieces of one layer
@@ -316,13 +373,21 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
     return apart_in_experts(style, jnp.concatenate([first, others]))
 
 
-def _dropless(
-    style: Style, divided: Divided, weights: Weights, rows: jax.Array, packing: Packing
+def _dropless(  # noqa: PLR0917 - the pieces of one layer
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    rows: jax.Array,
+    packing: Packing,
+    parts: int = 1,
 ) -> jax.Array:
-    """Return what the experts make of each choice, a row for each."""
+    """Return what the experts make of each choice, a row for each; zeros for those of others.
+
+    The experts are one of so many ``parts``, to which as many choices go each.
+    """
     order, counts = packing.order, packing.counts
     with jax.named_scope("dispatch"):
-        sent = rows[order // packing.choices]
+        sent = rows[order[: -(-len(order) // parts)] // packing.choices]
 
     def through(x: jax.Array, name: str) -> jax.Array:
         made = grouped_product(x, weights[name], counts)
@@ -337,7 +402,7 @@ def _dropless(
         made = _through_expert(style, sent, through)
     with jax.named_scope("combine"):
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-        return made[back]
+        return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
 
 
 def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
@@ -465,7 +530,7 @@ class Packing:
     capacity: int
 
     @classmethod
-    def of(cls, chosen: jax.Array, *, targets: int, capacity_percent: int) -> Packing:
+    def of(cls, chosen: jax.Array, *, targets: int, capacity_percent: float) -> Packing:
         """Return the packing of (rows, choices), each the number of a target.
 
         A target has ``capacity_percent`` of the places that it would need if all were chosen

@@ -128,6 +128,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         flags={
             "weights in 8 bits": "--quantization fp8",
             "cache in 8 bits": "--kv-cache-dtype fp8",
+            "whole experts": "--enable-expert-parallel",
             "memory share": "--gpu-memory-utilization {share:g}",
             "no prefixes": "--no-enable-prefix-caching",
             "guesses": """--speculative-config '{{"model": "DRAFT_MODEL", """
@@ -159,6 +160,7 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
         flags={
             "weights in 8 bits": "--quantization fp8",
             "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
+            "whole experts": "--ep-size {tensor}",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",
             "guesses": "--speculative-algorithm EAGLE --speculative-draft-model-path DRAFT_MODEL "
@@ -185,7 +187,10 @@ def tensorrt_llm(*, memory_bytes: int, part: str) -> Engine:
         graph_sizes=_capture_sizes(64, 128),
         launch="trtllm-serve {model} --tp_size {tensor} --max_batch_size {sequences} "
         "--max_num_tokens {budget}",
-        flags={"memory share": "--kv_cache_free_gpu_memory_fraction {share:g}"},
+        flags={
+            "whole experts": "--ep_size {tensor}",
+            "memory share": "--kv_cache_free_gpu_memory_fraction {share:g}",
+        },
     )
 
 

@@ -342,6 +342,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
     wanted = {
         "weights in 8 bits": settings.get("weight_dtype") == "f8",
         "cache in 8 bits": settings.get("cache_dtype") == "f8",
+        "whole experts": settings.get("expert_axes") == "tp",
         "memory share": own.memory_share is not None,
         "no prefixes": not own.prefix_caching,
         "guesses": own.speculative_tokens > 0,

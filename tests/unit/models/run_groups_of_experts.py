@@ -41,6 +41,11 @@ SIZES = {
 }
 AXES = {"batch": ("expert",), "experts": ("expert",)}
 OVER_TP = {"batch": ("expert",), "norm_sequence": ("tp",), "experts": ("expert", "tp")}
+DIVIDED: dict[str, dict[str, tuple[str, ...]]] = {
+    "expert": AXES,
+    "expert+tp": OVER_TP,
+    "tp": {"experts": ("tp",)},
+}
 
 
 class _Model:
@@ -63,7 +68,7 @@ def made(axes: str, weights: Any, tokens: Any, **settings: Any) -> Any:
         **settings,
     )
     mesh = parse_mesh(axes)
-    divided = Divided(mesh=mesh, sizes=SIZES, axes=OVER_TP if mesh.size("tp") > 1 else AXES)
+    divided = Divided(mesh=mesh, sizes=SIZES, axes=DIVIDED[routing.expert_axes])
 
     def layer(weights: Any, tokens: Any) -> Any:
         model: Any = _Model(routing)
@@ -92,6 +97,7 @@ def main() -> None:
         "groups": ("expert=8", groups),
         "groups, f8": ("expert=8", groups | {"exchange_dtype": "f8"}),
         "over tp": ("expert=4,tp=2", {"expert_axes": "expert+tp"}),
+        "own": ("tp=8", {"expert_axes": "tp"}),
     }
     found: dict[str, dict[str, float]] = {}
     for name, (axes, settings) in cases.items():

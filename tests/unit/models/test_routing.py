@@ -16,9 +16,9 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.devices import communication_ops, device_group_table
-from hespas.program.program import all_ops
+from hespas.program.program import all_ops, shape_of
 from hespas.program.scopes import Phase, read_scope
-from hespas.program.types import TensorType, size_bytes
+from hespas.program.types import TensorType, Type, size_bytes
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 
@@ -62,6 +62,7 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
     assert max(found["groups"].values()) < 1e-6
     assert max(found["over tp"].values()) < 1e-6
+    assert max(found["own"].values()) < 1e-6
     # Of 8 bits three are a number's fraction: rounding moves it by 1 / 16 at most.
     assert 0.001 < max(found["groups, f8"].values()) < 0.1
 
@@ -100,6 +101,38 @@ def test_experts_over_tp_are_whole_and_take_the_tokens_as_tp_divides_them() -> N
     assert whole.total() == divided.total() // 2
 
 
+def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> None:
+    """Half of the experts take half of the choices each; what moves is as with halves of all."""
+    small = {
+        "mesh": "tp=2",
+        "embedding": "64",
+        "heads": "4",
+        "kv_heads": "4",
+        "head_size": "16",
+        "layers": "2",
+        "vocabulary": "256",
+        "batch": "16",
+        "context": "64",
+        "attention": "unfused",
+        "dropless": "true",
+    }
+    found: list[tuple[Counter[tuple[str, Type]], list[list[tuple[int, ...]]]]] = []
+    for more in ({}, {"expert_axes": "tp"}):
+        exported = export_model("mixtral-8x7b-decode", small | more)
+        program = load_source(partitioned(exported).text, name="decode")
+        moved = Counter((op.kind, op.results[0].type) for op in communication_ops(program))
+        products = [
+            [shape_of(value) for value in op.operands]
+            for op in all_ops(program)
+            if op.kind == "ragged_dot"
+        ]
+        found.append((moved, products))
+    (moved, _), (moved_of_whole, products) = found
+    assert moved == moved_of_whole
+    assert products[0] == [(16, 64), (4, 64, 14336), (4,)]
+    assert products[-1] == [(16, 14336), (4, 14336, 64), (4,)]
+
+
 def test_half_of_what_is_exchanged_has_8_bits() -> None:
     whole, small = _exchanged(), _exchanged(exchange_dtype="f8")
     everyone = tuple(range(8))
@@ -118,11 +151,14 @@ def test_half_of_what_is_exchanged_has_8_bits() -> None:
         ({**GROUPS, "dropless": "true", "mesh": "data=1"}, "dropless products know no groups"),
         ({"exchange_dtype": "f8", "mesh": "data=1"}, "exchange_dtype = f8 has no effect"),
         ({"exchange_dtype": "f16"}, "known: same, f8"),
-        ({"expert_axes": "tp"}, "known: expert, expert\\+tp"),
-        ({"expert_axes": "expert+tp"}, "give the mesh an axis tp and sequence_parallel=true"),
+        ({"expert_axes": "context"}, "known: expert, tp, expert\\+tp"),
+        (
+            {"expert_axes": "expert+tp", "sequence_parallel": "true"},
+            "give the mesh an axis tp, or drop expert_axes",
+        ),
         (
             {"expert_axes": "expert+tp", "mesh": "expert=4,tp=2"},
-            "give the mesh an axis tp and sequence_parallel=true",
+            "give sequence_parallel=true in training",
         ),
         (
             {"expert_axes": "expert+tp", "sequence_parallel": "true", "mesh": "expert=16,tp=4"},

@@ -36,7 +36,7 @@ from hespas.study.executor import ExecutorOptions
 SERVING_TABLE = PRESETS_DIRECTORY / "published" / "serving_points.csv"
 _COLUMNS = (
     *("source", "id", "client", "model", "hardware", "engine", "engine_version", "precision"),
-    *("tp", "concurrency", "isl", "osl", "statistic", "ttft_ms", "tpot_ms"),
+    *("tp", "moe_ep", "concurrency", "isl", "osl", "statistic", "ttft_ms", "tpot_ms"),
 )
 _NVFP4 = {"weight_dtype": "nvfp4", "attention_dtype": "bf16", "activation_dtype": "nvfp4"}
 _SETTINGS: Mapping[str, Mapping[str, str]] = {
@@ -77,7 +77,10 @@ _FAR_APART = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPoint:
-    """A published point: seconds to the first token, and between tokens, by a ``statistic``."""
+    """A published point: seconds to the first token, and between tokens, by a ``statistic``.
+
+    Each of ``experts`` devices, 1 or all ``tensor``, has experts whole.
+    """
 
     line: int
     source: str
@@ -87,6 +90,7 @@ class ServingPoint:
     engine: str
     precision: str
     tensor: int
+    experts: int
     concurrency: int
     isl: int
     osl: int
@@ -121,6 +125,8 @@ class ServingPoint:
         settings = dict(_SETTINGS[self.precision])
         if (self.engine, self.precision) == _CACHED_IN_8_BITS:
             settings["cache_dtype"] = "f8"
+        if self.experts > 1:
+            settings["expert_axes"] = "tp"
         return ServeOptions(
             model_name=self.model,
             cluster=f"{self.tensor}x{self.hardware}",
@@ -201,6 +207,11 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
                 location=location,
                 hint=f"known: {', '.join(values)}",
             )
+    tensor, experts = int(number("tp")), int(number("moe_ep"))
+    if experts not in (1, tensor):
+        raise MeasurementError(
+            f"has moe_ep {experts} of tp {tensor}", location=location, hint="1 and tp are known"
+        )
     return ServingPoint(
         line=line,
         source=row["source"],
@@ -209,7 +220,8 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
         hardware=row["hardware"],
         engine=row["engine"],
         precision=row["precision"],
-        tensor=int(number("tp")),
+        tensor=tensor,
+        experts=experts,
         concurrency=int(number("concurrency")),
         isl=int(number("isl")),
         osl=int(number("osl")),

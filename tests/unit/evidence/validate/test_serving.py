@@ -28,6 +28,7 @@ POINT = ServingPoint(
     engine="vllm",
     precision="bf16",
     tensor=2,
+    experts=1,
     concurrency=8,
     isl=1000,
     osl=100,
@@ -95,3 +96,8 @@ def test_a_value_that_is_not_known_is_named(tmp_path: Path, column: str, value: 
     file.write_text(f"{head}\n{','.join(cells.values())}\n")
     with pytest.raises(MeasurementError, match=f"{column} '{value}'"):
         read_serving_points(file)
+
+
+def test_experts_of_a_point_are_whole_where_its_engine_has_them_so() -> None:
+    assert "expert_axes" not in POINT.options().model.settings
+    assert replace(POINT, experts=2).options().model.settings["expert_axes"] == "tp"
