@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs, FusionAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
@@ -185,13 +186,17 @@ def perhaps_in_place(op: Op) -> Pairs:
     """Yield the operands and results that a compiler may share.
 
     Such a result has the operand's shape, and each of its elements is computed from the operand's
-    element at the same index.
+    element at the same index. Sorts move elements about in the memory of their operands.
+    Source: openxla/xla, ``HloDataflowAnalysis::CanShareOperandBufferWithUser`` (Apache License
+    2.0).
     """
     pairs: Iterable[tuple[int, int]] = ()
-    if op.traits.is_elementwise:
+    if op.kind == "sort":
+        pairs = _all_results(op)
+    elif op.traits.is_elementwise:
         pairs = ((number, 0) for number in range(len(op.operands)))
     elif op.kind == "fusion":
-        pairs = _element_by_element(op)
+        pairs = chain(_element_by_element(op), _sorted_arguments(op.regions[0]))
     for operand, result in pairs:
         if _shape(op.operands[operand]) == _shape(op.results[result]):
             yield operand, result
@@ -257,6 +262,19 @@ def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> li
         for op in uses.readers(value):
             pending.extend(op.results)
     return reached
+
+
+def _sorted_arguments(body: Block) -> Pairs:
+    """Yield the arguments of a fusion that a result has in order."""
+    sorts = [op for op in body.operations if op.kind == "sort"]
+    ordered = {
+        value: operand
+        for op in sorts
+        for value, operand in zip(op.results, op.operands, strict=True)
+    }
+    for result, value in enumerate(body.operations[-1].operands):
+        if ordered.get(value) in body.arguments:
+            yield body.arguments.index(ordered[value]), result
 
 
 def _updated_arguments(body: Block) -> Pairs:

@@ -126,6 +126,37 @@ def test_an_asynchronous_all_reduce_works_in_place() -> None:
     assert memory_use(synchronous).temporary_bytes == 2 * KIB
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_sort_works_in_place(is_fused: bool) -> None:
+    functions = """
+%less (l: f32[], r: f32[], i: f32[], j: f32[]) -> pred[] {
+  %l = f32[] parameter(0)
+  %r = f32[] parameter(1)
+  %i = f32[] parameter(2)
+  %j = f32[] parameter(3)
+  ROOT %c = pred[] compare(%l, %r), direction=LT
+}
+%sorted (p: f32[256], q: f32[256]) -> (f32[256], f32[256]) {
+  %p = f32[256] parameter(0)
+  %q = f32[256] parameter(1)
+  ROOT %s = (f32[256], f32[256]) sort(%p, %q), dimensions={0}, to_apply=%less
+}
+"""
+    sort = "sort(%k0, %k1), dimensions={0}, to_apply=%less"
+    fusion = "fusion(%k0, %k1), kind=kCustom, calls=%sorted"
+    program = scheduled(
+        kernel("k0", "a"),
+        kernel("k1", "k0"),
+        f"%both = (f32[256], f32[256]) {fusion if is_fused else sort}",
+        f"%k2 = {V} get-tuple-element(%both), index=0",
+        f"%k3 = {V} get-tuple-element(%both), index=1",
+        f"%k4 = {V} add(%k2, %k3)",
+        functions=functions,
+    )
+    # One of the two vectors is the output.
+    assert memory_use(program).temporary_bytes == KIB
+
+
 def test_a_fusion_that_updates_a_slice_works_in_place() -> None:
     update = """
 %update (p: f32[256], u: f32[16], i: s32[]) -> f32[256] {
