@@ -308,6 +308,21 @@ def test_nothing_is_wrong_for_people_who_cannot_see(page: Page, server: Server, 
         assert _faults(page) == [], state
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_to_try_next_is_applied_by_buttons_in_sight(
+    page: Page, server: Server, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(server.address + STATE)
+    expect(page.locator("#near button").first).to_be_visible()
+    box = page.locator("#near").bounding_box()
+    assert box is not None
+    for button in page.locator("#near button").all():
+        place = button.bounding_box()
+        assert place is not None
+        assert place["x"] + place["width"] <= box["x"] + box["width"]
+
+
 @pytest.mark.parametrize(
     "width", [390, *(pytest.param(width, marks=pytest.mark.rest) for width in (768, 2560))]
 )
