@@ -316,7 +316,7 @@ def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
 def _independent(
     dots: Sequence[_Dot], operations: Sequence[Op], producer: Mapping[Value, int]
 ) -> list[_Dot]:
-    """Return independent products, of which no two are large.
+    """Return independent products; at most one of them is large.
 
     What needs one that needs a chosen one needs that too.
     """

@@ -26,8 +26,12 @@ def check(model: LanguageModel) -> None:
     run = model.run
     if model.routing is not None:
         _check_experts(model, model.routing)
-    elif isinstance(run, Training) and "moe_act" in run.remat:
-        _refuse(True, f"remat = {run.remat} of a model without experts", "drop moe_act")
+    elif isinstance(run, Training):
+        _refuse(
+            "moe_act" in run.remat,
+            f"remat = {run.remat} of a model without experts",
+            "drop moe_act",
+        )
     _check_sizes(model)
     _check_states(model)
     _check_tokens(model)

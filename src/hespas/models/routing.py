@@ -136,16 +136,15 @@ def _routed(  # noqa: PLR0917 - the pieces of one layer
     """Return what the experts make of a device's tokens."""
     tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
     shared = _axes_of_shared_tokens(routing, divided)
-    if shared:
-        out = _through_own(routing, style, divided, weights, tokens, rows)
-    elif routing.expert_groups > 1 and divided.mesh.size(*routing.axes) > 1:
+    exchanged = _axes_of_exchanges(routing, divided)
+    if routing.expert_groups > 1 and divided.mesh.size(*exchanged) > 1:
         out = _through_groups(routing, style, divided, weights, tokens, rows)
     else:
         out = _through_all(routing, style, divided, weights, tokens, rows)
     with jax.named_scope("combine"):
-        parts = (*divided.used("expert_mlp"), *shared)
-        if parts:
-            out = lax.psum(out, parts)
+        summed = (*sorted(divided.used("expert_mlp")), *shared)
+        if summed:
+            out = lax.psum(out, summed)
         return out.reshape(sent.shape)
 
 
@@ -160,50 +159,10 @@ def _axes_of_shared_tokens(routing: Routing, divided: Divided) -> tuple[str, ...
     return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in of_tokens)
 
 
-def _through_own(  # noqa: PLR0917 - the pieces of one layer
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    tokens: jax.Array,
-    rows: jax.Array,
-) -> jax.Array:
-    """Return what a device's experts make of the tokens that all devices of their axes have.
-
-    Nothing is sent: what the devices make is summed.
-    """
-    axes = _axes_of_shared_tokens(routing, divided)
-    devices = divided.mesh.size(*axes)
-    own = routing.experts // devices
-    with jax.named_scope("router"):
-        gates, chosen = _choice(routing, tokens, weights)
-        places = chosen - own * lax.axis_index(axes)
-        packing = Packing.of(
-            jnp.where((places >= 0) & (places < own), places, own),
-            targets=own,
-            capacity_percent=routing.capacity_percent / devices,
-        )
-    if routing.style.scales_inputs:
-        rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(-1, rows.shape[-1])
-        packing = replace(packing, choices=1)
-    if routing.dropless:
-        made = _dropless(style, divided, weights, rows, packing, parts=devices)
-    else:
-        with jax.named_scope("dispatch"):
-            arrived = packing.packed(rows)
-        made = _products(style, divided, weights, arrived)
-        with jax.named_scope("combine"):
-            made = packing.unpacked(made)
-    return _weighted(routing, gates, made, rows.dtype)
-
-
-def _weighted(routing: Routing, gates: jax.Array, made: jax.Array, dtype: Any) -> jax.Array:
-    """Return the sum of what the experts of each token made, a row for each choice."""
-    with jax.named_scope("combine"):
-        by_choice = made.reshape(*gates.shape, -1)
-        if routing.style.scales_inputs:
-            return jnp.sum(by_choice, 1)
-        return jnp.einsum("tk,tkd->td", gates.astype(dtype), by_choice)
+def _axes_of_exchanges(routing: Routing, divided: Divided) -> tuple[str, ...]:
+    """Return the axes that divide the experts and the tokens."""
+    shared = _axes_of_shared_tokens(routing, divided)
+    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in shared)
 
 
 def _through_all(  # noqa: PLR0917 - the pieces of one layer
@@ -214,11 +173,21 @@ def _through_all(  # noqa: PLR0917 - the pieces of one layer
     tokens: jax.Array,
     rows: jax.Array,
 ) -> jax.Array:
-    """Return what the experts that a token chose make of it, each sent its own copy."""
+    """Return what the experts that a token chose make of it, each sent its own copy.
+
+    Of tokens that several devices have, each device computes what its own experts make; the caller
+    sums that.
+    """
+    shared = _axes_of_shared_tokens(routing, divided)
+    parts = divided.mesh.size(*shared)
+    targets = routing.experts // parts
     with jax.named_scope("router"):
         gates, chosen = _choice(routing, tokens, weights)
         packing = Packing.of(
-            chosen, targets=routing.experts, capacity_percent=routing.capacity_percent
+            _of_own_experts(chosen, shared, targets) if shared else chosen,
+            targets=targets,
+            capacity_percent=routing.capacity_percent,
+            parts=parts,
         )
     exchange, dtype = _exchange(routing, divided, Among.ALL), routing.exchange_dtype
     if routing.style.scales_inputs:
@@ -232,7 +201,17 @@ def _through_all(  # noqa: PLR0917 - the pieces of one layer
         made = _products(style, divided, weights, arrived)
         with jax.named_scope("combine"):
             made = packing.unpacked(_from_experts(exchange, dtype, made))
-    return _weighted(routing, gates, made, rows.dtype)
+    with jax.named_scope("combine"):
+        by_choice = made.reshape(*chosen.shape, -1)
+        if routing.style.scales_inputs:
+            return jnp.sum(by_choice, 1)
+        return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+
+
+def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
+    """Return the places of chosen experts among a device's ``own``; ``own`` for those of others."""
+    places = chosen - own * lax.axis_index(axes)
+    return jnp.where((places >= 0) & (places < own), places, own)
 
 
 def _through_groups(  # noqa: PLR0917 - the pieces of one layer
@@ -373,19 +352,11 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
     return apart_in_experts(style, jnp.concatenate([first, others]))
 
 
-def _dropless(  # noqa: PLR0917 - the pieces of one layer
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    rows: jax.Array,
-    packing: Packing,
-    parts: int = 1,
+def _dropless(
+    style: Style, divided: Divided, weights: Weights, rows: jax.Array, packing: Packing
 ) -> jax.Array:
-    """Return what the experts make of each choice, a row for each; zeros for those of others.
-
-    The experts are one of so many ``parts``, to which as many choices go each.
-    """
-    order, counts = packing.order, packing.counts
+    """Return the experts' row for each choice; zeros where other devices' experts are chosen."""
+    order, counts, parts = packing.order, packing.counts, packing.parts
     with jax.named_scope("dispatch"):
         sent = rows[order[: -(-len(order) // parts)] // packing.choices]
 
@@ -467,7 +438,7 @@ class _Exchange:
 
 
 def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
-    axes, groups = divided.mesh.present(routing.axes), routing.expert_groups
+    axes, groups = _axes_of_exchanges(routing, divided), routing.expert_groups
     count = divided.mesh.size(*axes)
     members = max(1, count // groups)
     match among:
@@ -521,16 +492,21 @@ _sent.defvjp(_sent_forward, _sent_backward)
 class Packing:
     """Which choices go to which target: ``order`` sorts choices by it, ``counts`` is of each.
 
-    Rows have as many choices each, side by side; a target has ``capacity`` places.
+    Rows have as many choices each, side by side; a target has ``capacity`` places. The targets are
+    one of ``parts`` equal ones, each of which gets as many choices; choices of other parts have
+    numbers beyond the targets'.
     """
 
     order: jax.Array
     counts: jax.Array
     choices: int
     capacity: int
+    parts: int = 1
 
     @classmethod
-    def of(cls, chosen: jax.Array, *, targets: int, capacity_percent: float) -> Packing:
+    def of(
+        cls, chosen: jax.Array, *, targets: int, capacity_percent: int, parts: int = 1
+    ) -> Packing:
         """Return the packing of (rows, choices), each the number of a target.
 
         A target has ``capacity_percent`` of the places that it would need if all were chosen
@@ -538,9 +514,13 @@ class Packing:
         """
         order = jnp.argsort(chosen.reshape(-1), stable=True)
         counts = jnp.bincount(chosen.reshape(-1), length=targets)
-        share = len(order) * capacity_percent / (100 * targets)
+        share = len(order) * capacity_percent / (100 * targets * parts)
         return cls(
-            order=order, counts=counts, choices=chosen.shape[-1], capacity=max(1, round(share))
+            order=order,
+            counts=counts,
+            choices=chosen.shape[-1],
+            capacity=max(1, round(share)),
+            parts=parts,
         )
 
     def packed(self, rows: jax.Array) -> jax.Array:

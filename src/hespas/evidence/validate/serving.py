@@ -79,7 +79,8 @@ _FAR_APART = 0.1
 class ServingPoint:
     """A published point: seconds to the first token, and between tokens, by a ``statistic``.
 
-    Each of ``experts`` devices, 1 or all ``tensor``, has experts whole.
+    All ``tensor`` devices have whole experts where ``experts`` counts them; it is 1 where they
+    divide each expert.
     """
 
     line: int
