@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
@@ -105,11 +105,27 @@ def collect_rarely() -> None:
     gc.set_threshold(200_000, 50, 1000)
 
 
-def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> None:
-    """Answer the question in the working directory, passed to ``answered``; end the process.
+def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> NoReturn:
+    """Answer the question in the working directory, and end the process."""
+    answer_question(request, answered)
+    end_process()
 
-    It ends without waiting for threads: XLA's client of 16,384 devices never ends all of its own.
+
+def end_process() -> NoReturn:
+    """End the process without waiting for its threads.
+
+    XLA's client of 16,384 devices never ends all of its own, and Python would wait for work that
+    is still running on devices.
     """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def answer_question(
+    request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]
+) -> None:
+    """Answer the question in the working directory, passed to ``answered``."""
     home = Path.cwd()
     collect_rarely()
     question = msgspec.json.decode((home / _REQUEST_FILE).read_bytes(), type=request)
@@ -126,6 +142,3 @@ def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.St
         (home / _REFUSED_FILE).write_bytes(msgspec.json.encode(refusal))
     else:
         (home / _ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

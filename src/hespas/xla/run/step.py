@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from hespas.base.question import PROGRAM_FILE, serve
+from hespas.base.question import PROGRAM_FILE, answer_question, end_process
 from hespas.base.units import format_bytes_binary
 from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
 from hespas.xla.compile.messages import MemoryAnalysis
@@ -116,14 +116,12 @@ class _Loaded:
 
 def main() -> None:
     """Answer the question in the working directory."""
-    serve(messages.StepRequest, _time_steps)
+    answer_question(messages.StepRequest, _time_steps)
     distributed = import_module("jax").distributed
     if distributed.is_initialized():
         # The other processes end with the first one, unless all wait for the last.
         distributed.shutdown()
-    sys.stderr.flush()
-    # Python would wait at exit for work that is still running on devices.
-    os._exit(0)
+    end_process()
 
 
 def _time_steps(request: messages.StepRequest, home: Path) -> messages.StepAnswer:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hespas.xla.run import step
 from hespas.xla.run.step import made_input
 
 numpy: Any = import_module("numpy")
@@ -36,3 +37,16 @@ def test_a_step_count_is_one() -> None:
 def test_an_input_may_be_empty() -> None:
     assert made_input((0, 4), "float32").shape == (0, 4)
     assert made_input((0,), "int32").shape == (0,)
+
+
+def test_a_process_that_answered_waits_for_the_others_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    distributed = import_module("jax").distributed
+    monkeypatch.setattr(step, "answer_question", lambda *_: done.append("answered"))
+    monkeypatch.setattr(step, "end_process", lambda: done.append("ended"))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "shutdown", lambda: done.append("waited"))
+    step.main()
+    assert done == ["answered", "waited", "ended"]
