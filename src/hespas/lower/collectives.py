@@ -26,6 +26,7 @@ from hespas.program.program import (
     Block,
     Op,
     Value,
+    applied_ops,
     is_communication_op,
     shape_of,
     tensor_of,
@@ -90,7 +91,7 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 def _sum_key(op: Op) -> Hashable | None:
     """Return a key that all-reduces share if their sum may be reduced once."""
-    kinds = [each.kind for region in op.regions for each in region.operations[:-1]]
+    kinds = [each.kind for each in applied_ops(op)]
     if op.kind != "all_reduce" or len(op.results) != 1 or kinds != ["add"]:
         return None
     attrs = op.attrs

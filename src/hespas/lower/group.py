@@ -260,9 +260,9 @@ class _Walk:
             self._join(at, free)
         elif (
             not self._is_before_copies(at, readers)
-            and not self._reads_what_is_overwritten(at, readers)
             and at not in self.often
             and at not in self.apart
+            and not self._reads_what_is_overwritten(at, readers)
             and (self._is_worth(at, readers) or self._is_of_row(at, readers))
         ):
             self._join(at, readers)
@@ -274,9 +274,13 @@ class _Walk:
 
         Source: openxla/xla, ``CanEmitInputFusedScatter`` in gpu_fusible.cc (Apache License 2.0).
         """
-        roots = [self.operations[root] for group in readers for root in group.roots]
-        overwritten = {value for root in roots for value in scattered_over(root)}
-        return not overwritten.isdisjoint(self.operations[at].operands)
+        read = self.operations[at].operands
+        return any(
+            value in read
+            for group in readers
+            for root in group.roots
+            for value in scattered_over(self.operations[root])
+        )
 
     def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation is written before it is copied into another layout.

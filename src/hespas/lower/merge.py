@@ -335,13 +335,16 @@ class _Graph:
         writes operands side by side: ``ConcatenateFusion`` (xla/backends/gpu/codegen/emitters).
         """
         operations = self.grouping.operations
-        roots = [operations[root] for root in group.roots]
-        written = {size_of(root.results[0]) for root in roots if root.traits.is_elementwise}
+        written = {
+            size_of(operations[root].results[0])
+            for root in group.roots
+            if operations[root].kind == "concatenate" or operations[root].traits.is_elementwise
+        }
         for at in group.members:
-            op = operations[at]
-            if op.kind == "reduce" and op not in roots:
-                return True
-            if op.kind == "concatenate" and (op in roots or size_of(op.results[0]) in written):
+            kind = operations[at].kind
+            is_of_rows = kind == "reduce" and at not in group.roots
+            is_joining = kind == "concatenate" and size_of(operations[at].results[0]) in written
+            if is_of_rows or is_joining:
                 return True
         return False
 

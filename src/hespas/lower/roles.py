@@ -9,7 +9,7 @@ from math import prod
 from hespas.lower.reductions import PIECE
 from hespas.program.attrs import ConstantAttrs, DimensionsAttrs, WindowAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Op, Value, size_of
+from hespas.program.program import Op, Value, applied_ops, size_of
 from hespas.program.types import TensorType, size_bytes
 from hespas.program.uses import Uses
 
@@ -61,7 +61,7 @@ def _is_simple(op: Op) -> bool:
 def weight(op: Op) -> int:
     """Return about how many instructions one element of an operation's result takes."""
     if op.kind == "reduce_window":
-        body = [weight(each) for region in op.regions for each in region.operations[:-1]]
+        body = [weight(each) for each in applied_ops(op)]
         return window_of(op) * (_OF_PLACE + sum(body))
     return op.traits.gpu_instructions
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from hespas.lower.roles import is_zero
-from hespas.program.program import Op
+from hespas.program.program import Op, applied_ops
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.uses import Uses
 
@@ -42,8 +42,7 @@ def _scattered_onto(op: Op, uses: Uses) -> Sequence[Op] | None:
 def _is_sum(op: Op | None) -> bool:
     if op is None or op.kind != "scatter" or len(op.results) != 1:
         return False
-    (combined,) = op.regions
-    return [each.kind for each in combined.operations[:-1]] == ["add"]
+    return [each.kind for each in applied_ops(op)] == ["add"]
 
 
 SCATTERED_ONTO = Pattern(kinds=("add",), change=_scattered_onto)

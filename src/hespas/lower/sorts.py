@@ -24,7 +24,7 @@ from hespas.program.attrs import (
     DimensionAttrs,
     SliceAttrs,
 )
-from hespas.program.program import Block, Op, Value, tensor_of
+from hespas.program.program import Block, Op, Value, applied_ops, tensor_of
 from hespas.program.rewrite import Builder, Pattern, plain_op
 from hespas.program.types import ElementType, TensorType, element_type
 from hespas.program.uses import Uses
@@ -74,7 +74,7 @@ LIBRARY_SORTS = Pattern(kinds=("sort",), change=_sorted_by_library)
 
 
 def _is_descending(op: Op) -> bool:
-    compared = [each.attrs for region in op.regions for each in region.operations[:-1]]
+    compared = [each.attrs for each in applied_ops(op)]
     return any(isinstance(each, CompareAttrs) and each.direction == "GT" for each in compared)
 
 

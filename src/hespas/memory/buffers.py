@@ -266,15 +266,16 @@ def _results_of(argument: Value, uses: Uses, results: Mapping[Value, int]) -> li
 
 def _sorted_arguments(body: Block) -> Pairs:
     """Yield the arguments of a fusion that a result has in order."""
-    sorts = [op for op in body.operations if op.kind == "sort"]
     ordered = {
         value: operand
-        for op in sorts
+        for op in body.operations
+        if op.kind == "sort"
         for value, operand in zip(op.results, op.operands, strict=True)
     }
-    for result, value in enumerate(body.operations[-1].operands):
-        if ordered.get(value) in body.arguments:
-            yield body.arguments.index(ordered[value]), result
+    arguments = {value: number for number, value in enumerate(body.arguments)}
+    for result, value in enumerate(body.operations[-1].operands if ordered else ()):
+        if value in ordered and ordered[value] in arguments:
+            yield arguments[ordered[value]], result
 
 
 def _updated_arguments(body: Block) -> Pairs:

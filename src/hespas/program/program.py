@@ -304,6 +304,11 @@ def is_communication_op(op: Op) -> bool:
     return op.traits.category is Category.COLLECTIVE
 
 
+def applied_ops(op: Op) -> list[Op]:
+    """Return the operations that an operation's functions apply, as a sum's ``add``."""
+    return [each for region in op.regions for each in region.operations[:-1]]
+
+
 def nested_ops(block: Block) -> Iterator[Op]:
     """Yield every operation of a block, outer before inner."""
     for op in block.operations:

@@ -16,7 +16,7 @@ from math import prod
 
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs
 from hespas.program.operations.traits import arithmetic_type, bytes_of, ceil_log2, operand, result
-from hespas.program.program import Op, values_read
+from hespas.program.program import Op, applied_ops, values_read
 from hespas.program.types import TensorType
 from hespas.program.work import Work, flop_counts
 
@@ -89,7 +89,7 @@ def is_plain(op: Op) -> bool:
     `jax.lax.sort` orders floats as NumPy does, with extra operations for NaNs and zeros; it
     compares integers directly, as `jax.lax.top_k` does all keys.
     """
-    return [inner.kind for inner in op.regions[0].operations[:-1]] == ["compare"]
+    return [inner.kind for inner in applied_ops(op)] == ["compare"]
 
 
 def _has_library_types(op: Op) -> bool:

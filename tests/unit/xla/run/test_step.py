@@ -43,8 +43,13 @@ def test_a_process_that_answered_waits_for_the_others_before_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
+
+    def answer(request: type[object], answered: object) -> None:
+        del request, answered
+        done.append("answered")
+
     distributed = import_module("jax").distributed
-    monkeypatch.setattr(step, "answer_question", lambda *_: done.append("answered"))
+    monkeypatch.setattr(step, "answer_question", answer)
     monkeypatch.setattr(step, "end_process", lambda: done.append("ended"))
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "shutdown", lambda: done.append("waited"))
