@@ -1,6 +1,6 @@
 """Compare modelled fusion with compilers on programs that are no language models.
 
-    python validation/other_programs.py            write docs/data/other_programs.json anew
+    python validation/other_programs.py            writes docs/data/other_programs.json anew
 
 Each is a step in JAX, of a kind that people write: graph networks, recurrent cells, U-Nets,
 embeddings, sorts. Those with ``is_rule_seen`` led to rules of the model for GPUs; the others did
@@ -19,7 +19,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,10 +27,9 @@ import jax.numpy as jnp
 from jax import lax, nn
 
 import hespas
+from blocks import shaped
+from other_rows import FIGURES, NODES
 
-ROOT = Path(__file__).resolve().parents[1]
-FIGURES = ROOT / "docs" / "data" / "other_programs.json"
-NODES = ("H100_80GB", "TPUv5e")
 _F32, _BF16, _I32 = jnp.float32, jnp.bfloat16, jnp.int32
 Step = Callable[..., Any]
 
@@ -44,11 +42,6 @@ class Workload:
     step: Step
     arguments: tuple[Any, ...]
     is_rule_seen: bool = False
-
-
-def shaped(kind: Any, *shape: int) -> Any:
-    """Return the type of an argument."""
-    return jax.ShapeDtypeStruct(shape, kind)
 
 
 def graph_network(weights: Any, nodes: Any, edges: Any, labels: Any) -> Any:
@@ -312,42 +305,6 @@ def compared(workload: Workload, node: str) -> Mapping[str, float]:
             found[f"{fidelity}_bytes"] = made.memory.peak_bytes
             print(workload.name, node, fidelity, f"{1e3 * made.step_time_s:.3f} ms")
     return found
-
-
-def table(file: Path = FIGURES) -> str:
-    """Return the page's table and a line for each part."""
-    entries = json.loads(file.read_text())
-    lines = [
-        "| program | on | fused | compiled | step | memory |",
-        f"|{'---|' * 6}",
-    ]
-    for entry in entries:
-        cells = [
-            f"{entry['name']}{' *' if entry['is_rule_seen'] else ''}",
-            entry["node"].split("_")[0].removeprefix("TPU"),
-            *[f"{1e3 * entry[f'{each}_s']:.2f} ms" for each in ("fused", "compiled")],
-            *[f"{100 * _error(entry, unit):+.0f} %" for unit in ("s", "bytes")],
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *[_summary(entries, node) for node in NODES], ""])
-
-
-def _error(entry: Mapping[str, Any], unit: str) -> float:
-    return entry[f"fused_{unit}"] / entry[f"compiled_{unit}"] - 1
-
-
-def _summary(entries: Sequence[Mapping[str, Any]], node: str) -> str:
-    parts: list[str] = []
-    for words, is_rule_seen in (("with a star", True), ("without", False)):
-        errors = [
-            _error(entry, "s")
-            for entry in entries
-            if entry["node"] == node and entry["is_rule_seen"] is is_rule_seen
-        ]
-        if errors:
-            size, low, high = 100 * median(map(abs, errors)), 100 * min(errors), 100 * max(errors)
-            parts.append(f"{words} off by {size:.0f} % in the median, {low:+.0f} to {high:+.0f} %")
-    return f"* {node}: {'; '.join(parts)}."
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ import fault_runs
 import fusion
 import fuzz_runs
 import loops
-import other_programs
+import other_rows
 import pipelines
 import recipe_cost
 import sentences
@@ -295,7 +295,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "fourteen": _fourteen,
     "fusion": _own(fusion.table),
     "fuzz": _own(fuzz_runs.summary),
-    "otherprograms": _own(other_programs.table),
+    "otherprograms": _own(other_rows.table),
     "faults": _own(fault_runs.summary),
     "loops": _own(loops.table),
     "optimised": _optimised,
