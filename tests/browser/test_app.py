@@ -174,6 +174,56 @@ def test_a_knob_is_reached_and_moved_by_keys_alone(page: Page) -> None:
     expect(page.locator("#command")).to_contain_text("--mesh fsdp=4")
 
 
+def reach(page: Page, name: str) -> None:
+    """Press Tab until the element with an id or name is in focus."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "() => [document.activeElement.id, document.activeElement.ariaLabel, "
+            "document.activeElement.textContent]"
+        )
+        if any(str(each).startswith(name) for each in focused):
+            return
+    pytest.fail(f"Tab never reaches {name}")
+
+
+def write(page: Page, name: str, text: str) -> None:
+    reach(page, name)
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type(text)
+
+
+def test_a_search_is_made_and_opened_by_keys_alone(page: Page) -> None:
+    step(page)
+    reach(page, "Search the best mesh")
+    page.keyboard.press("Enter")
+    expect(page.locator("#search-pinned")).to_contain_text("layers=2, vocabulary=1024")
+    write(page, "search-batch", "8")
+    write(page, "search-where", "memory.fits and mesh.tp <= 1")
+    reach(page, "search-start")
+    page.keyboard.press("Enter")
+    page.get_by_text("finished").wait_for()
+    expect(page.locator("#search .note").last).to_contain_text("global_batch=8")
+    expect(page.locator("#search form")).not_to_contain_text("running")
+    reach(page, "open micro_batch")
+    page.keyboard.press("Enter")
+    expect(page.locator("#command")).to_contain_text("--global-batch 8")
+    expect(page.locator("#command")).to_contain_text("vocabulary=1024")
+
+
+@pytest.mark.rest
+def test_a_load_is_served_by_keys_alone(page: Page, server: Server) -> None:
+    show(page, server, "#serve?model=Qwen/Qwen3-0.6B&cluster=1xH100_80GB&mesh=tp%3D1&rate=2")
+    reach(page, "serve-rate")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#serve-command")).to_contain_text("--rate 5", timeout=300_000)
+    assert page.evaluate("() => document.activeElement.id") == "serve-rate"
+    reach(page, "Copy launch command")
+    page.keyboard.press("Enter")
+    copied = str(page.evaluate("() => navigator.clipboard.readText()"))
+    assert copied.startswith("vllm serve Qwen/Qwen3-0.6B")
+
+
 def test_a_pinned_answer_is_compared_with(page: Page) -> None:
     step(page)
     page.click("#pin")

@@ -143,7 +143,6 @@ def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
         (("hespas", "serve", "Qwen/Qwen3-0.6B", *LOAD), "no cluster is given"),
         (("hespas", "serve", "Qwen/Qwen3-0.6B", "--cluster", "H100_80GB", *LOAD), "8xH100_80GB"),
         (("hespas", "search", "llama3-8b", *ON[:2], "--slo", "ttft=1s"), "without --serve"),
-        (("hespas", "search", "llama3-8b", *ON[:2]), "--output is missing"),
         (("hespas", "search", "llama3-8b", *ON, "--serve", "--rate", "1"), "--mesh has no effect"),
         (("hespas", "serve", "llama3-100m", *SERVED[3:], *LOAD), "has no step of decode"),
         (("hespas", "serve", "Qwen/Qwen3-8", "--cluster", "8xH100_80GB", *LOAD), "did you mean"),

@@ -15,12 +15,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import yaml
-
-from hespas.base.files import write_file
 from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, run_program
 from hespas.errors import ConfigError, HespasError
 from hespas.study.goal import FIGURES, figure_text
+from hespas.study.keys import MESH
 from hespas.study.rows import (
     Row,
     Status,
@@ -31,10 +29,9 @@ from hespas.study.rows import (
     varying_keys,
 )
 from hespas.study.run import study_in
-from hespas.study.search import search_study
+from hespas.study.search import STUDY_FILE, kept_in, search_study
 from hespas.study.store import is_running, reading
 
-_FILE = "study.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,80}")
 _LONGEST_S = 7 * 86400.0
 _MOST_ROWS = 2000
@@ -50,17 +47,8 @@ class Searches:
     _threads: dict[str, Thread] = field(default_factory=dict[str, Thread])
 
     def start(self, keys: Mapping[str, Any]) -> str:
-        """Begin a search of the keys of a study, and return its name."""
-        study = search_study(keys)
-        base = re.sub(r"[^a-z0-9]+", "-", f"{keys['model']} {keys['cluster']}".lower()).strip("-")
-        base, number = base[:60], 1
-        while (self.home / f"{base}-{number}").exists():
-            number += 1
-        name = f"{base}-{number}"
-        directory = self.home / name
-        directory.mkdir(parents=True)
-        text = yaml.safe_dump(study.to_dict(), sort_keys=False)
-        write_file(directory / _FILE, text.encode())
+        """Begin a search of the keys of a study, or go on with it, and return its name."""
+        name = kept_in(self.home, search_study(keys)).name
         self.resume(name)
         return name
 
@@ -77,8 +65,9 @@ class Searches:
 
     def _run(self, directory: Path, stop: Event) -> None:
         end_programs_on(stop)
-        command = [sys.executable, "-P", "-m", "hespas", "study", "run", str(directory / _FILE)]
-        command += ["-o", str(directory), "--workers", str(self.workers)]
+        command = [sys.executable, "-P", "-m", "hespas", "study", "run"]
+        command += [str(directory / STUDY_FILE), "-o", str(directory)]
+        command += ["--workers", str(self.workers)]
         try:
             limits = Limits(time_s=_LONGEST_S)
             run_program(command, name="the search", directory=directory, limits=limits)
@@ -101,7 +90,7 @@ class Searches:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return all searches, the last one first."""
-        files = sorted(self.home.glob("*/" + _FILE), key=lambda file: -file.stat().st_mtime)
+        files = sorted(self.home.glob("*/" + STUDY_FILE), key=lambda file: -file.stat().st_mtime)
         return [{"name": file.parent.name, **self._state(file.parent)} for file in files]
 
     def _state(self, directory: Path) -> dict[str, Any]:
@@ -142,9 +131,16 @@ class Searches:
 
     def _directory(self, name: str) -> Path:
         directory = self.home / name
-        if not _NAME.fullmatch(name) or not (directory / _FILE).is_file():
+        if not _NAME.fullmatch(name) or not (directory / STUDY_FILE).is_file():
             raise ConfigError(f"there is no search {name!r}", hint="choose one of the list")
         return directory
+
+
+def _without_ones(candidate: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a candidate without axes of one device, unless all are."""
+    mesh: Mapping[str, int] = candidate.get(MESH) or {}
+    axes = {name: size for name, size in mesh.items() if size > 1}
+    return {**candidate, MESH: axes} if axes else candidate
 
 
 _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "peak_memory_bytes")
@@ -155,7 +151,7 @@ def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
     return {
         "number": number,
         "candidate": row.candidate,
-        "text": candidate_text(row.candidate, varying),
+        "text": candidate_text(_without_ones(row.candidate), varying),
         "status": row.status.value,
         "reason": row.reason,
         "fits": row.fits,

@@ -109,7 +109,7 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
         ("Each further token", shown(report.tpot_s)),
         ("Batch", f"{report.mean_batch:.1f} sequences a replica"),
         ("Decoding is bound by", report.bound.decode),
-        ("Replicas", f"{report.replicas} of {report.devices // report.replicas} devices"),
+        ("Replicas", f"{report.replicas}, of {report.devices // report.replicas} devices each"),
     ]
     if met is not None:
         share = met / report.requests_per_s

@@ -17,6 +17,7 @@ from hespas.app.searches import Searches
 from hespas.base.home import data_home
 from hespas.errors import ConfigError, ExtraMissingError, option
 from hespas.study.executor import available_cores
+from hespas.study.search import SEARCHES
 
 _MOST_WORKERS = 4
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user asked for is recognised
@@ -43,7 +44,7 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
     memory_bytes = int(options.memory)
     pool = Pool(limits=Limits(processes=count, time_s=TIME_S, memory_bytes=memory_bytes))
     slow = Pool(limits=Limits(processes=1, time_s=LONG_TIME_S, memory_bytes=memory_bytes))
-    searches = Searches(home=home / "searches", workers=available_cores())
+    searches = Searches(home=home / SEARCHES, workers=available_cores())
     chosen = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
     pool.warm({"ask": "names", "about": {}, "allowed": []})
     shown = options.host if options.host not in _EVERYWHERE else socket.gethostname()

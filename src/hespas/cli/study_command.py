@@ -44,7 +44,7 @@ from hespas.study.rows import (
     write_table,
 )
 from hespas.study.run import Studied, row_named, studied, study_in, table_of
-from hespas.study.search import search_study
+from hespas.study.search import kept_in, search_study, searches_home
 from hespas.study.space import candidate_of
 from hespas.study.store import is_running, reading
 from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
@@ -460,7 +460,7 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
 """Options that both kinds of search have."""
 
 
-@answering("search", example="hespas search llama3-70b --cluster 256xH100_80GB -o DIR")
+@answering("search", example="hespas search llama3-70b --cluster 256xH100_80GB")
 @click.argument("model")
 @searched
 @flags.plain(
@@ -487,7 +487,8 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     "-o",
     type=flags.FILE,
     metavar="DIR",
-    help="Where the study's results live; where there are some, the study goes on.",
+    help="Where the study's results live; where there are some, the study goes on (default: the"
+    " user's data directory, where hespas app finds it).",
 )
 @_launch
 @flags.derived(ServeOptions, only=_OF_SERVING)
@@ -511,11 +512,13 @@ def search(
         return _search_serving(model, all_given, weights)
     needs_serve = {**given, "weights": weights}
     _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
-    if output is None:
-        raise ConfigError(f"{option('output')} is missing", hint="give a directory, as in -o DIR")
     launch = given.pop("launch")
     own = {name: value for name, value in given.items() if name not in _OF_SERVING}
-    return _run_study(search_from(model, own, compiled=compiled), output, own, launch=launch)
+    found = search_from(model, own, compiled=compiled)
+    if output is None:
+        output = kept_in(searches_home(), found)
+        click.echo(f"hespas: kept in {output}", err=True)
+    return _run_study(found, output, own, launch=launch)
 
 
 def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:

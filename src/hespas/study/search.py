@@ -1,13 +1,20 @@
-"""The study that finds the best mesh of a model on a cluster."""
+"""The study that finds the best mesh of a model on a cluster, and where it is kept."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
+import yaml
+
+from hespas.base.files import write_file
+from hespas.base.home import data_home
 from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.errors import ConfigError
 from hespas.models.catalogue import find_model
+from hespas.models.configured import STEPS
 from hespas.models.model import Model
 from hespas.models.part import PIPE
 from hespas.sources.source import platform_of
@@ -15,7 +22,12 @@ from hespas.study.keys import CLUSTER, MESH, WORKLOAD
 from hespas.study.space import system_named
 from hespas.study.study import AUTO, Study, study_of
 
+SEARCHES = "searches"
+STUDY_FILE = "study.yaml"
+_LONGEST_NAME = 60
 _MICRO_BATCHES = (1, 2, 4)
+_HOW_ACCUMULATED = frozenset({"micro_batch", "micro_batches"})
+_BATCHES = frozenset({"batch", "global_batch"})
 _ON_REQUEST = frozenset({"context", "sequence"})
 """Axes for long sequences, which are searched only if they are named."""
 
@@ -43,16 +55,28 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
     return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
 
 
+def _listed(value: object) -> Sequence[object]:
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+def _batch_of_all(study_keys: Mapping[str, object], devices: int) -> int:
+    """Return the sequences of a step, so that each device can compute the largest micro-batch."""
+    given = [1, *(size for key in _HOW_ACCUMULATED for size in _listed(study_keys.get(key)))]
+    return devices * max(size for size in given if isinstance(size, int))
+
+
 def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> Study:
     """Return the study that finds a model's best mesh.
 
     Unless a mesh is listed, the model's usual axes are searched. ``keys`` are those of a study: the
-    model, the cluster, and other pinned or listed keys. Its title says which axes are searched, and
-    which others ``mesh`` could name. On GPUs the memory limit of XLA's scheduler is raised if a
-    candidate needs that and fits.
+    model, the cluster, and other pinned or listed keys. Without a batch all candidates compute the
+    same one: what a device computes at a time at most, for each device. Its title says which axes
+    are searched, which others ``mesh`` could name, and that batch. On GPUs the memory limit of
+    XLA's scheduler is raised if a candidate needs that and fits.
     """
     study_keys, model = dict(keys), str(keys[WORKLOAD])
-    known_model = find_model(model)
+    step = next((step for step in STEPS if study_keys.get(step) is True), "")
+    known_model = find_model(f"{model}:{step}" if step else model)
     if known_model is None:
         raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
     title = ""
@@ -63,13 +87,15 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
     has = known_model.options()
     if "remat" in has:
         study_keys.setdefault("remat", ["minimal_with_context", "full"])
+    systems = [system_named(str(cluster)) for cluster in _listed(study_keys[CLUSTER])]
     if "accumulation" in has:
-        study_keys.setdefault("micro_batch", list(_MICRO_BATCHES))
-    cluster_value = study_keys[CLUSTER]
-    clusters = (
-        cast("list[object]", cluster_value) if isinstance(cluster_value, list) else [cluster_value]
-    )
-    if all(platform_of(system_named(str(cluster)).part) == "cuda" for cluster in clusters):
+        if not _HOW_ACCUMULATED & set(study_keys):
+            study_keys["micro_batch"] = list(_MICRO_BATCHES)
+        if not _BATCHES & set(study_keys):
+            batch = _batch_of_all(study_keys, max(system.device_count for system in systems))
+            study_keys["global_batch"] = batch
+            title = "; ".join(filter(None, [title, f"{batch:,} sequences a step (--global-batch)"]))
+    if all(platform_of(system.part) == "cuda" for system in systems):
         study_keys[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(
@@ -81,3 +107,26 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
             **study_keys,
         }
     )
+
+
+def searches_home() -> Path:
+    """Return where searches are kept that no directory was given for."""
+    return data_home() / SEARCHES
+
+
+def kept_in(home: Path, study: Study) -> Path:
+    """Return the directory of a search, with the study's file in it.
+
+    It is the one that has this study already, so that nothing is predicted again, or a new one.
+    """
+    text = yaml.safe_dump(study.to_dict(), sort_keys=False).encode()
+    about = " ".join(str(value) for key in (WORKLOAD, CLUSTER) for value in study.search[key])
+    base = re.sub(r"[^a-z0-9]+", "-", about.lower()).strip("-")[:_LONGEST_NAME]
+    number = 1
+    while (file := home / f"{base}-{number}" / STUDY_FILE).parent.exists():
+        if file.is_file() and file.read_bytes() == text:
+            return file.parent
+        number += 1
+    file.parent.mkdir(parents=True)
+    write_file(file, text)
+    return file.parent

@@ -8,6 +8,7 @@ const MOST_TRIED = 8;
 const NEAR = ["tp", "expert", "fsdp", "data", "pipe"]; // Axes whose sizes are tried, in this order.
 const clone = (state) => JSON.parse(JSON.stringify(state));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const SEARCHED = new Set(["mesh", "batch", "micro_batch", "micro_batches", "remat", "schedule", "fidelity"]); // What a search decides; the rest of a question stays.
 const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
@@ -288,7 +289,7 @@ export function setUp(home) {
     const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
     copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
       h("p", {}), h("div.row", {}, button("command line", texts.command), button("Python", texts.python), button("study file", texts.study), json,
-        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button.main", { type: "button", onclick: () => go("search", { model: state.model, cluster: state.cluster }) }, "Search the best mesh")));
+        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh")));
   }
 
   return {

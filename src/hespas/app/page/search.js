@@ -3,25 +3,30 @@ import { SHARED, addressOf, field, go, h, post, say, select } from "/files/page.
 import { scatter } from "/files/draw.js";
 
 const LOOK_MS = 1500;
+const OWN = new Set(["model", "cluster", "global_batch", "goal", "where"]); // Keys that have a field of their own.
 const KEYS = { tokens_per_s_per_device: "tokens/s/device", samples_per_s: "samples/s" };
 
 export function setUp(home) {
-  let name = "", keys = { model: "llama3-8b", cluster: "8xH100_80GB" }, timer = 0;
+  let name = "", keys = { model: "llama3-8b", cluster: "8xH100_80GB" }, timer = 0, wasRunning = false;
   const form = h("form.panel.knobs", { "aria-label": "A new search", onsubmit: (event) => { event.preventDefault(); start(); } });
   const found = h("div.answer");
   home.append(h("div.split", {}, form, found));
 
   async function drawForm() {
+    const held = document.activeElement?.id;
     const [count, part] = /^(\d+)x(.+)$/.exec(keys.cluster)?.slice(1) ?? ["8", keys.cluster];
-    const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys.model = model.value.trim(); } });
+    const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys = { model: model.value.trim(), cluster: keys.cluster }; drawForm(); } });
     const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => { keys.cluster = `${many.value}x${value}`; });
     const many = h("input", { type: "number", min: 1, value: count, onchange: () => { keys.cluster = `${many.value}x${parts.value}`; } });
     const goals = select([["", "tokens/s of a device"], ["step_time_s", "time of a step"], ["peak_memory_bytes", "memory of a device"]], "", (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
+    const batch = h("input", { id: "search-batch", type: "number", min: 1, value: keys.global_batch ?? "", placeholder: "4 for each device", onchange: () => { if (batch.value) keys.global_batch = Number(batch.value); else delete keys.global_batch; } });
+    const pinned = Object.entries(keys).flatMap(([key, value]) => (OWN.has(key) ? [] : typeof value === "object" ? Object.entries(value) : [[key, value]])).map(([key, value]) => `${key}=${value}`);
     const list = await post("/api/search", { do: "list" });
-    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), h("div.two", {}, field("Part", parts), field("How many", many)), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where)),
+    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), h("div.two", {}, field("Part", parts), field("How many", many)), field("Sequences of a step, the same for all", batch), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where), pinned.length ? h("p.note", { id: "search-pinned" }, `With ${pinned.join(", ")} `, h("button.small", { type: "button", onclick: () => { keys = Object.fromEntries(Object.entries(keys).filter(([key]) => OWN.has(key))); drawForm(); } }, "drop")) : null),
       h("button.main", { type: "submit", id: "search-start" }, "Search"),
       h("fieldset", {}, h("legend", {}, "Searches on this disk"), (list.searches || []).length ? (list.searches || []).map((each) => h("div.row", {}, h("a.grow", { href: addressOf("search", { name: each.name }) }, each.name), h("span.note", {}, each.is_running ? "running" : ""))) : h("p.note", {}, "none yet")));
+    if (held) document.getElementById(held)?.focus({ preventScroll: true });
   }
   async function start() {
     const answer = await post("/api/search", { do: "start", keys });
@@ -35,6 +40,8 @@ export function setUp(home) {
     if (mine !== name) return;
     if (answer.error) { found.replaceChildren(h("div.error", { role: "alert" }, answer.error)); if (answer.lost) timer = setTimeout(look, LOOK_MS); return; }
     draw(answer);
+    if (wasRunning && !answer.is_running) drawForm();
+    wasRunning = answer.is_running;
     if (answer.is_running) timer = setTimeout(look, LOOK_MS);
   }
   const act = (what) => async () => { const answer = await post("/api/search", { do: what, name }); if (answer.error) say(answer.error); setTimeout(look, 300); drawForm(); };
@@ -66,8 +73,9 @@ export function setUp(home) {
   }
   return {
     redraw: drawForm, show(state) {
-      if (state.model) keys = { ...keys, model: state.model, cluster: state.cluster || keys.cluster };
-      name = state.name || "";
+      const { name: chosen, ...asked } = state;
+      if (asked.model) keys = { cluster: keys.cluster, ...asked };
+      name = chosen || "";
       drawForm();
       if (name) look(); else found.replaceChildren(h("div.box", {}, h("h2", {}, "Every mesh that a model can be divided by"), h("p", {}, "A search bounds each candidate from its sizes, predicts those that can fit, and keeps all of it on disk. It can be stopped and resumed, here or with hespas study.")));
     },
