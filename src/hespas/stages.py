@@ -272,7 +272,7 @@ def estimate_options(
     custom_calls: Mapping[str, CustomCallCost] | None = None,
     threads: int = 1,
 ) -> EstimateOptions:
-    """Return the options for a device, or for a configuration (``.json``) in a device's place."""
+    """Return the options for a device, or for a configuration in its place."""
     from hespas.hardware.device import NodeHardware, RooflineHardware
     from hespas.prediction.options import EstimateOptions, read_configuration
 

@@ -33,7 +33,7 @@ _AXIS_HELP = {
 
 
 def model_names() -> list[str]:
-    """Return the names of all models; steps of inference are a knob of their own."""
+    """Return the names of all models, without steps of inference."""
     return [name for name in names() if not name.endswith(_STEPS)]
 
 
@@ -51,7 +51,7 @@ def hardware_names() -> list[str]:
 
 
 def described_model(state: State) -> dict[str, Any]:
-    """Return the axes of a model's mesh on a cluster, its legal meshes, and its settings."""
+    """Return a model's mesh axes on a cluster, legal meshes and settings."""
     options = options_of({key: value for key, value in state.items() if key != "mesh"})
     system = system_of(options.network)
     devices = system.device_count if system is not None else options.program.devices or 1

@@ -80,7 +80,7 @@ class Guard:
 
 
 def kept_token(home: Path) -> str:
-    """Return the token of a directory, after making a missing one; only its user reads it."""
+    """Return a directory's token, made where missing; only its user reads it."""
     file = home / "token"
     try:
         token = file.read_text(encoding="ascii").strip()

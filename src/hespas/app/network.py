@@ -64,7 +64,7 @@ _MOST_WIRES = 256
 
 
 def _graph(fabric: Fabric) -> dict[str, Any] | None:
-    """Return devices, tiers of switches, and wires; None for dimensions, and for too many wires.
+    """Return devices, switch tiers and wires; None for dimensions and too many wires.
 
     A switch's tier is how many links it is from the nearest device. A wire is its links in both
     directions.

@@ -97,7 +97,7 @@ class Pool:
                 self._freed.notify()
 
     def _taken(self, topic: str, *, least: int) -> Worker | None:
-        """Take a free process, once there is one; None where fewer than two are wanted free.
+        """Take a free process; None where fewer than ``least`` are free.
 
         One that knows the topic goes first, then one that knows none. A question without a topic
         takes the one that was used longest ago, so that what others know stays for them.

@@ -60,7 +60,7 @@ class Application:
     _lock: Lock = field(default_factory=Lock)
 
     def asked(self, body: Mapping[str, Any]) -> Answer:
-        """Return the answer to a question, from those that were given before where it is there."""
+        """Return the answer to a question, from earlier answers where possible."""
         kind, about, tab = str(body["ask"]), body["about"], str(body.get("tab", ""))
         key = json.dumps([kind, about], sort_keys=True)
         with self._lock:
@@ -85,7 +85,7 @@ class Application:
         return {"cancelled": self.slow.cancel(tab) or self.pool.cancel(tab)}
 
     def allow(self, body: Mapping[str, Any]) -> Answer:
-        """Let code of the user's run from now on: the page asked, and they said so."""
+        """Let the user's own code run from now on, as they confirmed."""
         self._allowed.add(str(body["code"]))
         return {}
 

@@ -77,7 +77,7 @@ def _names(host: str) -> tuple[str, ...]:
 
 
 def _bound(options: AppOptions) -> socket.socket:
-    """Return a socket that listens; on a free port where the usual one is taken."""
+    """Return a listening socket, on a free port where the usual is taken."""
     ports = [options.port] if options.port is not None else [PORT, 0]
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     for port in ports:

@@ -43,7 +43,7 @@ _MOST_TEXT = 4096
 
 
 def _checked(state: State) -> Candidate:
-    """Return the candidate of a state; `ConfigError` for a key that the page has not."""
+    """Return the candidate of a state; `ConfigError` for an unknown key."""
     for name, value in state.items():
         if name not in KEYS:
             raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS))
@@ -82,7 +82,7 @@ def runs_code(state: State) -> str:
 
 
 def _values(state: State) -> dict[str, object]:
-    """Return what is given, by the names of options, as texts and switches of the command line."""
+    """Return given options by name, as the command line's texts and switches."""
     candidate = _checked(state)
     named = known_keys()
     values: dict[str, object] = {}
@@ -152,7 +152,7 @@ def study_file_of(state: State) -> str:
 
 
 def copies_of(state: State) -> dict[str, str]:
-    """Return a state as a command line, as Python and as the file of a study."""
+    """Return a state as a command line, Python and a study's file."""
     return {"command": command_of(state), "python": python_of(state), "study": study_file_of(state)}
 
 

@@ -82,7 +82,7 @@ def _predicted(options: PredictOptions, *, whole_up_to: int) -> Prediction | Pip
 
 
 def _is_compiled(options: PredictOptions) -> bool:
-    """Return whether the whole answer takes a compiler, which a model of it stands for first."""
+    """Return whether the whole answer takes a compiler."""
     if options.is_pipeline or options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
         return False
     node = node_of(with_node(options.estimate, system_of(options.network)))
@@ -91,7 +91,7 @@ def _is_compiled(options: PredictOptions) -> bool:
 
 
 def _with_memory(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return a report with what a device's memory is for, where tables are left out."""
+    """Return a report with the memory breakdown, where tables are left out."""
     if report.memory is not None or not isinstance(prediction, Prediction):
         return report
     use: MemoryUse = prediction.memory
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def _read(questions: SimpleQueue[bytes]) -> None:
-    """Pass on lines; where there are no more, who asks is gone, and so is the need for answers."""
+    """Pass lines on; end the process when the asker is gone."""
     for line in sys.stdin.buffer:
         questions.put(line)
     os._exit(0)

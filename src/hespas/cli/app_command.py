@@ -17,7 +17,7 @@ from hespas.cli.resident_server import start, stop
 @answering("app", example="hespas app --port 9000", has_json=False, has_log=False)
 @flags.derived(AppOptions)
 def app(**given: Any) -> Answer | int:
-    """Open a page on this machine to ask questions by mouse, and see answers as knobs move.
+    """Ask questions on a page by mouse, and see answers as knobs move.
 
     It listens on the loopback interface alone, and sends nothing anywhere. The address holds a
     token: a browser with that address can ask.

@@ -137,7 +137,7 @@ def calibrate(
     output: Path,
     **given: Any,
 ) -> Answer:
-    """Fit the presets to measurements, report how well they fit, and write a preset of one's own.
+    """Fit presets to measurements, report the fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
     --steps were given), its link.json a link (where --nccl was), its variation.json a variation

@@ -65,7 +65,7 @@ _ESTIMATED = (
     help="Add the step to a table for hespas validate.",
 )
 def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answer:
-    """Run a step of WORKLOAD on the devices of this machine, or of several, and time it.
+    """Time a step of WORKLOAD on this machine's devices, or on several machines.
 
     WORKLOAD is what hespas run takes, but for compiled programs. It is compiled for the GPUs or
     TPUs that are here, or for virtual devices of the CPU; its inputs are made up. Where the cluster

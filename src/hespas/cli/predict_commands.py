@@ -92,7 +92,7 @@ def explain(json_file: str | None, **given: Any) -> Answer:
     help="How many buffers to show (default: 10).",
 )
 def memory(top: int, **given: Any) -> Answer:
-    """Show how much memory one step of WORKLOAD needs on a device, and what for.
+    """Show how much device memory a step of WORKLOAD needs, and for what.
 
     WORKLOAD is a program or a configuration (.json). Where its node is given, the program is
     compiled for it first. As exported no operations are fused, which takes far more memory.

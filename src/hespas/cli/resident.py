@@ -79,7 +79,7 @@ def settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def answered(arguments: Sequence[str]) -> int | None:
-    """Let the resident process run a command, and return its exit code; None where it doesn't.
+    """Let the resident process run a command; None where it doesn't.
 
     A process that ends before it wrote anything leaves the command to this one.
     """
@@ -175,7 +175,7 @@ def _rest(connection: socket.socket) -> bytes:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end; process 0 where the system doesn't say."""
+    """Return the other end's process and user; process 0 where unknown."""
     import socket  # noqa: PLC0415 - only where there is a process to ask
 
     if not hasattr(socket, "SO_PEERCRED"):
@@ -188,7 +188,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _waited_for(connection: socket.socket) -> int | None:
-    """Say go, and return the exit code; None where the process ended before it wrote anything."""
+    """Say go, and return the exit code; None without any output."""
     try:
         connection.sendall(GO)
     except OSError:
@@ -206,7 +206,7 @@ def _waited_for(connection: socket.socket) -> int | None:
 
 
 def _heard(connection: socket.socket) -> tuple[bytes, bool]:
-    """Return what is said up to the exit code or the end, and whether Ctrl-C was pressed.
+    """Return the output up to the exit code, and whether Ctrl-C was pressed.
 
     Ctrl-C goes on to the command; a second one ends this process.
     """

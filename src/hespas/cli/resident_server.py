@@ -77,7 +77,7 @@ _MODULES = (
 
 
 def start(*, workers: int, idle_s: float, say: Callable[[str], None]) -> None:
-    """Start the resident process, and return once it answers; say so where it does already.
+    """Start the resident process and wait for it, unless one answers already.
 
     Raises `ConfigError` for a directory that others can reach, or whose path is too long, and
     `ToolError` for a process that doesn't start.
@@ -199,7 +199,7 @@ class Known:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Listen and keep workers until nothing was asked for long, or a signal ends it."""
+    """Listen and keep workers until a long idle time or a signal."""
     workers, idle_s, ready = int(arguments[0]), float(arguments[1]), int(arguments[2])
     place = home()
     lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -321,7 +321,7 @@ def _installed_now() -> str:
 
 
 def _end_with(read_end: int) -> None:
-    """End this process when the one that holds the other end has ended, however that was."""
+    """End this process when the one at the other end has ended."""
     os.read(read_end, 1)
     os._exit(1)
 
@@ -388,7 +388,7 @@ def _received(connection: socket.socket, descriptors: list[int]) -> Question:
 
 
 def _run(connection: socket.socket, question: Question, descriptors: list[int]) -> bool:
-    """Run a command with the streams and the directory that were sent, and tell its exit code."""
+    """Run a command with the sent streams and directory; send its exit code."""
     own = [os.dup(number) for number in range(3)]
     watch = _Watch(connection=connection)
     try:
@@ -446,7 +446,7 @@ class _Noted(io.FileIO):
 
 @contextmanager
 def _streams(question: Question, watch: _Watch) -> Generator[None]:
-    """Make standard streams of the descriptors 0 to 2, as Python does when it starts."""
+    """Make standard streams of descriptors 0 to 2, as Python does."""
     (in_code, in_errors), (out_code, out_errors), (error_code, error_errors) = question.streams
     kept = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = open(0, encoding=in_code, errors=in_errors, closefd=False)  # noqa: SIM115 - closed below
@@ -480,7 +480,7 @@ class _Watch:
     _has_written: bool = False
 
     def listen(self) -> None:
-        """Interrupt the command on Ctrl-C, and end it once the process that asked is gone.
+        """Interrupt the command on Ctrl-C; end it when the asker is gone.
 
         A library may swallow an interruption, and print that: it is repeated until the command has
         ended, and the process that asked says what is said of it.

@@ -155,7 +155,7 @@ def _names(results: Sequence[Path]) -> list[str]:
 @click.argument("what", type=click.Choice(["run", "study"]), default="run")
 @flags.plain("--output", "-o", type=flags.FILE, metavar="FILE", help="Write it to this file.")
 def schema(what: str, output: Path | None) -> int:
-    """Print the JSON Schema (2020-12) of hespas run --json, or of a study's YAML file.
+    """Print the JSON Schema of hespas run --json, or of a study's YAML.
 
     The schema_version of run's is that of the answers; the keys that there are stay what they are
     until it counts up.

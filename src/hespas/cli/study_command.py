@@ -427,7 +427,7 @@ def table(directory: Path, export: Path | None, rows: int | None) -> Answer:
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 def compare(directory: Path, first: str, second: str) -> Answer:
-    """Show what differs between rows A and B of the table of the study in DIRECTORY."""
+    """Show what differs between rows A and B of DIRECTORY's study table."""
     results = table_of(directory)
     row_a, row_b = (row_named(results, name) for name in (first, second))
     return Answer(text=lambda: compared_text(row_a, row_b))
@@ -501,7 +501,7 @@ def search(
     weights: str | None,
     **given: Any,
 ) -> Answer | int:
-    """Find the mesh of MODEL that gives the most tokens a second and device, and fits.
+    """Find the mesh of MODEL that fits and makes most tokens/s per device.
 
     Unless they are given, all meshes of the model's axes are searched (pipe, context and sequence
     only where --mesh names them), what the backward pass computes again, and how many sequences are

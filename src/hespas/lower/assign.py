@@ -261,7 +261,7 @@ class _Walk:
         return tuple([attrs.dimensions[at] for at in order])
 
     def _along(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add what takes and makes one order: that of most bytes, or the wanted one of several."""
+        """Add the order that operands and results share: of most bytes, or wanted."""
         made, orders = shape_of(op.results[0]), self.outer.orders
         sized = [value for value in operands if len(shape_of(value)) == len(made)]
         weights: dict[Order, int] = {}

@@ -240,7 +240,7 @@ def _reads_nothing(op: Op) -> bool:
 def _written_apart(
     operations: Sequence[Op], copies: Mapping[Op, list[Op]], names: Names
 ) -> Iterator[Op]:
-    """Yield operations whose loops write over copies, noted by what they are of, all but once."""
+    """Give each loop that writes over a shared copy a copy of its own."""
     made_by = {op.results[0]: op for op in copies}
     used = set[Value]()
     for op in operations:

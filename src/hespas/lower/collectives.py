@@ -296,7 +296,7 @@ def _combined(
 def _batches(
     operations: Sequence[Op], chosen: AbstractSet[Op], limits: Mapping[str, int]
 ) -> list[list[int]]:
-    """Return the collectives that become one: as many of the chosen stand on the way to each."""
+    """Group collectives that become one: behind equally many of the chosen."""
     depth_of: dict[Value, int] = {}
     open_batches: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}

@@ -214,7 +214,7 @@ def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None
 
 
 def _chains(argument: Value, uses: Uses) -> Iterator[list[Op]]:
-    """Yield what takes parts of an argument, each with what it passes through to its only end."""
+    """Yield readers of an argument's parts, each with its chain to one end."""
     for first in uses.readers(argument):
         chain = [first]
         while chain[-1].kind in _MOVING:

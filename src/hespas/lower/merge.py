@@ -290,7 +290,7 @@ class _Graph:
         return closed.isdisjoint(user.reads)
 
     def _is_of_many(self, node: Node, user: Node) -> bool:
-        """Return whether a kernel's results leave the block, or go to a kernel of several."""
+        """Return whether results leave the block, or the user is several kernels."""
         if user.group is not None and len(user.group.roots) > 1:
             return True
         operations = self.grouping.operations

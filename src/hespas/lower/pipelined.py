@@ -426,7 +426,7 @@ class _Writer:
         return [self._copied(op, renaming) for op in chosen]
 
     def _middle(self, operations: Sequence[Op], last: Op) -> list[Op]:
-        """Return what stays where it is: without what is derived for what has moved alone."""
+        """Return what stays, without what only moved operations needed."""
         found = self.found
         moved = {*found.ahead, *found.behind, *found.stored, *found.counters.values()}
         moved.update(self._ends((*found.ahead, *found.behind)))

@@ -116,7 +116,7 @@ _Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
 def _accumulated(
     gradients: _Gradients, weights: Tree, batch: Tree, *, like: tuple[Any, Tree]
 ) -> tuple[jax.Array, Tree]:
-    """Return the mean loss and gradients over the rounds of a batch, one at a time.
+    """Return the mean loss and gradients over the rounds of a batch.
 
     They have the shapes and types of ``like``.
     """

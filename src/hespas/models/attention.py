@@ -169,7 +169,7 @@ def cached_attention(
 def fused_over_cache(
     model: LanguageModel, divided: Divided, kind: LayerKind, query: jax.Array, cache: Cache
 ) -> jax.Array:
-    """Return softmax(query key^T) value for one new token of each sequence, by a fused kernel.
+    """Return one new token's attention over the cache, by a fused kernel.
 
     ``query`` is scaled. Of a window what it leaves out of the cache is cut off first.
     """
@@ -293,7 +293,7 @@ def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
 
 
 def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
-    """Apply a function to the heads and the part of the sequences that a device has."""
+    """Apply a function to a device's heads and its part of the sequences."""
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
     axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
@@ -304,7 +304,7 @@ def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> j
 def _divided(
     function: Any, arrays: tuple[jax.Array, ...], *, axes: Any, in_specs: Any, out_spec: Any
 ) -> jax.Array:
-    """Apply a function to the parts that each device along ``axes`` has; to all without axes."""
+    """Apply a function to each device's part along ``axes``; no axes: to all."""
     if not axes:
         return function(*arrays)
     # Gradients are not summed over axes that divide nothing here.

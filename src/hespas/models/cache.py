@@ -90,7 +90,7 @@ class Cache:
             return self._local(_scattered, array, self.table, new, self.position)
 
     def _local(self, function: Any, array: jax.Array, table: jax.Array, *more: Any) -> jax.Array:
-        """Apply a function to a device's pages, its part of the table, and new tokens."""
+        """Apply a function to a device's pages, table part and new tokens."""
         heads = "kv_heads" if array.shape[1] > 1 else "one"
         pages = self.divided.spec("batch", heads, None, None)
         rows = self.divided.spec("batch", None)

@@ -94,12 +94,12 @@ class Gemm:
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension of the factors: all divide the same one."""
+        """The mesh axes that divide each dimension of the factors."""
         return {_FACTORS[self.divided]: self.mesh.names}
 
     @property
     def result_axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension of the product; none where it is whole."""
+        """The mesh axes that divide each dimension of the product."""
         named = _PRODUCT[self.divided]
         return {named: self.mesh.names} if named else {}
 
@@ -167,7 +167,7 @@ def models() -> dict[str, Model]:
 
 
 def model_named(name: str) -> Model:
-    """Return the model of a name or of a configuration's path; `ConfigError` if there is none.
+    """Return a model by its name or a configuration's path; `ConfigError` without.
 
     >>> model_named("llama3-8b:decode").name
     'llama3-8b-decode'
@@ -181,7 +181,7 @@ def model_named(name: str) -> Model:
 
 
 def find_model(name: str) -> Model | None:
-    """Return the model of a name or of a configuration's path; None if there is none."""
+    """Return a model by its name or a configuration's path, or None."""
     base, _, step = name.rpartition(":")
     if base in MODELS and step in STEPS:
         return MODELS.get(base if step == "training" else f"{base}-{step}")
@@ -189,5 +189,5 @@ def find_model(name: str) -> Model | None:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all models: those of the zoo, and those that are published."""
+    """Return the names of all models, of the zoo and published."""
     return (*MODELS, *published())

@@ -333,7 +333,7 @@ def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
-    """Return what FlashMLA can lack, or was not measured with, and whether a model needs it."""
+    """Return what FlashMLA may lack, and whether a model needs it."""
     run = model.run
     if not isinstance(run, Decode) or model.latent is None:
         return [(True, "is for new tokens over a cache of latent vectors")]
@@ -345,7 +345,7 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str]]:
-    """Return what fused kernels over a cache can lack, and whether a model needs it."""
+    """Return what fused kernels over a cache may lack, and whether it's needed."""
     latent = 0 if model.latent is None else model.latent.kv_rank + model.latent.rope_size
     is_small = run.cache_dtype == "f8"
     return [

@@ -77,7 +77,7 @@ def is_known(values: Mapping[str, Any]) -> bool:
 
 
 def is_configuration(path: Path) -> bool:
-    """Return whether a path is that of a model's configuration, or of a directory that has one."""
+    """Return whether a path is a model's configuration, or its directory."""
     file = path / FILE if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return False
@@ -148,7 +148,7 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
 def _without_long_windows(
     description: Description, longest: int
 ) -> tuple[Description, tuple[str, ...]]:
-    """Return a model whose windows are shorter than its context, and what that leaves out."""
+    """Drop windows as long as the context, with a note."""
     long = {kind.window for kind in description.kinds if longest and kind.window >= longest}
     if not long:
         return description, ()
@@ -205,7 +205,7 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
 
 
 def _is_one_letter(name: str, other: str) -> bool:
-    """Return whether two names differ by no more than letters that one leaves out or adds."""
+    """Return whether two names differ by one missing letter at most."""
     return abs(len(name) - len(other)) <= _TYPING_ERRORS and (
         sum((Counter(name) - Counter(other)).values()) <= _TYPING_ERRORS
     )
@@ -252,7 +252,7 @@ def _check_count(count: int, fields: Fields) -> None:
 
 
 def _check(model: LanguageModel, fields: Fields) -> None:
-    """Raise `ConfigError` for sizes that do not fit each other, or that no machine holds."""
+    """Raise `ConfigError` for sizes that contradict each other or fit no machine."""
     _check_count(parameters(model), fields)
     try:
         model.check()

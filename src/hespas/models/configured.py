@@ -69,7 +69,7 @@ def published() -> tuple[str, ...]:
 
 
 def configured_model(text: str) -> Model | None:
-    """Return the step that a name or a path means; None where it means no configuration.
+    """Return the step that a name or path means, None for other texts.
 
     Raises `ConfigError` for a configuration that can't be read.
 
@@ -86,7 +86,7 @@ def configured_model(text: str) -> Model | None:
 
 
 def _check_spelling(text: str) -> None:
-    """Raise `ConfigError` for a step or a model that is none, but not for a module's function."""
+    """Raise `ConfigError` for an unknown step or model; functions pass."""
     name, _, step = text.rpartition(":")
     if configuration_of(name) is not None:
         raise ConfigError(f"{name} has no step {step!r}", hint=suggestion(step, STEPS))
@@ -111,7 +111,7 @@ def _of_arguments(text: str) -> Model:
 
 
 def configuration_of(name: str) -> Configuration | None:
-    """Read the configuration that a name or a path means; None where it means none.
+    """Read the configuration of a name or path; None for other texts.
 
     A checkpoint whose configuration is not shipped has the sizes of the one that it is made from,
     as ``-Instruct`` and ``-FP8`` behind a name say.
@@ -139,7 +139,7 @@ _FORMATS = {"fp8": "f8", "nvfp4": "nvfp4", "fp4": "nvfp4", "awq": "int4", "int4"
 
 
 def _base(name: str) -> tuple[str | None, str | None]:
-    """Return the shipped configuration that a checkpoint is made from, and how it is stored."""
+    """Return a checkpoint's shipped configuration, and how it is stored."""
     folded = name.casefold()
     stored = _STORED.search(folded)
     key = _plain(folded[: stored.start()] if stored else folded)
@@ -170,7 +170,7 @@ def _name_and_step(text: str) -> tuple[str, str]:
 
 
 def _file(name: str) -> Path | None:
-    """Return where the configuration of a name or a path stands; None where nothing has one."""
+    """Return the configuration file of a name or path, or None."""
     path = Path(name)
     if path.is_dir():
         return path if (path / FILE).is_file() else None
@@ -247,7 +247,7 @@ def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -
 
 
 def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | Writing:
-    """Return how a step is run unless one says otherwise; small models are on each device."""
+    """Return a network's default run; small models are on each device."""
     count = network_parameters(model)
     is_small = count * _TRAINED_BYTES < _DEVICE_BYTES / 2
     if step == "training":
@@ -260,7 +260,7 @@ def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | 
 def _run(
     model: LanguageModel, configuration: Configuration, step: str
 ) -> Training | Prefill | Decode:
-    """Return how a step is run unless one says otherwise: on as few devices as hold it."""
+    """Return a decoder's default run, on as few devices as hold it."""
     sequence = min(configuration.longest, _LONGEST)
     count = parameters(model)
     if step == "training":

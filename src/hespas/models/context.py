@@ -152,7 +152,7 @@ context_attention.defvjp(_forward, _backward)
 def attention_with_sinks(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array
 ) -> jax.Array:
-    """Return what `context_attention` does, with a score of each head more in the rows' sums.
+    """Return `context_attention` with one more score per head in the row sums.
 
     The kernels leave the logarithms of the sums, with which a row is divided by more; with these
     in the place of their own, their backward kernels make the gradients of what was divided.
@@ -188,7 +188,7 @@ attention_with_sinks.defvjp(_sunk_forward, _sunk_backward)
 
 
 def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
-    """Yield the keys and values of the devices before this one, and whether each is earlier."""
+    """Yield the earlier devices' keys and values, each with whether it's earlier."""
     if sharing.devices == 1:
         return
     here = lax.axis_index(sharing.axis)
@@ -213,7 +213,7 @@ def _next(sharing: Sharing, array: jax.Array) -> jax.Array:
 
 
 def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
-    """Return the sum of what all devices found for this one; part ``i`` is for the i-th before."""
+    """Sum all devices' results for this one; part ``i`` goes ``i`` back."""
     here = lax.axis_index(sharing.axis)
     stacked = jnp.stack((jnp.zeros_like(parts[0]), *parts))
     by_owner = jnp.take(stacked, (here - jnp.arange(sharing.devices)) % sharing.devices, 0)
@@ -221,7 +221,7 @@ def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
 
 
 def _queries(array: jax.Array, is_earlier: jax.Array, *, at: int = 1) -> jax.Array:
-    """Return the blocks of queries that see a device's keys, one pair after the other.
+    """Return the blocks of queries that see a device's keys, by pair.
 
     The block at the end always sees some; the other of the pair is the front block for an earlier
     device, the one at the end again for a later one.
@@ -231,7 +231,7 @@ def _queries(array: jax.Array, is_earlier: jax.Array, *, at: int = 1) -> jax.Arr
 
 
 def _keys(array: jax.Array, is_earlier: jax.Array) -> jax.Array:
-    """Return the blocks of keys or values that are seen: the front one twice, or both."""
+    """Return the blocks of keys or values seen: the front twice, or both."""
     front, end = jnp.split(array, 2, 1)
     return jnp.concatenate((jnp.where(is_earlier, front, end), front), 0)
 
@@ -251,7 +251,7 @@ def _key_gradient(pair: jax.Array, is_earlier: jax.Array) -> jax.Array:
 
 
 def _merged(total: Any, pair: Any, is_earlier: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the softmax over the keys so far and those of a pair of blocks."""
+    """Merge the softmax so far with that of a pair of blocks."""
     (ones, others), (one_logs, other_logs) = (jnp.split(each, 2, 0) for each in pair)
     lowest = jnp.full_like(one_logs, -jnp.inf)
     front, end = jnp.split(total[0], 2, 1)

@@ -224,7 +224,7 @@ def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind
 
 
 def by_mlp_type(fields: Fields, kinds: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
-    """Return layers with experts where their types say so, or behind the first dense ones."""
+    """Mark layers with experts by their types, or behind the dense ones."""
     dense = fields.size("first_k_dense_replace", default=0, least=0)
     types = fields.texts("mlp_layer_types")
     if types and len(types) != len(kinds):
@@ -250,7 +250,7 @@ def granite_style(fields: Fields) -> Style:
 
 
 def latent_of(fields: Fields, *, indexed: bool = False) -> Latent:
-    """Return the vectors that keys and values are made of, as DeepSeek's models have them."""
+    """Return the latent vectors of keys and values, as in DeepSeek's models."""
     embedding, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     return Latent(
         query_rank=fields.size("q_lora_rank", default=0, least=0),
@@ -300,7 +300,7 @@ def experts_of_deepseek(
 
 
 def rotating_layers(fields: Fields, sizes: Sizes) -> list[int]:
-    """Return for each layer whether its positions are rotary: as listed, or not each fourth."""
+    """Return whether each layer's positions are rotary: as listed, or not each fourth."""
     every = fields.size("no_rope_layer_interval", default=4)
     return fields.numbers("no_rope_layers") or [
         int((index + 1) % every != 0) for index in range(sizes.layers)

@@ -184,7 +184,7 @@ class Flux:
         return made
 
     def _turns(self, net: Net, text: int, rows: int) -> Any:
-        """Return cosines and sines of each row's angles: text stands at 0, patches in a square."""
+        """Return each row's cosines and sines: text at 0, patches in a square."""
         ops, side = net.ops, round(rows**0.5)
         column = ops.repeated(ops.places(0, side)[None], side)
         nothing = ops.reshape(column * 0, rows)

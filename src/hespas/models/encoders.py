@@ -95,7 +95,7 @@ class Bert:
 
 
 def _sight(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
-    """Return what layers with norms before make; ``names`` are those of norms, and the heads."""
+    """Apply pre-norm layers; ``names`` are those of norms, and the heads."""
     first, second, heads = names
 
     def block(layer: Net, x: Any) -> Any:

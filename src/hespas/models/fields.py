@@ -162,7 +162,7 @@ class Fields:
         self.read |= set(names)
 
     def with_values(self, **values: Any) -> Fields:
-        """Return the fields with some changed; what is read of them is read of these."""
+        """Return the fields with some changed; reads count for these too."""
         return replace(self, values={**self.values, **values})
 
     def part(self, name: str) -> Fields:

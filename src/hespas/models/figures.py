@@ -170,7 +170,7 @@ def _network_figures(
 
 
 def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:
-    """Return the figures of a model of the zoo, whatever step of it is given."""
+    """Return the figures of a zoo model, from any of its steps."""
     run = model.run
     longest = run.context if isinstance(run, Decode) else run.sequence
     alone = replace(model, run=replace(run, mesh=MeshAxes(axes=(("tp", 1),))))
@@ -208,13 +208,13 @@ def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:
 
 
 def state_bytes(model: LanguageModel) -> int:
-    """Return the bytes of the states of a sequence, in f32, in layers without attention."""
+    """Return a sequence's bytes of states, in f32, in layers without attention."""
     kinds = Counter(model.kinds).items()
     return 4 * sum(count * state_elements(model, kind) for kind, count in kinds)
 
 
 def _working_bytes(model: LanguageModel) -> int:
-    """Return what a device holds at least beside the states, while it trains on one sequence.
+    """Return a device's least working bytes while it trains on one sequence.
 
     That is what goes into each layer, logits with their gradients, and two gathered layers;
     experts are not gathered, but stay where they are.
@@ -227,7 +227,7 @@ def _working_bytes(model: LanguageModel) -> int:
 
 
 def _clusters(divided: float, everywhere: float) -> dict[str, str]:
-    """Return the smallest cluster of each part that holds bytes divided over it, and others."""
+    """Return each part's smallest cluster that holds bytes divided over it, and others."""
     clusters: dict[str, str] = {}
     for part in PARTS:
         capacity = load_device(part).memory_capacity_bytes

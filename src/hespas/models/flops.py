@@ -18,7 +18,7 @@ from hespas.models.weights import layer_products, state_elements
 
 
 def model_flops(settings: object) -> float | None:
-    """Return the FLOPs of a step of a model, over all devices; None for other settings.
+    """Return a step's FLOPs over all devices; None for other settings.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
@@ -43,7 +43,7 @@ def model_flops(settings: object) -> float | None:
 
 
 def _language(settings: LanguageModel) -> int:
-    """Return the FLOPs of one sequence: 2 for each weight a token meets, and attention's.
+    """Return a sequence's FLOPs: 2 per weight a token meets, and attention's.
 
     Training has three times those of its forward pass. Attention has ``2 H (Q + V)`` for each token
     and each of those that it is among, masked or not: all of the context, or a layer's window; H
@@ -68,14 +68,14 @@ def _language(settings: LanguageModel) -> int:
 
 
 def mixing_flops(settings: LanguageModel) -> int:
-    """Return those of the FLOPs of one sequence that attention among tokens has, all unmasked."""
+    """Return a sequence's FLOPs of attention among tokens, all unmasked."""
     kinds = Counter((*settings.kinds, *settings.mtp_kinds)).items()
     forward = settings.sequence * sum(count * _mixing(settings, kind) for kind, count in kinds)
     return 3 * forward if isinstance(settings.run, Training) else forward
 
 
 def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return the FLOPs of attention of one token in the forward pass of a layer."""
+    """Return a token's forward FLOPs of attention in a layer."""
     if kind.mixer != "attention":
         return 0
     seen = min(settings.context, kind.window or kind.chunk or settings.context)
@@ -88,7 +88,7 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return the FLOPs of one token's products with weights in a layer, and with states.
+    """Return a token's FLOPs of products with a layer's weights and states.
 
     States are changed by each token, and a token is multiplied by them.
     """
@@ -97,7 +97,7 @@ def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return the FLOPs of attention for each token that a token is among, an index with them."""
+    """Return attention's FLOPs for each pair of tokens, an index included."""
     latent = settings.latent
     query, value = settings.head_sizes
     if kind.head_size:
@@ -115,7 +115,7 @@ def _index_flops(latent: Latent) -> int:
 
 
 def _experts(settings: Experts) -> int:
-    """Return the FLOPs of one token: those of the router and of the experts chosen for it.
+    """Return a token's FLOPs of the router and of its chosen experts.
 
     Backward there is a product for the gradient of each weight, and one for what goes into the
     last of an expert's three; the layer alone has no gradient of its input.

@@ -65,5 +65,5 @@ FUSED = {
 
 
 def platform_of(attention: str) -> str | None:
-    """Return what a program is lowered for; None where any platform has what it needs."""
+    """Return the platform to lower for; None where any will do."""
     return FUSED[attention].platform if attention in FUSED else None

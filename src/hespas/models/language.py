@@ -97,7 +97,7 @@ class LanguageModel:
 
     @property
     def state_dtype(self) -> str:
-        """The type of the weights that a step holds, and in training of both moments."""
+        """The type of a step's weights, and in training of both moments."""
         run = self.run
         return run.state_dtype if isinstance(run, Training) else run.weight_dtype
 
@@ -135,7 +135,7 @@ class LanguageModel:
 
     @property
     def kv_heads(self) -> int:
-        """The heads of keys and values that are computed and held, on all tensor-parallel devices.
+        """The key and value heads that all tensor-parallel devices compute and hold.
 
         Where a model is served by several times as many devices as it has, each head is on several
         of them, as TensorRT-LLM and vLLM have it.
@@ -166,7 +166,7 @@ class LanguageModel:
 
     @property
     def mtp_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of the layers that predict further tokens in training, like the last layer."""
+        """The kinds of layers that predict further tokens, like the last layer."""
         return self.kinds[-1:] * (self.run.mtp_layers if isinstance(self.run, Training) else 0)
 
     @property
@@ -180,7 +180,7 @@ class LanguageModel:
         return any(kind.mixer in _LONG for kind in self.kinds)
 
     def rotation(self, kind: LayerKind) -> tuple[int, float]:
-        """Return how many numbers of a head turn with positions, and their longest period's base.
+        """Return how many numbers of a head rotate, and their longest period's base.
 
         Both are 0 where none does.
         """
@@ -222,7 +222,7 @@ class LanguageModel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions of arrays; the batch is that of a round, of all parts."""
+        """The sizes of array dimensions; the batch is a round's, over all parts."""
         sizes = self.sizes_of_layers
         named = {
             "rounds": self.accumulation,
@@ -279,7 +279,7 @@ class LanguageModel:
         return named
 
     def sizes_of(self, kind: LayerKind) -> dict[str, int]:
-        """Return the sizes of dimensions in which layers of a kind may differ from the model."""
+        """Return the dimension sizes in which a kind of layer may differ."""
         heads = self._held_heads(kind.kv_heads) if kind.kv_heads else self.kv_heads
         return {
             "head_size": kind.head_size or self.sizes_of_layers.head_size,

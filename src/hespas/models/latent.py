@@ -94,7 +94,7 @@ def _indexes(
     weights: Weights,
     places: Places,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries, keys and shares of heads, by which tokens are rated for each query."""
+    """Return queries, keys and head shares that rate tokens for each query."""
     x, low = rows
     rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
     with jax.named_scope("indexer"):
@@ -134,7 +134,7 @@ def _projected(
     weights: Weights,
     places: Places,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries, scaled, and of each token its vector and the part of keys with positions."""
+    """Return scaled queries, and each token's vector and positional part of keys."""
     style, (x, low) = model.style, rows
     rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
     query = product("bsr,rhd->bshd", low, weights["query_up"])
@@ -161,7 +161,7 @@ def _among_selected(
     rows: jax.Array,
     indexes: tuple[jax.Array, ...],
 ) -> jax.Array:
-    """Return attention of each query among the tokens that it chooses, some queries at a time.
+    """Attend from each query to its chosen tokens, some queries at a time.
 
     ``rows`` are the vectors of tokens, which are keys, and values without their part with
     positions. Source: DeepSeek-AI, DeepSeek-V3.2, 2025, section 2.1.

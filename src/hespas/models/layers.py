@@ -54,7 +54,7 @@ class Layers:
     divided: Divided
 
     def divided_of(self, kind: LayerKind) -> Divided:
-        """Return the sizes of dimensions in layers of a kind, and how they are divided."""
+        """Return a kind of layer's dimension sizes, and how they are divided."""
         return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
 
     def through(
@@ -65,7 +65,7 @@ class Layers:
         places: Places,
         cache: Cache | None,
     ) -> Made:
-        """Return what a layer of a kind makes of rows, with a cache where it has one."""
+        """Apply a layer of a kind to rows, and to its cache, if any."""
         style, keys = self.model.style, None
         if kind.mixer != "none":
             with jax.named_scope("norm"):
@@ -107,7 +107,7 @@ class Layers:
         places: Places,
         cache: Cache | None,
     ) -> Made:
-        """Return what the layer's mixer makes of rows, its cache, and keys that it keeps."""
+        """Apply the layer's mixer; return its rows, its cache, and kept keys."""
         model, divided = self.model, self.divided_of(kind)
         if kind.mixer != "attention":
             through = through_state_space if kind.mixer == "state_space" else through_delta
@@ -166,7 +166,7 @@ class Layers:
             return made + shared
 
     def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
-        """Return the sum of a dense layer and of experts, each with norms of its own."""
+        """Return the sum of a dense layer and of experts, each normalised."""
         style = self.model.style
         after_dense, before_experts, after_experts = BESIDE
         made = normalised(
@@ -275,7 +275,7 @@ class Layers:
         return self.between(hidden) if is_divided else hidden
 
     def _into_product(self, x: jax.Array) -> jax.Array:
-        """Gather normalised rows for a product of a layer; those in 8 bits gather their own."""
+        """Gather normalised rows for a layer's product; 8-bit ones gather their own."""
         run = self.model.run
         if isinstance(run, Training) and run.sequence_parallel and run.product_dtype != "same":
             return x

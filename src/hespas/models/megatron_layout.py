@@ -88,7 +88,7 @@ def layout_of(fields: Fields, model: LanguageModel) -> Layout:
 def expert_layout(
     experts: int, *, tensor: int, context: int, expert_tensor: int
 ) -> tuple[int, str]:
-    """Return the size of the axis ``expert``, and the axes of the mesh that divide the experts.
+    """Return the size of axis ``expert``, and the axes that divide experts.
 
     Megatron-Core numbers the devices of ``experts`` parts first along tensor parallelism, where
     experts have none of their own, then along context parallelism, then along data parallelism.
@@ -196,7 +196,7 @@ def _chunks(fields: Fields, layers: int, stages: int) -> int:
 
 
 def _outer(fields: Fields) -> tuple[int, int]:
-    """Return whether the embedding, and the loss, count as a layer of the first and last part."""
+    """Return whether embedding, and loss, count as layers of their parts."""
     first, last = (
         int(fields.flag(f"account_for_{name}_in_pipeline_split")) for name in ("embedding", "loss")
     )
@@ -204,7 +204,7 @@ def _outer(fields: Fields) -> tuple[int, int]:
 
 
 def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | None:
-    """Return the layers of each part where the first or the last has fewer; None for equal ones."""
+    """Return each part's layers with a shorter first or last; None for equal."""
     first = fields.size("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage",
                         default=0)  # fmt: skip
     last = fields.size("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage",
@@ -284,7 +284,7 @@ def _dtype(fields: Fields) -> str:
 
 
 def _gradient_dtype(fields: Fields) -> str:
-    """Return the type in which gradients are summed: f32, or that of weights where it is said."""
+    """Return the type of summed gradients: f32, or the weights' as specified."""
     given = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
     is_narrow = given is False or fields.flag("grad_reduce_in_bf16")
     return _dtype(fields) if is_narrow else "same"

@@ -50,7 +50,7 @@ class MeshAxes:
         return prod(size for _, size in self.axes)
 
     def size(self, *names: str) -> int:
-        """Return the product of the sizes of these axes; one that is not there counts 1."""
+        """Return the product of these axes' sizes; an absent one counts 1."""
         sizes = dict(self.axes)
         return prod(sizes.get(name, 1) for name in names)
 
@@ -113,7 +113,7 @@ _MOST = 2**31 - 1
 
 
 def check_heads(heads: int, kv_heads: int) -> None:
-    """Raise `ConfigError` for heads of keys and values that not as many heads of queries share."""
+    """Raise `ConfigError` for key heads that queries don't share evenly."""
     if heads % kv_heads:
         raise ConfigError(
             f"heads = {heads} cannot be divided by kv_heads = {kv_heads}: as many heads of queries "
@@ -259,7 +259,7 @@ class Model:
 
 
 def _options(settings: Any) -> dict[str, object]:
-    """Return the fields of settings, and those of the parts that they have, by name."""
+    """Return the fields of settings and of their parts, by name."""
     found: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):

@@ -178,7 +178,7 @@ class Network:
 
     @property
     def state_dtype(self) -> str:
-        """The type of the weights that a step holds, and in training of both moments."""
+        """The type of a step's weights, and in training of both moments."""
         return self.run.state_dtype if isinstance(self.run, Learning) else self.run.dtype
 
     @property
@@ -273,7 +273,7 @@ class Network:
 
 
 def inputs_of(design: Any, run: Any) -> tuple[Input, ...]:
-    """Return what goes in for each sample; the source of a text was read before."""
+    """Return a sample's inputs; a text's source was read before."""
     given = design.inputs(run)
     return given[1:] if isinstance(run, Writing) else given
 
@@ -336,7 +336,7 @@ def first_run(design: Any) -> Any:
 
 
 def cached_bytes(network: Network) -> tuple[int, int]:
-    """Return the bytes of keys and values of a token that is written, and of a source."""
+    """Return the cached bytes of a written token, and of a source."""
     design = network.design
     if not isinstance(design, EncoderDecoder):
         return 0, 0

@@ -313,7 +313,7 @@ _UNET: dict[str, tuple[Any, ...]] = {
 
 
 def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
-    """Return a number for each level: one for all, or a list of as many."""
+    """Return a number per level: one for all, or a list."""
     numbers = fields.numbers(name) or [default]
     numbers = numbers * count if len(numbers) == 1 else numbers
     if len(numbers) != count or min(numbers) < 1:

@@ -19,7 +19,7 @@ Weights = Mapping[str, Any]
 
 
 def apart(style: Style, x: jax.Array) -> jax.Array:
-    """Return what a kernel of its own writes, and others read, in an eager step."""
+    """Return ``x`` as a kernel of its own writes it in an eager step."""
     return jax.lax.optimization_barrier(x) if style.eager else x
 
 
@@ -29,7 +29,7 @@ def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
 
 
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-    """Return rows with a mean square of 1, layer norms with a mean of 0 too; in f32, as ``x``."""
+    """Normalise rows in f32 to mean square 1, for layer norms also mean 0."""
     if style.eager and style.norm == "rms":
         return _one_by_one(style, x, weights[name])
     scaled = plainly_normalised(style, x)
@@ -82,7 +82,7 @@ class Places(NamedTuple):
 def turns(
     positions: jax.Array, size: int, theta: float, scaling: RotaryScaling | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the sine and cosine of rotary angles of (batch, sequence), for heads of ``size``."""
+    """Return sines and cosines of rotary angles of (batch, sequence), by ``size``."""
     if scaling is None:
         periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
         angles = positions[:, :, None, None] / periods
@@ -92,7 +92,7 @@ def turns(
 
 
 def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[Any, Any]:
-    """Return by how much each pair of numbers turns from a token to the next, in f32."""
+    """Return how far each pair of numbers rotates per token, in f32."""
     plain = theta ** (-2 * np.arange(size // 2) / size)
     match scaling.kind:
         case "linear":

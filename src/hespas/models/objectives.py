@@ -23,7 +23,7 @@ def _classes(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def _pairs(logits: jax.Array, _: None) -> jax.Array:
-    """Return the loss of all pairs, of which those with the same number belong together.
+    """Return the sigmoid loss over all pairs; equal numbers match.
 
     Source: X. Zhai et al., Sigmoid Loss for Language Image Pre-Training, 2023, section 3.2.
     """
@@ -53,7 +53,7 @@ OBJECTIVES: dict[str, Loss] = {
 def target_shape(
     objective: str, inputs: Mapping[str, Input]
 ) -> tuple[tuple[int, ...], bool] | None:
-    """Return the shape of what is right for a sample, and whether it is a number; None for none."""
+    """Return a sample's target shape, and whether it is a number, or None."""
     match objective:
         case "tokens":
             return inputs["inputs"].shape, True

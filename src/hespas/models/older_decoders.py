@@ -34,7 +34,7 @@ def _of_style(fields: Fields, sizes: Sizes | None = None, **facts: Any) -> Descr
 
 
 def _ungrouped(fields: Fields) -> Sizes:
-    """Return sizes with as many heads of keys as of queries, whatever the file says."""
+    """Return sizes with as many heads of keys as of queries."""
     sizes = sizes_of(fields)
     return replace(sizes, kv_heads=sizes.heads)
 

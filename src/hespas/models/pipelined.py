@@ -122,7 +122,7 @@ def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
 
 
 def _gradients_together(fixed: Weights) -> BeforeLayer:
-    """Return what lets gradients leave a layer only when all of the layer's are there.
+    """Hold a layer's gradients back until all of them are computed.
 
     A step adds each to its sum before the layer before it begins, so that compilers can't keep what
     several layers' gradients are made of. Those of ``fixed`` weights are never made.
@@ -145,7 +145,7 @@ _held.defvjp(
 
 
 def _joined(weights: Weights, fixed: Weights) -> Weights:
-    """Return weights with those that stand in the same layers, also of loops in loops."""
+    """Join weights with those of the same layers, also in nested loops."""
 
     def joined(own: Any, more: Any) -> Any:
         if isinstance(own, dict):

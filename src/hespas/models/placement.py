@@ -60,7 +60,7 @@ def in_default_order(mesh: MeshAxes) -> MeshAxes:
 
 
 def placed(mesh: MeshAxes, place: Place, dimensions: Sequence[int]) -> MeshAxes:
-    """Return a mesh with its axes in the order that puts them where they are to lie.
+    """Order a mesh's axes so that they lie where ``place`` puts them.
 
     ``dimensions`` are the sizes of those of the network, the nearest first. Raises `ConfigError`
     for axes that don't fit them.

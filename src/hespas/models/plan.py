@@ -47,7 +47,7 @@ def layers_of(item: object) -> int:
 
 
 def plan_of(kinds: tuple[T, ...], costs: Mapping[T, int]) -> Plan[T]:
-    """Return the plan that costs least: what is written out, by ``costs`` of a layer, and loops.
+    """Return the cheapest plan of layers: written out, at ``costs``, and loops.
 
     >>> plan = plan_of(tuple("aab" + "caaaaaa" * 3 + "a"), dict.fromkeys("abc", 1))
     >>> plan.first, plan.last

@@ -75,7 +75,7 @@ STORED = "_in_8_bits"
 
 
 def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a layer with those of its products to be rounded to 8 bits.
+    """Return a layer's weights with those of products rounded to 8 bits.
 
     Those of norms, biases and of what chooses experts stay as they are, as experts do.
     """
@@ -87,7 +87,7 @@ def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_multiplied(name: str) -> bool:
-    """Return whether a weight of a layer, by its name, is one of a product."""
+    """Return whether a layer's weight, by its name, is a product's."""
     return is_product(name) and not any(other in name for other in ("router", "experts"))
 
 
@@ -120,7 +120,7 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
 
 
 def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
-    """Return the product of each row with the matrix of its group; ``counts`` are rows of each.
+    """Multiply rows by the matrix of their group; ``counts`` are rows per group.
 
     Weights are as `product` takes them.
     """
@@ -152,7 +152,7 @@ def stored_types(name: str) -> tuple[Any, Any]:
 
 
 def widened(weight: Grouped, dtype: Any) -> jax.Array:
-    """Return a weight in 4 bits as a wider type has it, the last group of a row cut off."""
+    """Widen a 4-bit weight to another type, without the last group's padding."""
     *rows, groups = weight.scales.shape
     group, summed = FORMATS[weight.name].group, weight.values.shape[-1]
     scales = jnp.broadcast_to(weight.scales.astype(dtype)[..., None], (*rows, groups, group))
@@ -161,7 +161,7 @@ def widened(weight: Grouped, dtype: Any) -> jax.Array:
 
 
 def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
-    """Return rows as they are multiplied with a weight: rounded to 4 bits where it asks for it.
+    """Round rows to 4 bits if the weight that multiplies them asks for it.
 
     Each group is divided by its largest number, as NVIDIA's recipe for NVFP4 has it.
     """
@@ -181,7 +181,7 @@ _OUTPUT_RANK = 3
 
 
 def stored_order(name: str, rank: int) -> tuple[int, ...]:
-    """Return the order in which the dimensions of a weight stand where it is stored in 8 bits.
+    """Return the order of dimensions of a weight stored in 8 bits.
 
     Those that are summed over stand last, as cuBLASLt's products of 8 bits read them.
 
@@ -231,7 +231,7 @@ _small_product.defvjp(_small_forward, _small_backward)
 
 
 def in_8_bits(x: jax.Array) -> jax.Array:
-    """Round with a scale of earlier steps: how large values are now is not looked at.
+    """Round with a delayed scale, without looking at the current values.
 
     All are of one type, four bits of which are the exponent.
     """

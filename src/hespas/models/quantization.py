@@ -58,7 +58,7 @@ def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str
 
 
 def _format(fields: Fields) -> tuple[str, list[str], str]:
-    """Return the format of what is quantised, the modules that are not, and the cache's type."""
+    """Return the quantised format, the modules left out, and the cache's type."""
     method = fields.text("quant_method")
     names = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
     left_out = [module for name in names for module in fields.texts(name)]
@@ -98,7 +98,7 @@ _NUMBER = re.compile(r"\blayers\.(\d+)\b")
 
 
 def _matches(pattern: str, modules: Iterable[str]) -> bool:
-    """Return whether a pattern leaves out one of these modules in a layer that it names."""
+    """Return whether a pattern leaves out a module in its named layer."""
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
     else:

@@ -74,7 +74,7 @@ def _grouped_norm(model: LanguageModel, x: jax.Array, space: StateSpace) -> jax.
 def _in_chunks(
     space: StateSpace, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what states make of (batch, sequence, heads, size), and the last of them, in f32.
+    """Apply states to (batch, sequence, heads, size); return the last in f32 too.
 
     Source: T. Dao and A. Gu, Transformers are SSMs, 2024, section 6.
     """
@@ -157,7 +157,7 @@ def _unit(x: jax.Array) -> jax.Array:
 def _corrected_chunks(
     delta: Delta, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what states that are corrected by each token make, and the last of them, in f32.
+    """Apply states that tokens correct; return the last in f32 too.
 
     Inside of a chunk the corrections depend on each other by a triangular matrix, whose inverse is
     a product of sums of powers, as many as double up to the chunk's length. Source: S. Yang et al.,
@@ -196,7 +196,7 @@ def _corrected_chunks(
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-    """Return (1 + lower)^-1 of strictly lower triangular matrices, whose powers end at their size.
+    """Return (1 + lower)^-1 of strictly lower triangular matrices.
 
     It is (1 - L)(1 + L^2)(1 + L^4)..
     """
@@ -213,7 +213,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
 def _corrected_token(
     states: jax.Array, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what one new token makes of states that it corrects, and the states after it."""
+    """Apply states that a new token corrects, and return them after it."""
     query, key, value = (each[:, 0].astype(jnp.float32) for each in arrays)
     states = states * jnp.exp(decay[:, 0])[..., None, None]
     missed = (value - jnp.einsum("bhkv,bhk->bhv", states, key)) * rate[:, 0, :, None]
@@ -223,7 +223,7 @@ def _corrected_token(
 
 
 def _shares(total: jax.Array) -> jax.Array:
-    """Return what is left of each token at each later one, of sums of logarithms.
+    """Return each token's remaining share at each later one, from logarithmic sums.
 
     ``total`` is (batch, chunks, tokens, heads), the result (batch, chunks, heads, tokens, tokens).
     """

@@ -72,7 +72,7 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
 
 
 def _run_again(layer: Any) -> Any:
-    """Return a layer that the backward pass runs again to its end, the last product too.
+    """Return a layer that the backward pass runs again, its last product included.
 
     Nothing reads what that makes. Source: pytorch/pytorch, torch/utils/checkpoint.py before 2.1,
     and its reentrant form since; NVIDIA/Megatron-LM, ``CheckpointFunction``.

@@ -200,7 +200,7 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
 
 
 def _unless_overflown(state: State, changed: dict[str, Any], gradients: Tree) -> dict[str, Any]:
-    """Keep the old weights if a gradient is not finite, and adapt the loss scale."""
+    """Keep the old weights for infinite gradients, and adapt the loss scale."""
     finite = jnp.array(True)
     for leaf in jax.tree.leaves(gradients):
         finite &= jnp.all(jnp.isfinite(leaf))

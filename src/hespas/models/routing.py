@@ -116,7 +116,7 @@ _MULTIPLIED = frozenset({"experts_gate", "experts_up", "experts_down"})
 
 
 def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
-    """Return how a weight is divided; one of few bits is stored in another order, with scales."""
+    """Return a weight's division; few-bit ones are reordered, with scales."""
     if not is_stored(weight):
         return spec
     stored = PartitionSpec(*(spec[at] for at in stored_order(name, len(spec))))
@@ -173,7 +173,7 @@ def _through_all(  # noqa: PLR0917 - the pieces of one layer
     tokens: jax.Array,
     rows: jax.Array,
 ) -> jax.Array:
-    """Return what the experts that a token chose make of it, each sent its own copy.
+    """Send each token's copies to its chosen experts; return their results.
 
     Of tokens that several devices have, each device computes what its own experts make; the caller
     sums that.
@@ -209,7 +209,7 @@ def _through_all(  # noqa: PLR0917 - the pieces of one layer
 
 
 def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
-    """Return the places of chosen experts among a device's ``own``; ``own`` for those of others."""
+    """Return chosen experts' places among a device's ``own``; others get ``own``."""
     places = chosen - own * lax.axis_index(axes)
     return jnp.where((places >= 0) & (places < own), places, own)
 
@@ -222,7 +222,7 @@ def _through_groups(  # noqa: PLR0917 - the pieces of one layer
     tokens: jax.Array,
     rows: jax.Array,
 ) -> jax.Array:
-    """Return what experts make of each token, which is sent once to each group that it chose.
+    """Send each token once per chosen group; return its experts' results.
 
     The device of a group at the same place in it as the token's own copies it to the devices of its
     experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
@@ -299,7 +299,7 @@ def _correction(weights: Weights) -> jax.Array:
 def _choice_in_groups(
     routing: Routing, tokens: jax.Array, weights: Weights
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return weights, groups and experts in them that each token chose, as many in each group.
+    """Return each token's weights, groups and experts, as many per group.
 
     A group's score is the sum of those of its experts that would be chosen.
     """
@@ -377,7 +377,7 @@ def _dropless(
 
 
 def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
-    """Return what experts make of rows; ``through`` multiplies them by the weights of a name."""
+    """Apply experts to rows; ``through`` multiplies by the weights of a name."""
     if style.gated:
         gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
         inner = gated(style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
@@ -455,12 +455,12 @@ def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
 
 
 def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
-    """Bring rows to experts, in 8 bits where ``dtype`` is f8; gradients come back as they are."""
+    """Send rows to experts, in 8 bits for f8; gradients return unrounded."""
     return _sent((exchange, True), x) if dtype == "f8" else exchange.there(x)
 
 
 def _from_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
-    """Bring rows back from experts; gradients go there in 8 bits where ``dtype`` is f8."""
+    """Send rows back from experts; gradients travel in 8 bits for f8."""
     return _sent((exchange, False), x) if dtype == "f8" else exchange.back(x)
 
 
@@ -470,7 +470,7 @@ _Way = tuple[_Exchange, bool]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sent(way: _Way, x: jax.Array) -> jax.Array:
-    """Bring rows to experts, in 8 bits, or back as they are; gradients go the other way."""
+    """Send rows to experts in 8 bits, or back unrounded; gradients the opposite."""
     exchange, is_there = way
     if not is_there:
         return exchange.back(x)
@@ -524,7 +524,7 @@ class Packing:
         )
 
     def packed(self, rows: jax.Array) -> jax.Array:
-        """Return (targets, places, ...) of rows, one for each choice of it; zeros where none is."""
+        """Scatter rows to (targets, places, ...), one per choice; zeros elsewhere."""
         return self._placed(rows, self._picked() // self.choices)
 
     def packed_choices(self, values: jax.Array) -> jax.Array:
@@ -540,7 +540,7 @@ class Packing:
         return values[at] * taken[..., None].astype(values.dtype)
 
     def unpacked(self, packed: jax.Array) -> jax.Array:
-        """Return the row of each choice of (targets, places, ...); zeros for what is dropped."""
+        """Gather each choice's row from (targets, places, ...); zeros where dropped."""
         rank = (
             jnp.zeros_like(self.order)
             .at[self.order]

@@ -28,7 +28,7 @@ _MATRIX = 2
 
 
 def build(settings: LanguageModel) -> Step:
-    """Return the step: it is given tokens, and leaves the next of each sequence and the cache."""
+    """Return the step: from tokens to the next ones and the cache."""
     settings.check()
     run = settings.run
     assert not isinstance(run, Training)  # noqa: S101 - for the type checker
@@ -72,7 +72,7 @@ def _divided(settings: LanguageModel) -> Divided:
 
 
 def _weights(decoder: Transformer) -> Any:
-    """Return the abstract weights, those of products of layers in the formats of their parts."""
+    """Return the abstract weights, product weights in their parts' formats."""
     precision = decoder.model.precision
     weights = decoder.weights(dtype_named(precision.other))
 
@@ -88,7 +88,7 @@ def _weights(decoder: Transformer) -> Any:
 
 
 def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
-    """Return an abstract weight in a format, with its scales; a vector as it is."""
+    """Return an abstract weight in a format with scales; vectors stay unchanged."""
     if dtype not in SCALED:
         return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)
     if len(leaf.shape) < _MATRIX:

@@ -76,7 +76,7 @@ def _by_table(rows: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
 def sparse_training(
     model: Recommender, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
 ) -> Step:
-    """Return a training step; ``tables`` are the paths of those, and ``sizes`` their rows each."""
+    """Return a training step; ``tables`` are paths, ``sizes`` their row counts."""
     weights = model.weights(dtype)
     of_tables = {path: weights.pop(path) for path in tables}
     state = training_state(weights, model.divided.array(dtype=jnp.int32))
@@ -112,7 +112,7 @@ def sparse_training(
 def _moved(
     table: jax.Array, squares: jax.Array, numbers: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return a table and its sums of squares after a step on the rows of ``numbers``."""
+    """Return a table and its squared sums after updating the rows ``numbers``."""
     shape = (*numbers.shape, gradient.shape[-1])
     each = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
     squares = squares.at[numbers].add(lax.square(each))

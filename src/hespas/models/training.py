@@ -136,7 +136,7 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
 
 
 def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:
-    """Return what ZeRO's first two stages do with weights and gradients; None for the others.
+    """Return what ZeRO 1 and 2 do with weights and gradients, or None.
 
     Weights are cast and gathered once for a step, not for each layer and round. The first stage
     adds each device's own gradients over all rounds, and sums them over the devices once a step;

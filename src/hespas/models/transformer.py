@@ -79,7 +79,7 @@ class Transformer:
 
     @property
     def platform(self) -> str:
-        """What the step is lowered for: fused kernels are of one platform, all else is of all.
+        """What the step is lowered for; only fused kernels need a platform.
 
         Products of groups of rows are masked products on the CPU, as many as there are experts.
         """
@@ -126,7 +126,7 @@ class Transformer:
         return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
 
     def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
-        """Return the abstract weights of a part of the model: layers, and what stands around."""
+        """Return a model part's abstract weights: layers, and what surrounds them."""
         before = {"embedding", "positions", "embedding_norm", "embedding_norm_bias"}
         head = "embedding" if self.model.style.tied else "head"
         behind = {"norm", "norm_bias", head, "head_bias"}
@@ -135,7 +135,7 @@ class Transformer:
         return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
 
     def fixed_weights(self) -> dict[str, Any]:
-        """Return the abstract weights in few bits, which a step makes once, where the layers stand.
+        """Return the abstract few-bit weights that a step rounds once.
 
         Empty where products are in the type of the activations.
         """
@@ -167,7 +167,7 @@ class Transformer:
         return dict.fromkeys(arrays, self.divided.array(*names, dtype=jnp.int32))
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the mean cross entropy of the tokens, of those of a document where there are."""
+        """Return the mean cross entropy of the tokens that are in documents."""
         x = self.through_layers(self.embedded(weights, batch), weights, batch)
         loss = self.loss_of(x, weights, batch)
         if not self.model.mtp_kinds:
@@ -175,7 +175,7 @@ class Transformer:
         return loss + _MTP_SHARE * self._further_loss(x, weights, batch)
 
     def _further_loss(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the mean loss of further tokens, each predicted from the row of the one before.
+        """Return the mean loss of further tokens, each predicted from the last row.
 
         Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 2.2.
         """
@@ -240,7 +240,7 @@ class Transformer:
     def through_cached_layers(
         self, x: jax.Array, weights: Weights, batch: Weights, caches: Sequence[Cache]
     ) -> tuple[jax.Array, list[Cache]]:
-        """Return what comes out of the last layer, and the caches with the new tokens."""
+        """Return the last layer's output, and the caches with new tokens."""
         places, changed = self._places(batch), list[Cache]()
         weights, kept = self._with_inputs(x, weights, batch), dict[int, Cache]()
         layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
@@ -376,7 +376,7 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
     weights: Sequence[Any],
     places: Places,
 ) -> tuple[jax.Array, Places]:
-    """Return what comes out of the last layer, and places with the keys that layers keep.
+    """Return the last layer's output, and places with kept keys.
 
     Layers outside of loops are those of ``alone``.
     """
@@ -397,7 +397,7 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
 def _looped(
     layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
 ) -> jax.Array:
-    """Return what comes out of the last turn of a loop, whose layers are one module."""
+    """Return the output of a loop's last turn; its layers are one module."""
 
     def through(loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any]) -> jax.Array:
         def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
@@ -471,7 +471,7 @@ _cross_entropy.defvjp(_loss_forward, _loss_backward)
 
 @jax.custom_vjp
 def _eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss as PyTorch runs it: a kernel for each operation, in f32."""
+    """Return each token's loss as eager PyTorch runs it, in f32."""
     return _eager_forward(logits, targets)[0]
 
 

@@ -164,7 +164,7 @@ class Unet:
 
 
 def _gated(net: Net, x: Any) -> Any:
-    """Return three products, of which the first two are one, its second half the gate."""
+    """Return gated products, as GEGLU computes them."""
     ops, size = net.ops, x.shape[-1]
     with ops.scope("mlp"):
         both = ops.keep(net.linear("ff.net.0.proj", x, ("", 2), ("mlp", 4 * size)), "mlp_up")

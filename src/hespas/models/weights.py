@@ -275,7 +275,7 @@ def _state_space_weights(space: StateSpace | None) -> Shapes:
 
 
 def _convolved_weights(mixer: str) -> Shapes:
-    """Return the products that make what a mixer convolves, and the filters of each channel."""
+    """Return the products that a mixer convolves, and each channel's filters."""
     convolved = CONVOLVED[mixer].items()
     return {name: ("embedding", *dimensions) for name, dimensions in convolved} | {
         f"{name}_filter": ("convolution", *dimensions) for name, dimensions in convolved
@@ -304,7 +304,7 @@ def state_shapes(mixer: str) -> Shapes:
 
 
 def state_elements(model: LanguageModel, kind: LayerKind) -> int:
-    """Return how many numbers a layer's state has of a sequence; 0 for one without a state."""
+    """Return how many numbers a layer's state of a sequence has."""
     return _elements(model.sizes, _STATES[kind.mixer]) if kind.mixer in _STATES else 0
 
 
@@ -320,7 +320,7 @@ def parameters(model: LanguageModel) -> int:
 
 
 def active_parameters(model: LanguageModel) -> int:
-    """Return how many of the weights one token meets: of the experts those that it chooses."""
+    """Return how many weights one token meets, chosen experts included."""
     routing, experts = model.routing, expert_parameters(model)
     resting = 0 if routing is None else experts - experts * routing.chosen // routing.experts
     return parameters(model) - resting
@@ -345,7 +345,7 @@ def _in_layers(model: LanguageModel, prefix: str) -> int:
 
 
 def layer_products(model: LanguageModel, kind: LayerKind) -> int:
-    """Return how many weights a token is multiplied by in a layer, experts that it chooses too."""
+    """Return how many weights a token meets in a layer, chosen experts included."""
     sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():
@@ -366,7 +366,7 @@ _DENSE = {*_FED, *(f"{SHARED}{name}" for name in _FED), "latent_in", "latent_out
 
 
 def part_of(name: str) -> ModelPart:
-    """Return the part of a model that weights of a layer are of, by their name.
+    """Return the model part of a layer's weight, by its name.
 
     >>> [part_of(name) for name in ("query", "shared_up", "experts_down", "router", "mlp_norm")]
     ['attention', 'dense', 'experts', 'other', 'other']
@@ -402,7 +402,7 @@ def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[Mod
 
 
 def local_weights(model: LanguageModel, axes: Mapping[str, tuple[str, ...]]) -> int:
-    """Return how many elements of all weights one device has; ``axes`` of the mesh divide them."""
+    """Return one device's weight elements; ``axes`` of the mesh divide them."""
     sizes = model.sizes
     total = sum(_local(model, shape, sizes, axes) for shape in outer_weights(model).values())
     for kind, count in Counter(model.kinds).items():
@@ -417,7 +417,7 @@ def _elements(sizes: dict[str, int], shape: tuple[str, ...]) -> int:
 
 
 def least_kept_bytes(model: LanguageModel) -> int:
-    """Return the bytes of one device that a layer holds at least of a micro-batch.
+    """Return the least bytes that a layer keeps of a micro-batch per device.
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
     products before the activation. Of experts only the shared ones are counted, and of a layer that

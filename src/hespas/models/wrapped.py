@@ -44,7 +44,7 @@ def language_part(fields: Fields) -> tuple[Fields, str]:
 
 
 def notes_of(fields: Fields, part: Fields) -> list[str]:
-    """Return what is left out of a configuration, and what its language model's file doesn't say.
+    """Return what the model leaves out of, or adds to, its configuration.
 
     ``part`` are the fields of the language model, after they were read.
     """

@@ -377,7 +377,7 @@ _FEWEST_PARAMETERS = 1000
 
 
 def parse_parameters(text: str) -> float:
-    """Read how many parameters a model has; B is a billion, as in names of models.
+    """Parse a count of parameters; B is a billion, as in models' names.
 
     >>> parse_parameters("8.03B"), parse_parameters("124M")
     (8030000000.0, 124000000.0)

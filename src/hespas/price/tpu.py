@@ -391,7 +391,7 @@ _ORDERING = (
 
 
 def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
-    """Return the time of an operation, or a fusion, that orders elements; None for others.
+    """Return the time of an operation or fusion that sorts; None for others.
 
     Also None where the device's units or its clock are not described.
     """

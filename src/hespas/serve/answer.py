@@ -278,7 +278,7 @@ def sustained_rate(requests: Requests, plan: ServingPlan, *, cached: int = 0) ->
 
 
 def _token_s(setup: Setup) -> float:
-    """Return the seconds of a token in the iteration that has the least for each."""
+    """Return the seconds per token of the iteration that has the least."""
     most = max(setup.engine.token_budget, setup.engine.most_sequences)
     sizes = {size for size, _ in setup.times.tokens_s if size < most} | {most}
     return min(setup.times.of_tokens(size) / size for size in sizes) / PICOSECONDS
@@ -287,7 +287,7 @@ def _token_s(setup: Setup) -> float:
 def at_rates(
     requests: Requests, plan: ServingPlan, objectives: Objectives, most: float | None
 ) -> list[RatePoint]:
-    """Return latencies at parts of the rate that replicas serve; none of closed or long loads."""
+    """Return latencies at parts of the served rate; none of closed or long loads."""
     if requests.rate is None or most is None or len(requests) > _MOST_FOR_RATES:
         return []
     points: list[RatePoint] = []
@@ -322,7 +322,7 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
 
 
 def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -> Bound:
-    """Return what limits iterations of the mean batch, and what the queue waited for most."""
+    """Return what limits iterations of the mean batch, and what the queue awaits."""
     causes = served.causes_ps
     queue = max(causes, key=lambda cause: causes[cause]) if causes else IDLE_QUEUE
     return Bound(
@@ -338,7 +338,7 @@ def _largest(shares: msgspec.Struct) -> str:
 
 
 def mean_batch(served: Served, figures: Figures) -> float:
-    """Return how many requests decode at a time, in the mean over the run, on all replicas."""
+    """Return the mean number of decoding requests over the run, all replicas."""
     first, ended = np.asarray(served.first_ps), np.asarray(served.ended_ps)
     return float((ended - first).sum()) / PICOSECONDS / figures.duration_s
 

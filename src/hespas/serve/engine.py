@@ -75,7 +75,7 @@ class Engine:
     """What the launch command has beside, by what is served; a missing one is not known."""
 
     def padded(self, sequences: int) -> int:
-        """Return the size of the CUDA graph that serves a batch; larger ones run without.
+        """Return a batch's CUDA graph size; larger batches run without graphs.
 
         >>> vllm(memory_bytes=80 * 2**30, part="H100").padded(9)
         16
@@ -84,7 +84,7 @@ class Engine:
         return self.graph_sizes[position] if position < len(self.graph_sizes) else sequences
 
     def cache_bytes(self, *, capacity: int, weights: int, workspace: int) -> int:
-        """Return the bytes of a device that keys and values get; 0 where the model does not fit."""
+        """Return a device's bytes for keys and values; 0 without room."""
         match self.memory_rule:
             case MemoryRule.OF_ALL:
                 left = self.memory_share * capacity - weights - workspace

@@ -64,7 +64,7 @@ class Requests:
 
     @property
     def rate(self) -> float | None:
-        """The mean rate of arrivals in 1/s; None where arrivals are not known or all at once."""
+        """The mean arrival rate in 1/s; None for unknown or simultaneous arrivals."""
         starts = self.starts
         if self.concurrency is not None or len(starts) < 2:
             return None
@@ -128,7 +128,7 @@ def drawn_requests(
     turnaround_s: float = 0.0,
     seed: int = 0,
 ) -> Requests:
-    """Draw requests of an open load with a ``rate`` in 1/s, or a closed one.
+    """Draw requests of an open load at ``rate`` in 1/s, or a closed one.
 
     Of a closed load ``turnaround_s`` is the mean time from the end of a request to the arrival of
     the next, which is exponential.
@@ -157,7 +157,7 @@ def drawn_requests(
 
 
 def drifting(requests: Requests, share: float, *, seed: int = 0) -> Requests:
-    """Return requests whose outputs are up to a share shorter or longer, alike in sum.
+    """Return requests with outputs longer or shorter by a share, with equal sum.
 
     >>> drawn = drawn_requests(4, prompts=Lengths(mean=8), outputs=Lengths(mean=50), concurrency=2)
     >>> sum(drifting(drawn, 0.1).outputs)

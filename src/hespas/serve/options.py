@@ -325,7 +325,7 @@ class EngineOptions:
                 raise ConfigError(f"{option(name)} is {share:g}", hint="give 0 to 1")
 
     def speculation(self, layers: int | None) -> Speculation | None:
-        """Return how the engine guesses tokens ahead of a model; None where it does not."""
+        """Return how the engine guesses tokens of a model, or None."""
         if not self.speculative_tokens or self.acceptance_rate is None:
             return None
         share = self.draft_share

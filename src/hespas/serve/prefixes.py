@@ -72,7 +72,7 @@ class PrefixCache:
         return taken
 
     def insert(self, nodes: list[Node], chain: Chain) -> int:
-        """Keep the rest of a chain behind used segments, and use it; return its blocks.
+        """Keep and use the rest of a chain behind used segments; return its blocks.
 
         Segments that another request computed meanwhile end it: their blocks are there twice.
         """

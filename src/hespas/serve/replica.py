@@ -162,7 +162,7 @@ class Replica:
         self.waiting.append(request)
 
     def run(self, horizon_ps: int) -> list[int]:
-        """Run iterations of one kind, the last of which starts before a time; return what ended.
+        """Run iterations of one kind that start before ``horizon_ps``; return what ended.
 
         At least one runs, which may preempt.
         """
@@ -213,7 +213,7 @@ class Replica:
             room -= left
 
     def _shared(self, request: int, length: int) -> tuple[list[Node], int]:
-        """Return the kept segments of a request's prompt, and their tokens: never all of it."""
+        """Return a prompt's kept segments and their tokens: never the whole prompt."""
         if self.cache is None or self.work.chains is None:
             return [], 0
         nodes = self.cache.match(self.work.chains[request], length - 1)
@@ -290,7 +290,7 @@ class Replica:
         return []
 
     def _keep_prompt(self, request: int) -> None:
-        """Keep a computed prompt for those that share it, with blocks that were the request's."""
+        """Keep a computed prompt for those that share it, with its blocks."""
         if self.cache is not None and self.work.chains is not None:
             added = self.cache.insert(self.used[request], self.work.chains[request])
             self.blocks_of[request] -= added
@@ -399,7 +399,7 @@ class Replica:
         return generation != joined + work.outputs[request] - work.made[request]
 
     def _leave(self, request: int) -> None:
-        """Take a request out of the batch, with the tokens that it has made since it joined."""
+        """Take a request out of the batch, with the tokens it has made."""
         joined, length = self.joined.pop(request)
         made = self.generation - joined
         self.decoding -= 1
@@ -459,7 +459,7 @@ class Replica:
         return ended
 
     def _keep_output(self, request: int) -> None:
-        """Keep what a request made behind its prompt; its last token was not computed on."""
+        """Keep what a request made behind its prompt, but for its last token."""
         work = self.work
         if self.cache is None or work.chains is None or work.output_segments is None:
             return

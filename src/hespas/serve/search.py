@@ -75,7 +75,7 @@ class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search_serving(options: ServeOptions, *, weights: Sequence[str] = ("",)) -> ServingSearch:
-    """Rank the layouts of a cluster by the largest rate that they serve within the objectives.
+    """Rank a cluster's layouts by the largest rate served within the objectives.
 
     Layouts are the powers of two of ``tp``, with ``weights`` of each type, with as many replicas as
     there is room for; of these about as many that compute prompts alone as prompts are of the work;
@@ -140,7 +140,7 @@ def _layouts(options: ServeOptions) -> Iterator[Layout]:
 
 
 def _limited(options: ServeOptions, layout: Layout, surfaces: Surfaces) -> Iterator[Layout]:
-    """Yield the layout with the limit of a batch that serves most, where it serves more."""
+    """Yield the layout with the best batch limit, where it serves more."""
     if not options.slo.are_given or options.engine.max_sequences is not None:
         return
     best = layout

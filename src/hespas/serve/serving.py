@@ -194,7 +194,7 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface
 
 
 def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptions:
-    """Return options with experts as engines have them: no token is dropped, none is padded."""
+    """Return options whose experts neither drop nor pad tokens, as in engines."""
     mesh, settings = options.model.mesh, options.model.settings
     is_divided = mesh is not None and "expert" in mesh.names
     if model.routing is None or is_divided or _CAPACITY.keys() & settings.keys():
@@ -316,7 +316,7 @@ def _report(
 
 
 def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
-    """Return the share of prompts in the time of all iterations, of the mean batch."""
+    """Return the share of iterations' time that prompts take, at the mean batch."""
     times, sequences = surface.times, max(1, round(batch))
     prompts = sum(requests.prompts)
     prompts_s = interpolated(times.tokens_s, prompts // len(requests)) * len(requests)

@@ -175,14 +175,14 @@ def _router(router: Router, engines: Sequence[Replica]) -> Callable[[int], Repli
 
 
 def _nearest(request: int, engines: Sequence[Replica]) -> Replica:
-    """Return the replica that keeps most of a prompt, of those that are not far behind."""
+    """Return the replica with most of a prompt, unless it's far behind."""
     most = min(replica.load for replica in engines) + _MOST_AHEAD
     near = [replica for replica in engines if replica.load <= most]
     return min(near, key=lambda each: (-each.cached_tokens(request), each.load, each.number))
 
 
 def _sampler(samples: list[Sample], most: int) -> Callable[[Replica], None]:
-    """Return what keeps the state of a replica: fewer and fewer as they become many."""
+    """Return a sampler of a replica's state that thins out as samples grow."""
     every, seen = 1, 0
 
     def sample(replica: Replica) -> None:

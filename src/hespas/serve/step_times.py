@@ -48,17 +48,17 @@ class StepTimes:
         return round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
 
     def of_context(self, sequences: int) -> int:
-        """Return the ps for each token of context of a batch of so many sequences."""
+        """Return the ps per token of context, at a batch of ``sequences``."""
         return round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
 
     @cached_property
     def of_pair(self) -> float:
-        """The ps for each pair of a token of a prompt and one that it attends to."""
+        """The ps per pair of a prompt's token and one it attends to."""
         return max(0.0, self.pair_s) * PICOSECONDS
 
     @property
     def left_out_error(self) -> float:
-        """How far a size is off that its neighbours would stand for, at most; 0 for two sizes.
+        """The largest error of a size left out; 0 for two sizes.
 
         The first and the last have a neighbour on one side alone, and are not left out.
         """
@@ -71,7 +71,7 @@ class StepTimes:
 
 
 def interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
-    """Return the value at a size, linear between points; below the first it is the first's.
+    """Return the value at a size, linear between points, constant below the first.
 
     >>> interpolated([(1, 2.0), (3, 4.0)], 2), interpolated([(1, 2.0), (3, 4.0)], 5)
     (3.0, 6.0)

@@ -205,7 +205,7 @@ def surface(reports: Mapping[Size, RunReport], *, parts: int) -> Surface:
 
 
 def _memory(reports: Mapping[Size, RunReport]) -> tuple[float, int, int]:
-    """Return bytes of a token's keys and values, of weights, and of the largest workspace."""
+    """Return bytes of a token's cache, of weights, and of the largest workspace."""
     decoded = [size for size in reports if not size.is_prompt]
     short = min(size.tokens for size in decoded)
     long = max(decoded, key=lambda size: (size.tokens, size.batch))

@@ -346,7 +346,7 @@ def _op_row(op: OpEstimate) -> OpRow:
 
 
 def _live_memory_bytes(prediction: Prediction) -> int | None:
-    """Return what is live at the peak; None where no allocator reserves more than that."""
+    """Return the live bytes at the peak; None where no allocator reserves more."""
     return prediction.memory.live_bytes if prediction.graph.program.is_recorded else None
 
 
