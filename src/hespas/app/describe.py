@@ -72,10 +72,7 @@ def described_model(state: State) -> dict[str, Any]:
 
 
 def _axes(model: Model) -> list[str]:
-    settings = model.settings
-    divided = getattr(settings, "axes", {}).values()
-    axes = list(dict.fromkeys(axis for named in divided for axis in named)) or settings.mesh.names
-    every = [*axes, PIPE] if model.can_be_cut else list(axes)
+    every = [*model.axes, PIPE] if model.can_be_cut else list(model.axes)
     # The order of studies: the last axis lies nearest.
     return sorted(every, key=lambda axis: ORDER.index(axis) if axis in ORDER else len(ORDER))
 

@@ -7,16 +7,12 @@ process that started it, in the middle of a question too.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from queue import SimpleQueue
-from threading import Thread
 from time import perf_counter, process_time
 from typing import Any, cast
 
@@ -30,7 +26,7 @@ from hespas.app.state import State, copies_of, options_of, runs_code
 from hespas.app.view import view_of
 from hespas.base.files import json_bytes
 from hespas.base.process import stay, within_inherited
-from hespas.base.question import collect_rarely
+from hespas.base.question import answer_lines
 from hespas.errors import ConfigError, HespasError
 from hespas.hardware.presets import part_of
 from hespas.memory.usage import MemoryUse
@@ -160,28 +156,11 @@ def _words(error: Exception) -> str:
 
 def main() -> None:
     """Answer questions until standard input ends."""
-    # What a library prints must not stand among the answers.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
     if most := os.environ.get(MEMORY_VARIABLE):
         limit = within_inherited(resource.RLIMIT_AS, int(most))
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    questions: SimpleQueue[bytes] = SimpleQueue()
-    # Collections leave out the modules that stay.
-    gc.freeze()
-    collect_rarely()
-    Thread(target=_read, args=(questions,), daemon=True).start()
     stay(stays=True)
-    while True:
-        question = json.loads(questions.get())
-        answers.write(json.dumps(answered(question)).encode() + b"\n")
-
-
-def _read(questions: SimpleQueue[bytes]) -> None:
-    """Pass lines on; end the process when the asker is gone."""
-    for line in sys.stdin.buffer:
-        questions.put(line)
-    os._exit(0)
+    answer_lines(lambda line: json.dumps(answered(json.loads(line))).encode())
 
 
 if __name__ == "__main__":

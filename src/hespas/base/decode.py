@@ -27,7 +27,7 @@ from typing import (
 import msgspec
 
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, HespasError
+from hespas.errors import ConfigError, HespasError, option
 
 _T = TypeVar("_T")
 _PLACED = re.compile(r"(?P<what>.*?)(?: - at (?P<of_key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
@@ -292,6 +292,35 @@ def read_yaml(path: Path) -> object:
     if isinstance(root, yaml.MappingNode):
         _refuse_duplicates([str(key.value) for key, _ in root.value], str(path))
     return value
+
+
+def read_document(path: Path) -> object:
+    """Read the value of a file: JSON if its name ends so, YAML otherwise."""
+    return read_json(path) if path.suffix == ".json" else read_yaml(path)
+
+
+def preset_names(directory: Path) -> tuple[str, ...]:
+    """Return the names of a directory's presets, which are JSON files, sorted."""
+    return tuple(sorted(path.stem for path in directory.glob("*.json")))
+
+
+def preset_path(
+    name: str | Path, directory: Path, *, what: str, others: tuple[str, ...] = ()
+) -> Path:
+    """Return the file of a directory's preset, or the file that ``name`` names.
+
+    ``what`` is the option that names it, ``others`` are further names for suggestions. Raises
+    `ConfigError` for a name that is neither.
+    """
+    path, names = Path(name), preset_names(directory)
+    if str(name) in names:
+        return directory / f"{name}.json"
+    if not path.suffix and not path.exists():
+        raise ConfigError(
+            f"{option(what)} is {str(name)!r}, which is no preset and no file",
+            hint=suggestion(str(name), (*names, *others)),
+        )
+    return path
 
 
 def _load_yaml(text: str, kind: Any) -> tuple[Any, object]:

@@ -15,6 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -103,6 +105,30 @@ def collect_rarely() -> None:
     Collections among all objects of JAX and a program take a tenth of the time.
     """
     gc.set_threshold(200_000, 50, 1000)
+
+
+def answer_lines(answered: Callable[[bytes], bytes]) -> NoReturn:
+    """Answer lines of standard input on standard output, until the asker is gone.
+
+    The process ends with the one that asks, in the middle of an answer too. What libraries print
+    goes to standard error.
+    """
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    # Collections leave out the modules that stay.
+    gc.freeze()
+    collect_rarely()
+    Thread(target=_read, args=(lines,), daemon=True).start()
+    while True:
+        answers.write(answered(lines.get()) + b"\n")
+
+
+def _read(lines: SimpleQueue[bytes]) -> None:
+    """Pass lines on; end the process when the asker is gone."""
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    os._exit(0)
 
 
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> NoReturn:

@@ -17,13 +17,13 @@ from math import prod
 import msgspec
 
 from hespas.program.attrs import (
-    MOSAIC,
     CallAttrs,
     ConstantAttrs,
     CustomCallAttrs,
     DeviceTables,
     Table,
     WhileAttrs,
+    is_of_pallas,
 )
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value
@@ -201,10 +201,6 @@ def with_tables(program: Program) -> Program:
     return with_bodies(program, lambda body: each_op(body, finder.filled))
 
 
-def _is_kernel(op: Op) -> bool:
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
-
-
 @lru_cache(maxsize=256)
 def _numbers(text: str) -> tuple[int, ...]:
     return read_dense_numbers(text)
@@ -271,7 +267,7 @@ class _Finder:
 
     def filled(self, op: Op) -> Op:
         """Return a kernel call with its tables; other operations unchanged."""
-        if not _is_kernel(op) or not isinstance(op.attrs, CustomCallAttrs):
+        if not is_of_pallas(op.attrs):
             return op
         texts = dict(op.attributes)
         # The text of a region may begin after its constants; the attributes then hold the tables.

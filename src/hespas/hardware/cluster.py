@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.decode import decode, read_document
 from hespas.base.figures import MOST_DEVICES, MOST_DIGITS, CountOrZero, NotNegative, Positive, Text
 from hespas.base.units import format_time
 from hespas.errors import ConfigError, HardwareError, option
@@ -179,7 +179,7 @@ class _ClusterFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def read_cluster(name: str | Path) -> Cluster:
     """Return the cluster that a YAML or JSON file describes."""
     path, location = Path(name), str(name)
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    data = read_document(path)
     file = decode(data, _ClusterFile, location=location)
     if not (file.devices or file.links or file.jitter or file.programs):
         raise ConfigError(

@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.decode import decode, read_document
 from hespas.base.figures import CountOrZero, NotNegative, Positive, Text
 from hespas.errors import HardwareError, UnsupportedError
 from hespas.hardware.machine_links import Edge, Graph, MachineFile
@@ -123,8 +123,7 @@ def read_infragraph(path: Path, figures: MachineFile) -> Graph:
         if getattr(figures, name) is not None:
             message = f"{name} has no effect on links that have names"
             raise HardwareError(message, location=str(path), hint="give it in links")
-    value = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    whole = decode(value, _Infrastructure, location=str(path))
+    whole = decode(read_document(path), _Infrastructure, location=str(path))
     graph = _Expanded(location=str(path), devices={one.name: one for one in whole.devices})
     counts = {one.name: one.count for one in whole.instances}
     device_of = {one.name: _device(one.device, graph) for one in whole.instances}

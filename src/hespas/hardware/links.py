@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from hespas.base.decode import decode, read_json
+from hespas.base.decode import decode, preset_names, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
@@ -126,7 +126,7 @@ class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def link_names() -> tuple[str, ...]:
     """Return the names of the link presets, sorted."""
-    return tuple(sorted(path.stem for path in LINKS_DIRECTORY.glob("*.json")))
+    return preset_names(LINKS_DIRECTORY)
 
 
 def load_link(name_or_path: str | Path) -> Link:

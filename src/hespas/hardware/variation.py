@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.decode import decode, preset_path, read_document
 from hespas.base.figures import CountOrZero, NotNegative, Text
-from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, option
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = NDArray[np.floating[Any]]
 
-_PRESETS = PRESETS_DIRECTORY / "variation"
+PRESETS = PRESETS_DIRECTORY / "variation"
 NONE = "none"
 _REACH = 9.0
 """Deviations to which the normal distribution is tabulated: 1e-19 lies beyond."""
@@ -64,33 +62,16 @@ EQUAL = Variation(source=NONE)
 """Every device is as specified."""
 
 
-def variation_names() -> tuple[str, ...]:
-    """Return the names of the presets.
-
-    >>> variation_names()
-    ('GPU_SC22',)
-    """
-    return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
-
-
 def read_variation(name: str | Path) -> Variation:
     """Return the variation of a preset or a file, or ``none``; else `ConfigError`.
 
     >>> read_variation("GPU_SC22").sigma
     0.0148
     """
-    path = Path(name)
     if str(name) == NONE:
         return EQUAL
-    if str(name) in variation_names():
-        path = _PRESETS / f"{name}.json"
-    elif not path.suffix and not path.exists():
-        raise ConfigError(
-            f"{option('variation')} is {str(name)!r}, which is no preset and no file",
-            hint=suggestion(str(name), (*variation_names(), NONE)),
-        )
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    return decode(data, Variation, location=str(name))
+    path = preset_path(name, PRESETS, what="variation", others=(NONE,))
+    return decode(read_document(path), Variation, location=str(name))
 
 
 class Slowest:

@@ -220,6 +220,13 @@ class Model:
         """Whether it can be cut between layers."""
         return self.settings.module == _CUT
 
+    @property
+    def axes(self) -> list[str]:
+        """The axes of a mesh that divide it; of settings without named ones, those of its mesh."""
+        divided = getattr(self.settings, "axes", {}).values()
+        names = list(dict.fromkeys(axis for axes in divided for axis in axes))
+        return names or list(self.settings.mesh.names)
+
     def options(self) -> dict[str, object]:
         """Return the options with their default values."""
         return _options(self.settings)

@@ -14,15 +14,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hespas.base.decode import decode, read_json, read_yaml
+from hespas.base.decode import decode, preset_path, read_document
 from hespas.base.figures import Count, CountOrZero, NotNegative, Positive, Text
-from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-_PRESETS = PRESETS_DIRECTORY / "hazards"
+PRESETS = PRESETS_DIRECTORY / "hazards"
 
 Share = Annotated[float, Meta(gt=0, lt=1)]
 
@@ -130,31 +129,14 @@ class Hazards:
         return 1.0 / rate if rate else inf
 
 
-def hazard_names() -> tuple[str, ...]:
-    """Return the names of the presets.
-
-    >>> hazard_names()
-    ('H100_Llama3', 'RSC1_A100')
-    """
-    return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
-
-
 def read_hazards(name: str | Path) -> HazardsFile:
     """Return the hazards of a preset or a file; `ConfigError` for what is neither.
 
     >>> len(read_hazards("H100_Llama3").causes)
     19
     """
-    path = Path(name)
-    if str(name) in hazard_names():
-        path = _PRESETS / f"{name}.json"
-    elif not path.suffix and not path.exists():
-        raise ConfigError(
-            f"{option('hazards')} is {str(name)!r}, which is no preset and no file",
-            hint=suggestion(str(name), hazard_names()),
-        )
     location = str(name)
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    data = read_document(preset_path(name, PRESETS, what="hazards"))
     file = decode(data, HazardsFile, location=location)
     for index, cause in enumerate(file.causes):
         _check(cause, file, f"{location}: $.causes[{index}]")

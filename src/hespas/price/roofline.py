@@ -30,7 +30,7 @@ from hespas.price.estimate import (
     larger_of,
 )
 from hespas.price.methods import RooflineOptions
-from hespas.program.attrs import MOSAIC, CustomCallAttrs
+from hespas.program.attrs import MOSAIC, is_of_pallas
 from hespas.program.program import Op, Program
 from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import CustomCallCost, Work
@@ -200,7 +200,7 @@ class Roofline:
 
     def pallas_kernel(self, leaf: Leaf) -> PricedKernel | None:
         """Return the two times of a Pallas kernel; None for others."""
-        if not _is_of_pallas(leaf.op) or MOSAIC in self.custom_calls:
+        if not is_of_pallas(leaf.op.attrs) or MOSAIC in self.custom_calls:
             return None
         from hespas.price.tpu import priced_kernel  # noqa: PLC0415 - which wraps this one
 
@@ -302,13 +302,9 @@ def _multiplies(op: Op) -> bool:
     return any(inner.traits.is_of_library for inner in operations_of(op))
 
 
-def _is_of_pallas(op: Op) -> bool:
-    return isinstance(op.attrs, CustomCallAttrs) and op.attrs.target == MOSAIC
-
-
 def same_work(leaf: Leaf) -> Hashable:
     """Return the key of the roofline's price: the operation's name and work.
 
     A TPU kernel that its author wrote equals only itself.
     """
-    return id(leaf.op) if _is_of_pallas(leaf.op) else (leaf.op.name, leaf.work)
+    return id(leaf.op) if is_of_pallas(leaf.op.attrs) else (leaf.op.name, leaf.work)

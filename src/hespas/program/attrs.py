@@ -5,6 +5,8 @@ Printing uses the attributes' own text (`Op.attributes`); these are what the sta
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import msgspec
 
 from hespas.errors import UnsupportedError
@@ -223,6 +225,11 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     in_place: tuple[InPlace, ...] = ()
     tables: tuple[DeviceTables, ...] = ()
     group_rows: tuple[int, ...] = ()
+
+
+def is_of_pallas(attrs: object) -> TypeGuard[CustomCallAttrs]:
+    """Return whether attributes are those of a kernel that Pallas wrote for a TPU."""
+    return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
 
 
 class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -309,6 +309,11 @@ def applied_ops(op: Op) -> list[Op]:
     return [each for region in op.regions for each in region.operations[:-1]]
 
 
+def started_ops(op: Op) -> list[Op]:
+    """Return the operations that an ``async_start`` starts; none of another."""
+    return applied_ops(op) if op.kind == "async_start" else []
+
+
 def nested_ops(block: Block) -> Iterator[Op]:
     """Yield every operation of a block, outer before inner."""
     for op in block.operations:

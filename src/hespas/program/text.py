@@ -255,3 +255,13 @@ def module_text(body: str, *, attributes: str = "") -> str:
     """Wrap printed functions in a module."""
     header = f"module attributes {{{attributes}}}" if attributes else "module"
     return f"{header} {{\n{body}}}\n"
+
+
+@lru_cache(maxsize=4096)
+def array_text(numbers: tuple[int, ...]) -> str:
+    """Print ``array<i64: 0, 1>``.
+
+    >>> array_text((0, 1)), array_text(())
+    ('array<i64: 0, 1>', 'array<i64>')
+    """
+    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"

@@ -20,6 +20,7 @@ from hespas.program.program import Block, Op, Program, Value, called_functions, 
 from hespas.program.rewrite import Renaming
 from hespas.program.text import (
     TypeText,
+    array_text,
     fingerprint,
     function_text,
     module_text,
@@ -258,7 +259,7 @@ class _Lowering:
         stored = TensorType(element=result.element, shape=_permuted(result.shape, from_memory))
         reshaped = self._append("reshape", linear, stored)
         inverse = tuple(sorted(range(result.rank), key=from_memory.__getitem__))
-        permutation = (("permutation", _array(inverse)),)
+        permutation = (("permutation", array_text(inverse)),)
         self.operations.append(_stablehlo("transpose", (reshaped,), op.results, permutation))
 
     def _recast(self, value: Value, source: TensorType, element: ElementType) -> Value:
@@ -277,7 +278,9 @@ class _Lowering:
         if not isinstance(kind, TensorType) or order == tuple(range(len(order))):
             return value
         transposed_type = TensorType(element=kind.element, shape=_permuted(kind.shape, order))
-        return self._append("transpose", value, transposed_type, (("permutation", _array(order)),))
+        return self._append(
+            "transpose", value, transposed_type, (("permutation", array_text(order)),)
+        )
 
     def _append(
         self,
@@ -319,7 +322,3 @@ def _major_first(layout: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
 
 def _permuted(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in order)
-
-
-def _array(numbers: tuple[int, ...]) -> str:
-    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"

@@ -7,22 +7,19 @@ standard output. It ends with the process that started it, in the middle of a ta
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import re
 import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from queue import SimpleQueue
-from threading import Thread
 from time import perf_counter
 
 import msgspec
 
 from hespas.base.cache import used_files
 from hespas.base.process import stay
-from hespas.base.question import collect_rarely
+from hespas.base.question import answer_lines
 from hespas.errors import CacheError, HespasError, OutputError, TimeLimitError, ToolError
 from hespas.prediction import composition, staged
 from hespas.prediction.figures.schema import RunReport
@@ -169,28 +166,11 @@ def _usage() -> tuple[float, int]:
     return cpu_s, sum(usage.ru_maxrss for usage in usages) * unit
 
 
-def main() -> None:
-    """Answer tasks until standard input ends."""
-    # Library output must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    tasks: SimpleQueue[bytes] = SimpleQueue()
-    # Collections leave out the modules that stay.
-    gc.freeze()
-    collect_rarely()
-    Thread(target=_read, args=(tasks,), daemon=True).start()
-    while True:
-        task = msgspec.json.decode(tasks.get(), type=Task)
-        stay(stays=task.may_stay)
-        answers.write(msgspec.json.encode(evaluate(task)) + b"\n")
-
-
-def _read(tasks: SimpleQueue[bytes]) -> None:
-    """Pass on lines; exit at their end, since the asking process is gone."""
-    for line in sys.stdin.buffer:
-        tasks.put(line)
-    os._exit(0)
+def _answered(line: bytes) -> bytes:
+    task = msgspec.json.decode(line, type=Task)
+    stay(stays=task.may_stay)
+    return msgspec.json.encode(evaluate(task))
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines(_answered)

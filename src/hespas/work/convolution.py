@@ -15,7 +15,7 @@ from hespas.program.attrs import (
 )
 from hespas.program.operations.contraction import convolution_macs, multiplier_of
 from hespas.program.operations.traits import operand, result
-from hespas.program.program import Op
+from hespas.program.program import Op, started_ops
 from hespas.program.types import TensorType
 from hespas.work.fusion import operations_of
 from hespas.work.library_config import convolution_config
@@ -82,8 +82,7 @@ def convolutions(op: Op) -> tuple[Convolution, ...]:
     Raises `CostError` if cuDNN's configuration cannot be read. Loops and branches are not opened.
     """
     if op.kind == "async_start":
-        started = [inner for region in op.regions for inner in region.operations]
-        return tuple([described for inner in started for described in convolutions(inner)])
+        return tuple([found for inner in started_ops(op) for found in convolutions(inner)])
     return tuple(
         [described for inner in operations_of(op) if (described := _convolution(inner)) is not None]
     )

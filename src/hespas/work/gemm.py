@@ -17,7 +17,7 @@ from hespas.program.operations.contraction import (
     window_axes,
 )
 from hespas.program.operations.traits import operand, result
-from hespas.program.program import Op
+from hespas.program.program import Op, started_ops
 from hespas.program.types import TensorType, size_bytes
 from hespas.work.fusion import operations_of
 from hespas.work.library_config import block_config, gemm_config
@@ -169,8 +169,7 @@ def gemms(op: Op) -> tuple[Gemm, ...]:
     opened, and a ``ragged_dot``, whose matrix sizes depend on data, is left out.
     """
     if op.kind == "async_start":
-        started = [inner for region in op.regions for inner in region.operations]
-        return tuple([gemm for inner in started for gemm in gemms(inner)])
+        return tuple([gemm for inner in started_ops(op) for gemm in gemms(inner)])
     writer, tile = GemmWriter.DOT, ()
     if isinstance(op.attrs, FusionAttrs):
         kind = op.attrs.backend_kind

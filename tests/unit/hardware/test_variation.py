@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hespas.base.decode import preset_names
 from hespas.errors import ConfigError
-from hespas.hardware.variation import EQUAL, SlowDevices, Slowest, read_variation, variation_names
+from hespas.hardware.variation import EQUAL, PRESETS, SlowDevices, Slowest, read_variation
 
 
-@pytest.mark.parametrize("name", variation_names())
+@pytest.mark.parametrize("name", preset_names(PRESETS))
 def test_every_preset_is_read(name: str) -> None:
     assert read_variation(name) != EQUAL
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from hespas.base.decode import preset_names
 from hespas.errors import ConfigError
-from hespas.prediction.hazards import hazard_names, hazards_of, read_hazards
+from hespas.prediction.hazards import PRESETS, hazards_of, read_hazards
 
 CAUSE = {"name": "a node", "interval_h": 1000}
 
@@ -18,7 +19,7 @@ def written(directory: Path, **given: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", hazard_names())
+@pytest.mark.parametrize("name", preset_names(PRESETS))
 def test_every_preset_is_read(name: str) -> None:
     assert hazards_of(read_hazards(name), devices=1024, node_devices=None).interval_s > 0
 

@@ -150,7 +150,7 @@ def worst(samples: Sequence[Sample], count: int = 3) -> list[Sample]:
     return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:count]
 
 
-_BYTE_ORDER_MARK = "\ufeff"
+BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
     ``header`` is an example for errors. Excel's mark at the start of UTF-8 is no part of it. Raises
     `MeasurementError` for a file without lines, or whose first line is a measurement.
     """
-    text = read_text(path).removeprefix(_BYTE_ORDER_MARK)
+    text = read_text(path).removeprefix(BYTE_ORDER_MARK)
     try:
         rows = list(csv.reader(text.splitlines()))
     except csv.Error as error:

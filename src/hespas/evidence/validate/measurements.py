@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from math import isfinite, prod
 from pathlib import Path
+from types import MappingProxyType
 
 from hespas.base.decode import read_text
 from hespas.base.files import write_file
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.samples import at_line, check_columns
+from hespas.evidence.calibrate.samples import BYTE_ORDER_MARK, at_line, check_columns
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device
 from hespas.hardware.sized import find_system
 
@@ -72,20 +73,9 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     >>> [step.step_s for step in read_steps() if step.workload == "llama3-100m"]
     [0.09, 0.04]
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # Excel writes a byte order mark.
-    except (OSError, UnicodeDecodeError) as error:
-        raise MeasurementError(
-            "cannot be read", location=str(path), hint="check the path"
-        ) from error
-    reader = csv.DictReader(text.splitlines())
-    try:
-        names = tuple(reader.fieldnames or ())
-        columns = (*_NEEDED, *_OPTIONAL)
-        check_header(names, f"{path}:1", needed=_NEEDED, columns=columns)
-        steps = [_step(row, reader.line_num, path) for row in reader]
-    except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
+    columns = (*_NEEDED, *_OPTIONAL)
+    lines = table_lines(path, needed=_NEEDED, columns=columns)
+    steps = [_step(cells, f"{path}:{line}", line) for line, cells in lines]
     _check_agreement(steps, path)
     return tuple(steps)
 
@@ -120,10 +110,43 @@ def _row(step: MeasuredStep) -> tuple[str, ...]:
     )
 
 
-def check_header(
+def table_lines(
+    path: Path,
+    *,
+    needed: Sequence[str],
+    columns: Sequence[str],
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number and the cells of each line of a CSV with a header.
+
+    A column of ``instead`` serves in the place of a needed one. Raises `MeasurementError` for a
+    header with a missing or an unknown column, and a line without a needed cell or with too many.
+    """
+    reader = csv.DictReader(read_text(path).removeprefix(BYTE_ORDER_MARK).splitlines())
+    try:
+        names = tuple(reader.fieldnames or ())
+        _check_header(
+            names,
+            f"{path}:1",
+            needed=[name for name in needed if instead.get(name) not in names],
+            columns=columns,
+        )
+        for row in reader:
+            cells = {name: (text or "").strip() for name, text in row.items() if name in names}
+            if None in row or any(not cells[name] for name in needed if name not in instead):
+                raise MeasurementError(
+                    "the line has too few or too many fields",
+                    location=f"{path}:{reader.line_num}",
+                    hint="give one a column",
+                )
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
+
+
+def _check_header(
     names: Sequence[str], location: str, *, needed: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """Raise `MeasurementError` for a header with a missing or an unknown column."""
     check_columns(names, location)
     missing = [name for name in needed if name not in names]
     unknown = [name for name in names if name not in columns]
@@ -134,38 +157,19 @@ def check_header(
         )
 
 
-def _step(row: Mapping[str, str | None], line: int, path: Path) -> MeasuredStep:
-    location = f"{path}:{line}"
-    if None in row or any(not row.get(name) for name in _NEEDED):
-        raise MeasurementError(
-            "the line has too few or too many fields", location=location, hint="give one a column"
-        )
-    profiled = row.get("profiled_compute_s")
-    resolution = row.get("resolution_s")
+def _step(cells: Mapping[str, str], location: str, line: int) -> MeasuredStep:
+    profiled = cells.get("profiled_compute_s")
+    resolution = cells.get("resolution_s")
     return MeasuredStep(
-        workload=row["workload"] or "",
-        options=_options(row.get("options") or "", location),
-        node=row["node"] or "",
-        system=row["system"] or "",
-        step_s=_seconds(row["step_s"] or "", "step_s", location),
+        workload=cells["workload"],
+        options=_pairs(cells.get("options", ""), "options", location),
+        node=cells["node"],
+        system=cells["system"],
+        step_s=_seconds(cells["step_s"], "step_s", location),
         resolution_s=_seconds(resolution, "resolution_s", location) if resolution else 0.0,
         profiled_compute_s=_seconds(profiled, "profiled_compute_s", location) if profiled else None,
         line=line,
     )
-
-
-def _options(text: str, location: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for part in filter(None, text.split(";")):
-        name, equals, value = part.partition("=")
-        if not equals or not value:
-            raise MeasurementError(
-                f"option {part!r} has no value",
-                location=location,
-                hint="write NAME=VALUE;NAME=VALUE",
-            )
-        options[name.strip()] = value.strip()
-    return options
 
 
 def _seconds(text: str, name: str, location: str) -> float:
@@ -217,7 +221,6 @@ COLUMNS = (
 """The columns of a table; ``workload``, ``system`` and a time are needed."""
 SCALES = (("one node", 8), ("tens", 64), ("hundreds", 999), ("thousands", None))
 """The names of numbers of devices, and the largest number of each."""
-_BYTE_ORDER_MARK = "\ufeff"
 _TIMES = "step_s, or tflops_per_device and model_tflop_per_device"
 
 
@@ -276,15 +279,13 @@ def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
     >>> first.workload, first.node, first.devices, first.scale
     ('llama3-100m', 'A100_SXM_40GB', 4, 'one node')
     """
-    reader = csv.DictReader(read_text(path).removeprefix(_BYTE_ORDER_MARK).splitlines())
-    try:
-        names = tuple(reader.fieldnames or ())
-        has_step = "tflops_per_device" in names
-        needed = ("workload", "system", *(() if has_step else ("step_s",)))
-        check_header(names, f"{path}:1", needed=needed, columns=COLUMNS)
-        return tuple(_published_row(cells, f"{path}:{reader.line_num}") for cells in reader)
-    except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
+    lines = table_lines(
+        path,
+        needed=("workload", "system", "step_s"),
+        columns=COLUMNS,
+        instead={"step_s": "tflops_per_device"},
+    )
+    return tuple(_published_row(cells, f"{path}:{line}") for line, cells in lines)
 
 
 def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
@@ -311,12 +312,7 @@ def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
     return tuple(row for row in every if not names or names & set(row.groups))
 
 
-def _published_row(cells: Mapping[str, str | None], location: str) -> Row:
-    texts = {name: (text or "").strip() for name, text in cells.items() if name in COLUMNS}
-    if None in cells or not texts.get("workload") or not texts.get("system"):
-        raise MeasurementError(
-            "the line has too few or too many fields", location=location, hint="give one a column"
-        )
+def _published_row(texts: Mapping[str, str], location: str) -> Row:
     missing = texts.get("missing", "")
     workload, system = texts["workload"], texts["system"]
     system = _path_beside(system, location)

@@ -7,15 +7,13 @@ parallelism is that of a pipeline, of one stage too; PyTorch's FSDP divides weig
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hespas.base.decode import read_text
 from hespas.errors import MeasurementError
-from hespas.evidence.validate.measurements import Row, check_header, positive_number
+from hespas.evidence.validate.measurements import Row, positive_number, table_lines
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.catalogue import model_named
 from hespas.models.megatron_layout import expert_layout
@@ -162,21 +160,11 @@ def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
     >>> row.workload, row.system, row.options["mesh"], row.framework_year
     ('meta-llama/Llama-3.1-8B', '8xH100_96GB', 'fsdp=8', 2024)
     """
-    reader = csv.DictReader(read_text(path).splitlines())
-    try:
-        check_header(tuple(reader.fieldnames or ()), f"{path}:1", needed=_NEEDED, columns=_COLUMNS)
-        return tuple(_row(cells, f"{path}:{reader.line_num}") for cells in reader)
-    except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
+    lines = table_lines(path, needed=_NEEDED, columns=_COLUMNS)
+    return tuple(_row(_Line(cells=cells, location=f"{path}:{line}")) for line, cells in lines)
 
 
-def _row(cells: Mapping[str, str | None], location: str) -> Row:
-    if None in cells or any(not cells.get(name) for name in _NEEDED):
-        raise MeasurementError(
-            "the line has too few or too many fields", location=location, hint="give one a column"
-        )
-    line = _Line(cells={name: (text or "").strip() for name, text in cells.items()},
-                 location=location)  # fmt: skip
+def _row(line: _Line) -> Row:
     publisher = _publisher(line)
     missing, options, family, workload = (
         "",
@@ -209,7 +197,7 @@ def _row(cells: Mapping[str, str | None], location: str) -> Row:
         missing=missing,
         source=line.text("source"),
         note=line.text("note"),
-        location=location,
+        location=line.location,
         fidelity=Fidelity.LIBRARY.value,
         publisher=publisher,
         published_peak_bytes=round(float(peak) * _GIB) if peak else None,

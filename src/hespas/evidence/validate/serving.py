@@ -9,20 +9,17 @@ ten for each that is under way.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import cast
 
-from hespas.base.decode import read_text
 from hespas.base.units import format_time
 from hespas.errors import HespasError, MeasurementError
-from hespas.evidence.validate.measurements import check_header, positive_number
+from hespas.evidence.validate.measurements import positive_number, table_lines
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.model import parse_mesh
 from hespas.serve.answer import Latency
@@ -34,8 +31,8 @@ from hespas.sources.options import ModelOptions
 from hespas.study.executor import ExecutorOptions
 
 SERVING_TABLE = PRESETS_DIRECTORY / "published" / "serving_points.csv"
-_COLUMNS = (
-    *("source", "id", "client", "model", "hardware", "engine", "engine_version", "precision"),
+_NEEDED = (
+    *("source", "id", "client", "model", "hardware", "engine", "precision"),
     *("tp", "moe_ep", "concurrency", "isl", "osl", "statistic", "ttft_ms", "tpot_ms"),
 )
 _NVFP4 = {"weight_dtype": "nvfp4", "attention_dtype": "bf16", "activation_dtype": "nvfp4"}
@@ -184,9 +181,8 @@ class ServedPoint:
 
 def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
     """Read a table of points; `MeasurementError` with the line of what doesn't fit."""
-    reader = csv.DictReader(StringIO(read_text(file)))
-    check_header(reader.fieldnames or (), str(file), needed=_COLUMNS, columns=_COLUMNS)
-    return tuple(_point(row, number, file) for number, row in enumerate(reader, start=2))
+    lines = table_lines(file, needed=_NEEDED, columns=(*_NEEDED, "engine_version"))
+    return tuple(_point(cells, line, file) for line, cells in lines)
 
 
 def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:

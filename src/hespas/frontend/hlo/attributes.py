@@ -9,7 +9,7 @@ Source of the names: openxla/xla, ``xla/hlo/ir/hlo_opcode.h``; of the spellings 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -22,6 +22,7 @@ from hespas.frontend.hlo.config import collective_kernel
 from hespas.frontend.whole import AxisPart, Mesh, axis_groups
 from hespas.program.attrs import Attrs, CollectiveAttrs, PermuteAttrs, dot_algorithm_text
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, ReplicaGroups
+from hespas.program.text import array_text
 from hespas.xla.hlo.schema import enum_names
 
 Attributes = tuple[tuple[str, str], ...]
@@ -30,16 +31,6 @@ Text = Callable[[Any], str]
 """Prints an attribute of an ``xla.HloInstructionProto``, "" if it has none."""
 Reading = tuple[Attrs, Attributes]
 Reader = Callable[[Any], Reading]
-
-
-@lru_cache(maxsize=4096)
-def array_text(numbers: tuple[int, ...]) -> str:
-    """Print ``array<i64: 0, 1>``.
-
-    >>> array_text((0, 1)), array_text(())
-    ('array<i64: 0, 1>', 'array<i64>')
-    """
-    return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"
 
 
 def integer_text(number: int) -> str:
@@ -55,6 +46,12 @@ def rows_text(rows: Sequence[tuple[int, ...]], width: int = 2) -> str:
     """
     listed = str([list(row) for row in rows]) if rows else ""
     return f"dense<{listed}> : tensor<{len(rows)}x{width}xi64>"
+
+
+def instructions_of(message: Any) -> Iterator[Any]:
+    """Yield the instructions of all computations of a module."""
+    for computation in message.computations:
+        yield from computation.instructions
 
 
 @lru_cache(maxsize=256)

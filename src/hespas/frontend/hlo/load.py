@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions, slices
+from hespas.frontend.hlo.attributes import instructions_of
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.host_memory import with_host_memory
@@ -26,6 +26,7 @@ from hespas.program.program import (
     Value,
     is_communication_op,
     scheduled_ops,
+    started_ops,
 )
 from hespas.program.rewrite import each_block, each_op
 from hespas.program.scopes import NO_NAME, joined_scopes, read_scope
@@ -148,7 +149,7 @@ def _sharded_reason(module: HloModule) -> str:
         return ""
     divided: list[str] = []
     communicates = False
-    for instruction in _instructions(message):
+    for instruction in instructions_of(message):
         opcode: str = instruction.opcode
         communicates = communicates or opcode.startswith(_COLLECTIVE)
         if opcode == "custom-call" and instruction.custom_call_target in PARTITIONER_MARKERS:
@@ -161,11 +162,6 @@ def _sharded_reason(module: HloModule) -> str:
     if not divided or communicates or written or module.partitions == 1:
         return ""
     return f"%{divided[0]} has a sharding, and there is no collective"
-
-
-def _instructions(message: Any) -> Iterator[Any]:
-    for computation in message.computations:
-        yield from computation.instructions
 
 
 def _divides(sharding: Any) -> bool:
@@ -210,10 +206,7 @@ def _unnamed_collective(op: Op) -> Op | None:
     """Return an operation's unnamed collective, itself or started by it."""
     if is_communication_op(op):
         return op if read_scope(op.scope) is NO_NAME else None
-    if op.kind != "async_start":
-        return None
-    started = [inner for region in op.regions for inner in region.operations]
-    collective = next(filter(is_communication_op, started), None)
+    collective = next(filter(is_communication_op, started_ops(op)), None)
     return None if collective is None else _unnamed_collective(collective)
 
 

@@ -13,14 +13,13 @@ Source: attributes that libtpu 0.0.42 writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo.asynchronous import start_block
-from hespas.frontend.hlo.attributes import channel_of, replica_groups
+from hespas.frontend.hlo.attributes import channel_of, instructions_of, replica_groups
 from hespas.frontend.hlo.instructions import plain
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
 from hespas.frontend.hlo.types import fresh_tree, leaves
@@ -70,15 +69,10 @@ def of_all_slices(message: Any, *, slices: int, devices: int) -> Any:
     """Extend a module's collectives to every slice of ``devices`` devices."""
     extended = type(message)()
     extended.CopyFrom(message)
-    for instruction in _instructions(extended):
+    for instruction in instructions_of(extended):
         if instruction.opcode.startswith(_COLLECTIVE):
             _repeat(instruction, slices, devices)
     return extended
-
-
-def _instructions(message: Any) -> Iterator[Any]:
-    for computation in message.computations:
-        yield from computation.instructions
 
 
 def _repeat(instruction: Any, slices: int, devices: int) -> None:

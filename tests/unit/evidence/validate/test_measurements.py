@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.errors import MeasurementError
+from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.validate.measurements import add_step, read_steps
 from hespas.hardware.presets import load_device, load_system
 from hespas.models.catalogue import models
@@ -47,7 +47,7 @@ def test_a_step_is_read_with_its_interval(tmp_path: Path) -> None:
         (HEAD + "w,,n,s,90 ms,\n", r"steps\.csv:2: step_s is '90 ms'; give a time above 0, in sec"),
         (HEAD + "w,,n,s,0,\n", "step_s is '0'"),
         (HEAD + "w,,n,s,nan,\n", "step_s is 'nan'"),
-        (HEAD + "w,mesh,n,s,1,\n", "option 'mesh' has no value"),
+        (HEAD + "w,mesh,n,s,1,\n", "options: 'mesh' has no value"),
         (HEAD + "w,,n,s,1,0.1\nv,,n,s,1,\nw,,n,s,1.2,0.1\n", r"1 s in line 2 and 1\.2 s in line 4"),
     ],
 )
@@ -68,7 +68,7 @@ def test_two_times_that_may_be_one_agree(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match=r"no\.csv: cannot be read"):
+    with pytest.raises(ConfigError, match=r"no\.csv: cannot be read"):
         read_steps(tmp_path / "no.csv")
 
 
