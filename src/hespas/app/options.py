@@ -23,7 +23,6 @@ class AppOptions:
     port: int | None = declare(
         help="The port.",
         least=1,
-        metavar="N",
         default_text=f"{PORT}, or a free one",
         applies_to=(PAGE,),
     )
@@ -39,7 +38,6 @@ class AppOptions:
     workers: int | None = declare(
         help="How many questions are answered at a time.",
         least=1,
-        metavar="N",
         default_text="one a core, at most 4; 1 with --background",
         applies_to=(STARTED,),
     )
@@ -66,7 +64,6 @@ class AppOptions:
         name="idle",
         help="After how long without a command that process ends, as in 30min.",
         unit="s",
-        metavar="TIME",
         default=3600.0,
         applies_to=(RESIDENT,),
     )

@@ -101,8 +101,9 @@ class Option:
     ``name`` is the main flag without dashes, and the name that `hespas.errors.option` marks in
     errors; by default it is the field's name. ``aliases`` are further flags. ``key`` is the key of
     the configuration file, with dots between nested keys. ``parse`` converts the text of a flag to
-    a value, or the value is a number in ``unit``; without both the field's type decides. A number
-    must be at least ``least``, and, with only a unit, more than 0. ``applies_to`` lists everything
+    a value, or the value is a number in ``unit``; without both the field's type decides. Of these
+    ``metavar``, what help calls the value, has its default. A number must be at least ``least``,
+    and, with only a unit, more than 0. ``applies_to`` lists everything
     that must be present for the option to have an effect, in addition to its dataclass's
     ``APPLIES_TO``; ``needs`` names the option without which it has none; of the options with equal
     ``one_of`` at most one may be given. A ``repeats`` option may be given several times, a
@@ -260,6 +261,7 @@ def _completed(declared: Option, name: str, form: object, section: Any) -> Optio
     kinds = tuple(origin for origin in origins if isinstance(origin, type))
     enum = next((kind for kind in kinds if issubclass(kind, Enum)), None)
     values = () if enum is None else tuple(str(choice_of_enum.value) for choice_of_enum in enum)
+    shown = declared.metavar or (None if declared.parse else _metavar(declared, kinds))
     form_in_file: object = Text if Path in kinds else members[0]
     if declared.least is not None and int in kinds:
         form_in_file = Annotated[int, Meta(ge=declared.least)]
@@ -268,10 +270,23 @@ def _completed(declared: Option, name: str, form: object, section: Any) -> Optio
         name=declared.name or name,
         form=form_in_file,
         choices=declared.choices or values,
+        metavar=shown,
         kinds=kinds,
         group=declared.group or getattr(section, "GROUP", None),
         applies_to=(*getattr(section, "APPLIES_TO", ()), *declared.applies_to),
     )
+
+
+_METAVARS = {"s": "TIME", "B": "SIZE", "W": "POWER", "B/s": "RATE", "FLOP/s": "RATE"}
+"""What help calls a number, by its unit."""
+
+
+def _metavar(declared: Option, kinds: tuple[type, ...]) -> str | None:
+    if declared.unit is not None:
+        return _METAVARS.get(declared.unit)
+    if kinds == (Path,):
+        return "FILE"
+    return "N" if kinds == (int,) else None
 
 
 def given_options(values: object) -> Iterator[tuple[Option, object]]:
@@ -309,6 +324,12 @@ def check_options(values: object) -> None:
     for option, value in changed_options:
         option.check(value)
     _check_exclusive([option for option, _ in changed_options])
+
+
+def check_needs(values: object) -> None:
+    """Raise `ConfigError` for options without the option of the dataclass that they need."""
+    given = {option.name: value for option, value in given_options(values)}
+    check_effects([Layer(values=given)], options_in(type(values)))
 
 
 def refuse_unused(

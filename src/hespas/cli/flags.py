@@ -142,18 +142,16 @@ def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]
     if bool in each.kinds:
         return both(each.name, *each.aliases, is_flag=True, default=None, **settings)
     kind: Any = None
-    metavar = each.metavar
     if each.choices:
         kind = click.Choice(each.choices)
     elif each.kinds == (Path,):
-        kind, metavar = FILE, metavar or "FILE"
+        kind = FILE
     elif each.kinds == (int,) and each.parse is None:
-        kind, metavar = int, metavar or "N"
+        kind = int
     if each.name in _OF_PRESETS:
         settings["shell_complete"] = _complete_preset
-    return both(
-        each.name, *each.aliases, type=kind, multiple=each.repeats, metavar=metavar, **settings
-    )
+    settings |= {"type": kind, "multiple": each.repeats, "metavar": each.metavar}
+    return both(each.name, *each.aliases, **settings)
 
 
 def built(section: type[_T], given: Mapping[str, Any]) -> _T:

@@ -246,7 +246,6 @@ class _Request:
         help="How long it may take.",
         name="time_limit",
         unit="s",
-        metavar="TIME",
         group=Group.CACHES,
         default_text="3600s",
         default=DEFAULT_LIMITS.time_s,

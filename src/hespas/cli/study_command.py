@@ -60,7 +60,7 @@ def _keys() -> dict[str, Option]:
 
 
 def _flag(key: str, each: Option) -> Any:
-    metavar = each.metavar or ("N" if each.kinds == (int,) else key.upper())
+    metavar = each.metavar or key.upper()
     return flags.both(
         key,
         metavar=f"{metavar},..",

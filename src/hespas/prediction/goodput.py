@@ -60,7 +60,6 @@ class GoodputOptions:
     device_failure_interval: float | None = declare(
         help="Mean time between failures of one device, as in 50000h.",
         unit="s",
-        metavar="TIME",
         default_text="as published for the part",
         needs="goodput",
         one_of="failures",
@@ -68,14 +67,12 @@ class GoodputOptions:
     checkpoint_interval: float | None = declare(
         help="Training between two checkpoints, as in 30min.",
         unit="s",
-        metavar="TIME",
         default_text="the one that loses least",
         needs="goodput",
     )
     checkpoint_bandwidth: float | None = declare(
         help="What all devices together write and read of a checkpoint, as in 100GB/s.",
         unit="B/s",
-        metavar="RATE",
         default_text="125 MB/s for each device",
         needs="goodput",
     )
@@ -88,7 +85,6 @@ class GoodputOptions:
     restart_time: float = declare(
         help="From a failure until the program runs again, without loading the checkpoint.",
         unit="s",
-        metavar="TIME",
         needs="goodput",
         default=DEFAULT_START_S,
     )
@@ -101,7 +97,6 @@ class GoodputOptions:
     repair_time: float = declare(
         help="How long a node that failed is away.",
         unit="s",
-        metavar="TIME",
         needs="spare_nodes",
         default=DEFAULT_REPAIR_S,
     )

@@ -232,7 +232,6 @@ class PowerOptions:
         aliases=("power_limit",),
         key="perf_estimator.hardware.power_limit_w",
         unit="W",
-        metavar="POWER",
         applies_to=(SUSTAINED_CLOCK,),
         default_text="its thermal design power",
     )
@@ -278,19 +277,16 @@ class EstimateOptions:
     peak_flops: float | None = declare(
         help="FLOP/s of types that have no rate of their own, as in 9.7TFLOP/s.",
         unit="FLOP/s",
-        metavar="RATE",
         applies_to=(DEVICE,),
     )
     memory_bandwidth: float | None = declare(
         help="Memory bandwidth, as in 1555GB/s.",
         unit="B/s",
-        metavar="RATE",
         applies_to=(DEVICE,),
     )
     host_bandwidth: float | None = declare(
         help="Bandwidth between device and host, in each direction, as in 64GB/s.",
         unit="B/s",
-        metavar="RATE",
         default_text="that of the node",
         applies_to=(HOST_LINK,),
     )
@@ -305,7 +301,6 @@ class EstimateOptions:
         name="launch_overhead",
         unit="s",
         least=0,
-        metavar="TIME",
         applies_to=(LAUNCHES, SCHEDULE),
     )
     host_launch_s: float | None = declare(
@@ -313,7 +308,6 @@ class EstimateOptions:
         name="host_launch",
         unit="s",
         least=0,
-        metavar="TIME",
         default_text="17.5us, measured beside an H100",
         one_of="host_launch",
         applies_to=(RECORDED,),

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from hespas.base.fields import Group, Use, check_options, declare, parse_pairs, refuse_unused
+from hespas.base.fields import (
+    Group,
+    Use,
+    check_needs,
+    check_options,
+    declare,
+    parse_pairs,
+    refuse_unused,
+)
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
@@ -34,9 +41,6 @@ from hespas.study.executor import ExecutorOptions, Phase
 OPEN = Use(f" without {option('rate')}", "add it")
 CLOSED = Use(f" without {option('concurrency')}", "add it")
 WHOLE = Use(f" with {option('log')}", "drop it: all of the file is read")
-TURNS = Use(f" without {option('turns')}", "add it")
-SPECULATED = Use(f" without {option('speculative_tokens')}", "add it")
-SEPARATE = Use(f" without {option('prefill_replicas')}", "add it")
 DRAWN = Use(" on a load from a file", "drop it: the file has what it says")
 _PARTS = ("decode", "prompts")
 _OBJECTIVES = ("ttft", "tpot", "latency")
@@ -96,30 +100,24 @@ class LoadOptions:
     concurrency: int | None = declare(
         help="Requests that are under way at a time: one starts when one ends.",
         least=1,
-        metavar="N",
         one_of="load",
     )
     load: Path | None = declare(
         help="A file of requests: Azure's columns (.csv) or Mooncake's lines (.jsonl).",
-        metavar="FILE",
         one_of="load",
     )
     log: Path | None = declare(
         help="A .csv of measured requests, which step times are fitted to: arrival_s, "
         "input_tokens, output_tokens, queue_s, ttft_s, tpot_s.",
-        metavar="FILE",
         one_of="load",
     )
     isl: int = declare(
         help="Tokens of a prompt, or that a turn adds to one.",
         least=1,
-        metavar="N",
         applies_to=(DRAWN,),
         default=1024,
     )
-    osl: int = declare(
-        help="Tokens of an output.", least=1, metavar="N", applies_to=(DRAWN,), default=256
-    )
+    osl: int = declare(help="Tokens of an output.", least=1, applies_to=(DRAWN,), default=256)
     length_spread: float | None = declare(
         help="How far lengths spread evenly around both, as a share of them.",
         unit="",
@@ -131,7 +129,6 @@ class LoadOptions:
     requests: int | None = declare(
         help="How many requests.",
         least=1,
-        metavar="N",
         applies_to=(WHOLE,),
         default_text="1000, at least 10 of each concurrent one; all of a file",
     )
@@ -148,49 +145,47 @@ class LoadOptions:
     turnaround_s: float = declare(
         help="The mean time from the end of a request to the arrival of the next, as in 5ms.",
         name="turnaround",
-        parse=partial(parse_quantity, unit="s"),
-        metavar="TIME",
+        unit="s",
+        least=0,
         applies_to=(CLOSED,),
         default=0.0,
     )
     turns: int = declare(
         help="Turns of a conversation: each has all before it in its prompt.",
         least=1,
-        metavar="N",
         applies_to=(DRAWN,),
         default=1,
     )
     think_s: float = declare(
         help="The mean time from an answer to the next turn, as in 20s.",
         name="think",
-        parse=partial(parse_quantity, unit="s"),
-        metavar="TIME",
-        applies_to=(DRAWN, TURNS),
+        unit="s",
+        least=0,
+        applies_to=(DRAWN,),
+        needs="turns",
         default=0.0,
     )
     shared_prefix: int = declare(
         help="Tokens that all prompts begin with, beside their own.",
         least=0,
-        metavar="N",
         applies_to=(DRAWN,),
         default=0,
     )
     seed: int = declare(
         help="What lengths and arrivals are drawn with.",
         least=0,
-        metavar="N",
         applies_to=(DRAWN,),
         default=0,
     )
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_needs(self)
         absent = {
             DRAWN: self.load is not None or self.log is not None,
             WHOLE: self.log is not None,
             OPEN: self.rate is None,
             CLOSED: self.concurrency is None,
-            TURNS: self.turns == 1,
         }
         refuse_unused(self, absent)
         if self.burstiness != 1.0 and self.arrivals is not Arrivals.GAMMA:
@@ -254,12 +249,11 @@ class EngineOptions:
         help="The engine: vllm, sglang or trtllm.", group=Group.MAIN, default="vllm"
     )
     max_sequences: int | None = declare(
-        help="Sequences of a batch at most.", least=1, metavar="N", default_text="the engine's"
+        help="Sequences of a batch at most.", least=1, default_text="the engine's"
     )
     max_batched_tokens: int | None = declare(
         help="New tokens of an iteration at most.",
         least=1,
-        metavar="N",
         default_text="the engine's",
     )
     memory_share: float | None = declare(
@@ -271,8 +265,8 @@ class EngineOptions:
     host_time_s: float = declare(
         help="What each iteration waits for the host, as in 2ms.",
         name="host_time",
-        parse=partial(parse_quantity, unit="s"),
-        metavar="TIME",
+        unit="s",
+        least=0,
         default_text="0: the engine schedules while the device works",
         default=0.0,
     )
@@ -285,7 +279,6 @@ class EngineOptions:
     speculative_tokens: int = declare(
         help="Tokens that are guessed ahead in each iteration.",
         least=0,
-        metavar="N",
         default=0,
     )
     acceptance_rate: float | None = declare(
@@ -293,20 +286,20 @@ class EngineOptions:
         unit="",
         least=0,
         metavar="SHARE",
-        applies_to=(SPECULATED,),
+        needs="speculative_tokens",
     )
     draft_share: float | None = declare(
         help="What a guessed token takes, as a share of an iteration.",
         unit="",
         least=0,
         metavar="SHARE",
-        applies_to=(SPECULATED,),
+        needs="speculative_tokens",
         default_text="that of one of the model's layers",
     )
 
     def __post_init__(self) -> None:
         check_options(self)
-        refuse_unused(self, {SPECULATED: not self.speculative_tokens})
+        check_needs(self)
         self._check_speculation()
         if self.memory_share is not None and not 0 < self.memory_share <= 1:
             raise ConfigError(
@@ -363,20 +356,18 @@ class ServeOptions:
     replicas: int | None = declare(
         help="How many replicas of the model.",
         least=1,
-        metavar="N",
         default_text="as many as the mesh leaves room for",
     )
     prefill_replicas: int = declare(
         help="Replicas beside those that compute prompts alone, and send keys and values on.",
         least=0,
-        metavar="N",
         default=0,
     )
     prefill_mesh: MeshAxes | None = declare(
         help="The mesh of one of these, as in tp=4.",
         parse=parse_mesh,
         metavar="AXIS=N,..",
-        applies_to=(SEPARATE,),
+        needs="prefill_replicas",
         default_text="that of the others",
     )
     router: Router = declare(help="Which replica a request goes to.", default=Router.ROUND_ROBIN)
@@ -408,7 +399,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        refuse_unused(self, {SEPARATE: not self.prefill_replicas})
+        check_needs(self)
         if not self.cluster:
             raise ConfigError(
                 "no cluster is given", hint=f"give {option('cluster')}, as in 8xH100_80GB"

@@ -132,7 +132,7 @@ class ExecutorOptions:
         default_text="one on this machine",
     )
     workers: int | None = declare(
-        help="How many run at a time.", least=1, metavar="N", default_text="one a core"
+        help="How many run at a time.", least=1, default_text="one a core"
     )
     time_limit_s: float = declare(
         help="Seconds that one prediction may take; it fails alone if it takes longer.",

@@ -79,7 +79,6 @@ class MeasureOptions:
         help="How long compiling and running may take.",
         name="time_limit",
         unit="s",
-        metavar="TIME",
         group=Group.CACHES,
         default_text="1800s",
         default=1800.0,
