@@ -60,7 +60,7 @@ def test_the_log_of_a_failure_stays_where_no_directory_is_given(call: Call, trac
     [
         (("--backend", "astra-sim", "--nodes", "--json"), "leave --nodes and --timeline out"),
         (("--backend", "astra-sim", "--timeline", "t.json"), "doesn't say when tasks start"),
-        (("--backend-dir", "run"), "--backend-dir has no effect without --backend astra-sim"),
+        (("--backend-dir", "run"), "--backend-dir has no effect without --backend"),
         (("--time-limit", "3"), "--time-limit has no effect"),
         (("--backend", "astra-sim", "--backend-program", "absent"), "there is no program absent"),
     ],

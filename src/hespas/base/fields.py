@@ -143,7 +143,8 @@ class Option:
         """The help text with the default."""
         shown = self.default.value if isinstance(self.default, Enum) else self.default
         text = self.help.rstrip(".")
-        if self.default_text or not (shown is None or isinstance(shown, bool) or callable(shown)):
+        has_none = shown in (None, ()) or isinstance(shown, bool) or callable(shown)
+        if self.default_text or not has_none:
             text += f" (default: {self.default_text or shown})"
         return f"{text}."
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -16,7 +16,7 @@ from hespas.backends.astra_sim import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
 from hespas.backends.sst import run_sst
-from hespas.base.fields import Group
+from hespas.base.fields import Group, Use, changed, declare, refuse_unused
 from hespas.base.process import scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.cli import flags
@@ -44,83 +44,90 @@ _OF_MESSAGES: Mapping[str, Callable[[Job, System, Path, ProgramOptions], Externa
     "htsim": run_htsim,
 }
 _OTHERS = (_ASTRA_SIM, *_OF_MESSAGES)
-_LONGEST = 3600.0
 
-_backend_options = flags.combined(
-    flags.plain(
-        "--backend",
-        type=click.Choice([_OWN, *_OTHERS]),
-        default=_OWN,
-        group=Group.ENGINE,
-        help="What simulates: hespas (default), or an installed ASTRA-sim, SST or htsim.",
-    ),
-    flags.plain(
-        "--backend-program",
-        "--astra-sim",
-        type=flags.FILE,
-        metavar="FILE",
-        group=Group.ENGINE,
-        needs="--backend",
-        help="Its program (default: $ASTRA_SIM_BINARY, $SST_BINARY or $HTSIM_BINARY, or the one on "
-        "the PATH).",
-    ),
-    flags.plain(
-        "--backend-argument",
-        multiple=True,
-        metavar="ARGUMENT",
-        group=Group.ENGINE,
-        needs="--backend sst or htsim",
-        help="Pass this on to it, as in --backend-argument=-sender_cc_algo.",
-    ),
-    flags.plain(
-        "--backend-dir",
-        type=flags.FILE,
-        metavar="DIR",
-        group=Group.ENGINE,
-        needs="--backend",
-        help="Keep what the backend reads and prints here.",
-    ),
-    flags.plain(
-        "--time-limit",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        group=Group.ENGINE,
-        needs="--backend",
-        help="How long the backend may take (default: 3600).",
-    ),
-)
+_OWN_ENGINE = Use(f" without {option('backend')} {' or '.join(_OTHERS)}", "add it")
+_OWN_ARGUMENTS = Use(f" on {_ASTRA_SIM}")
+_MESSAGES = Use(f" on this {option('backend')}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Backend:
-    """The engine that ``--backend`` and related options select."""
+class _Queues:
+    """What ASTRA-sim, and hespas' model of it, can be set to beside the system."""
 
-    name: str
-    program: Path | None
-    arguments: tuple[str, ...]
-    directory: Path | None
-    time_limit_s: float | None
+    GROUP: ClassVar[Group] = Group.NETWORK
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (_MESSAGES,)
+
+    num_queues_per_dim: int | None = declare(
+        help="Queues for chunks in each dimension of the network.", least=1, default_text="1"
+    )
+    rendezvous_protocol: bool = declare(
+        help="Messages wait for a control message of their receiver.", default=False
+    )
+    injection_scale: float | None = declare(
+        help="Multiply the system's endpoint delay.",
+        unit="",
+        least=0,
+        metavar="FACTOR",
+        default_text="1",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Engine:
+    """The engine that simulates, and what another one than hespas' own is given."""
+
+    GROUP: ClassVar[Group] = Group.ENGINE
+
+    stream: bool = declare(
+        help="Simulate the traces as they are read, for traces larger than memory: computations "
+        "and collectives, as ASTRA-sim has them.",
+        default=False,
+    )
+    name: str = declare(
+        help="What simulates: hespas, or an installed ASTRA-sim, SST or htsim.",
+        name="backend",
+        choices=(_OWN, *_OTHERS),
+        default=_OWN,
+    )
+    program: Path | None = declare(
+        help="Its program.",
+        name="backend_program",
+        aliases=("astra_sim",),
+        default_text="$ASTRA_SIM_BINARY, $SST_BINARY or $HTSIM_BINARY, or the one on the PATH",
+        needs="backend",
+        applies_to=(_OWN_ENGINE,),
+    )
+    arguments: tuple[str, ...] = declare(
+        help="Pass this on to SST or htsim, as in --backend-argument=-sender_cc_algo.",
+        name="backend_argument",
+        metavar="ARGUMENT",
+        repeats=True,
+        needs="backend",
+        applies_to=(_OWN_ENGINE, _OWN_ARGUMENTS),
+        default=(),
+    )
+    directory: Path | None = declare(
+        help="Keep what the backend reads and prints here.",
+        name="backend_dir",
+        metavar="DIR",
+        needs="backend",
+        applies_to=(_OWN_ENGINE,),
+    )
+    time_limit_s: float = declare(
+        help="How long the backend may take.",
+        name="time_limit",
+        unit="",
+        metavar="SECONDS",
+        needs="backend",
+        applies_to=(_OWN_ENGINE,),
+        default_text="3600",
+        default=3600.0,
+    )
 
     @property
     def is_own(self) -> bool:
         """Whether hespas itself simulates."""
         return self.name == _OWN
-
-    def check(self, *, wants_tasks: bool) -> None:
-        """Raise `click.UsageError` for options that would have no effect."""
-        backend_flags = {
-            "--backend-program": self.program,
-            "--backend-argument": self.arguments,
-            "--backend-dir": self.directory,
-            "--time-limit": self.time_limit_s,
-        }
-        if self.is_own:
-            _refuse(backend_flags, f"has no effect without --backend {' or '.join(_OTHERS)}")
-        if self.arguments and self.name == _ASTRA_SIM:
-            raise click.UsageError(f"--backend-argument has no effect on {_ASTRA_SIM}")
-        if not self.is_own and wants_tasks:
-            message = f"--backend {self.name} doesn't say when tasks start and end"
-            raise click.UsageError(f"{message}: leave --nodes and --timeline out")
 
     def messages(self, algorithm: str | None) -> Backend:
         """Return the engine of this name that simulates messages."""
@@ -128,14 +135,14 @@ class _Backend:
             program=self.program,
             algorithm=algorithm,
             arguments=self.arguments,
-            time_limit_s=self.time_limit_s or _LONGEST,
+            time_limit_s=self.time_limit_s,
         )
         play = _OF_MESSAGES[self.name]
         return lambda job, system, directory: play(job, system, directory, settings)
 
     def astra_sim(self, settings: AstraSimOptions) -> Backend:
         """Return ASTRA-sim with its settings."""
-        limited = replace(settings, binary=self.program, time_limit_s=self.time_limit_s or _LONGEST)
+        limited = replace(settings, binary=self.program, time_limit_s=self.time_limit_s)
         return partial(run_astra_sim, options=limited)
 
     def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
@@ -150,11 +157,10 @@ class _Backend:
 
 
 def _refuse(given: Mapping[str, object], text: str) -> None:
-    """Raise `click.UsageError` with a text for the first flag that is set."""
-    for flag, value in given.items():
-        is_set = value is not None and value is not False and value != ()
-        if is_set:
-            raise click.UsageError(f"{flag} {text}")
+    """Raise `ConfigError` with a text for the first flag that is set."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ConfigError(f"{name} {text}")
 
 
 @answering("simulate", example="hespas simulate traces --system H100_80GB_8GPU", checks_target=True)
@@ -167,34 +173,8 @@ def _refuse(given: Mapping[str, object], text: str) -> None:
     help="Groups of devices (default: comm_group.json beside the traces, if there is one).",
 )
 @flags.derived(NetworkOptions)
-@flags.plain(
-    "--num-queues-per-dim",
-    type=click.IntRange(min=1),
-    metavar="N",
-    group=Group.NETWORK,
-    help="Queues for chunks in each dimension of the network (default: 1).",
-)
-@flags.plain(
-    "--rendezvous-protocol",
-    is_flag=True,
-    group=Group.NETWORK,
-    help="Messages wait for a control message of their receiver.",
-)
-@flags.plain(
-    "--injection-scale",
-    type=click.FloatRange(min=0),
-    metavar="FACTOR",
-    group=Group.NETWORK,
-    help="Multiply the system's endpoint delay (default: 1).",
-)
-@flags.plain(
-    "--stream",
-    is_flag=True,
-    group=Group.ENGINE,
-    help="Simulate the traces as they are read, for traces larger than memory: computations and "
-    "collectives, as ASTRA-sim has them.",
-)
-@_backend_options
+@flags.derived(_Queues)
+@flags.derived(_Engine)
 @flags.plain(
     "--nodes",
     is_flag=True,
@@ -207,15 +187,6 @@ def simulate(
     *,
     prefix: Path,
     comm_groups: Path | None,
-    num_queues_per_dim: int | None,
-    rendezvous_protocol: bool,
-    injection_scale: float | None,
-    stream: bool,
-    backend: str,
-    backend_program: Path | None,
-    backend_argument: tuple[str, ...],
-    backend_dir: Path | None,
-    time_limit: float | None,
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
@@ -226,15 +197,14 @@ def simulate(
     PREFIX may also be the directory that hespas trace wrote.
     """
     if nodes and json_file is None:
-        raise click.UsageError("--nodes has no effect without --json")
-    engine = _Backend(
-        name=backend,
-        program=backend_program,
-        arguments=backend_argument,
-        directory=backend_dir,
-        time_limit_s=time_limit,
-    )
-    engine.check(wants_tasks=nodes or timeline is not None)
+        raise ConfigError("--nodes has no effect without --json", hint="add it")
+    engine, queues = flags.built(_Engine, given), flags.built(_Queues, given)
+    refuse_unused(engine, {_OWN_ENGINE: engine.is_own, _OWN_ARGUMENTS: engine.name == _ASTRA_SIM})
+    if not engine.is_own and (nodes or timeline is not None):
+        raise ConfigError(
+            f"--backend {engine.name} doesn't say when tasks start and end",
+            hint="leave --nodes and --timeline out",
+        )
     check_targets(json_file, timeline)
     options = flags.built(NetworkOptions, given)
     system = machines.system_of(options)
@@ -243,21 +213,8 @@ def simulate(
             "no system is given", hint=f"give {option('cluster')} or {option('system')}"
         )
     traces = prefix / "dev" if prefix.is_dir() else prefix
-    details = {
-        "--num-queues-per-dim": num_queues_per_dim,
-        "--rendezvous-protocol": rendezvous_protocol,
-        "--injection-scale": injection_scale,
-    }
-    if stream:
-        other_flags = {
-            "--nodes": nodes,
-            "--timeline": timeline,
-            "--backend": not engine.is_own,
-            "--model hespas": options.model is Model.HESPAS,
-            "--imperfect": options.imperfect,
-            "--algorithm": options.algorithm,
-        }
-        _refuse(other_flags | details, "does not go together with --stream")
+    if engine.stream:
+        _check_streamed(options, engine, queues, {"--nodes": nodes, "--timeline": timeline})
         network = options.network or ContentionModel.CONGESTION_UNAWARE
         with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
             groups = _groups(traces, comm_groups)
@@ -266,31 +223,56 @@ def simulate(
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
-        of_own = {"--model": given["model"], "--imperfect": given["imperfect"]}
-        if backend in _OF_MESSAGES:
-            _refuse(of_own, "has no effect on another --backend")
-            # Only ASTRA-sim and hespas' model of it have these options.
-            _refuse({"--network": options.network, **details}, "has no effect on this --backend")
-            external_engine = engine.messages(options.algorithm)
-        else:
-            of_own["--algorithm"] = given["algorithm"]
-            _refuse(of_own, "has no effect on another --backend")
-            settings = AstraSimOptions(
-                network=options.network or ContentionModel.CONGESTION_UNAWARE,
-                queues_per_dimension=num_queues_per_dim or 1,
-                rendezvous=rendezvous_protocol,
-                injection_scale=1.0 if injection_scale is None else injection_scale,
-            )
-            external_engine = engine.astra_sim(settings)
-        with stage(Stage.SIMULATE, f"on {system.name} by {backend}"):
-            external = engine.run(external_engine, job, system)
+        play = _other_engine(options, engine, queues)
+        with stage(Stage.SIMULATE, f"on {system.name} by {engine.name}"):
+            external = engine.run(play, job, system)
         return Answer(text=lambda: external_text(external), json=external.as_json)
+    result = _simulated(job, system, options, queues)
+    if timeline is not None:
+        write_timeline(result, timeline)
+    return _answer(result, with_nodes=nodes)
+
+
+def _check_streamed(
+    options: NetworkOptions, engine: _Engine, queues: _Queues, given: Mapping[str, object]
+) -> None:
+    other_flags = {
+        **given,
+        "--backend": not engine.is_own,
+        "--model hespas": options.model is Model.HESPAS,
+        "--imperfect": options.imperfect,
+        "--algorithm": options.algorithm,
+        **{flags.flag(name): True for name in changed(queues)},
+    }
+    _refuse(other_flags, f"does not go together with {flags.flag('stream')}")
+
+
+def _other_engine(options: NetworkOptions, engine: _Engine, queues: _Queues) -> Backend:
+    """Return another engine than hespas' own; refuse what has no effect on it."""
+    of_own = {"--model": options.model, "--imperfect": options.imperfect}
+    if engine.name in _OF_MESSAGES:
+        _refuse(of_own, "has no effect on another --backend")
+        # Only ASTRA-sim and hespas' model of it have these options.
+        _refuse({"--network": options.network}, "has no effect on this --backend")
+        refuse_unused(queues, {_MESSAGES: True})
+        return engine.messages(options.algorithm)
+    _refuse({**of_own, "--algorithm": options.algorithm}, "has no effect on another --backend")
+    settings = AstraSimOptions(
+        network=options.network or ContentionModel.CONGESTION_UNAWARE,
+        queues_per_dimension=queues.num_queues_per_dim or 1,
+        rendezvous=queues.rendezvous_protocol,
+        injection_scale=1.0 if queues.injection_scale is None else queues.injection_scale,
+    )
+    return engine.astra_sim(settings)
+
+
+def _simulated(job: Job, system: System, options: NetworkOptions, queues: _Queues) -> Timeline:
     choice = ModelChoice(
         model=options.model or Model.ASTRA_SIM,
         network=options.network,
-        queues_per_dimension=num_queues_per_dim,
-        rendezvous=rendezvous_protocol,
-        injection_scale=injection_scale,
+        queues_per_dimension=queues.num_queues_per_dim,
+        rendezvous=queues.rendezvous_protocol,
+        injection_scale=queues.injection_scale,
         algorithm=options.algorithm,
         cluster=options.imperfect,
     )
@@ -300,9 +282,7 @@ def simulate(
     if is_perfect and machines.model_of(options, system).model is not choice.model:
         noted = (_other_model(system.name), *result.assumptions)
         result = replace(result, assumptions=noted)
-    if timeline is not None:
-        write_timeline(result, timeline)
-    return _answer(result, with_nodes=nodes)
+    return result
 
 
 def _other_model(system: str) -> str:
