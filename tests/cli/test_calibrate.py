@@ -121,7 +121,7 @@ def test_calibrating_again_replaces_and_multiplies(call: Run, measurements: Path
         ),
         (["--gemm", "gemm.csv", "--link", "NVLink4_H100"], "--link has no effect without --nccl"),
         (["--gemm", "gemm.csv", "--system", "x"], "--system has no effect without --steps or"),
-        (["--profile", "trace.json.gz"], "--profile and --program belong together"),
+        (["--profile", "trace.json.gz"], "--profile has no effect without --program"),
         (["--gemm", "gemm.csv", "--kernels", "k.json"], "--kernels has no effect without --prof"),
         (["--gemm", "gemm.csv", "--gemm", "gemm.csv"], "gemm.bf16 is measured here and in"),
         (["--nccl", "of_8.txt", "--system", "H100_80GB_4GPU"], "all_reduce among 8 is of no group"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from hespas.base.fields import Group, changed, declare
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError, option
-from hespas.evidence.calibrate.factors import Group, fit_factors
+from hespas.evidence.calibrate.factors import Group as FactorGroup
+from hespas.evidence.calibrate.factors import fit_factors
 from hespas.evidence.calibrate.gemm_csv import gemm_groups
 from hespas.evidence.calibrate.nccl_tests import (
     KINDS,
@@ -46,6 +49,69 @@ _OF_SERVING = (
 """Options of ``hespas serve`` that say how a log was measured."""
 
 
+def _paths(texts: Iterable[str]) -> tuple[Path, ...]:
+    return tuple(map(Path, texts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measurements:
+    """What was measured of a cluster, beside the requests of an engine."""
+
+    GROUP: ClassVar[Group] = Group.MAIN
+
+    link: str | None = declare(
+        help="The link to start from, for its wire: a preset's name or a path.",
+        metavar="LINK",
+        needs="nccl",
+    )
+    system: str | None = declare(
+        help="The cluster: a preset's name, or a directory.",
+        aliases=("cluster",),
+        metavar="SYSTEM",
+    )
+    gemm: tuple[Path, ...] = declare(
+        help="Times of matrix products: m,n,k,dtype,latency_us.",
+        parse=_paths,
+        metavar="CSV",
+        repeats=True,
+        default=(),
+    )
+    nccl: tuple[str, ...] = declare(
+        help="What nccl-tests printed; KIND (all_reduce, ..) where the file doesn't say it.",
+        metavar="[KIND=]FILE",
+        repeats=True,
+        default=(),
+    )
+    profile: Path | None = declare(
+        help="A trace.json.gz of jax.profiler.", metavar="TRACE", needs="program"
+    )
+    program: Path | None = declare(
+        help="The program that was profiled.", metavar="HLO", needs="profile"
+    )
+    kernels: Path | None = declare(
+        help="The kernels of the program, as hespas compile --kernels writes them.",
+        metavar="JSON",
+        needs="profile",
+    )
+    steps: Path | None = declare(help="Measured step times: workload,seconds.", metavar="CSV")
+    ranks: Path | None = declare(
+        help="How long each rank computes in each step: rank,step,seconds.", metavar="CSV"
+    )
+
+    def __post_init__(self) -> None:
+        if self.system is not None and self.steps is None and not self.nccl:
+            raise ConfigError(
+                "--system has no effect without --steps or --nccl", hint="give --steps or --nccl"
+            )
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that figures are fitted to."""
+        named = [self.profile, self.steps, self.ranks]
+        files = [file for file in named if file is not None]
+        return [*self.gemm, *files, *(_file(text)[1] for text in self.nccl)]
+
+
 @answering(
     "calibrate",
     example="hespas calibrate --node H100_80GB --gemm gemm.csv -o my_h100",
@@ -57,51 +123,7 @@ _OF_SERVING = (
     metavar="NODE",
     help="The node to start from: a preset's name or a path.",
 )
-@flags.plain(
-    "--link",
-    metavar="LINK",
-    help="The link to start from, for its wire: a preset's name or a path.",
-)
-@flags.both(
-    "system", "cluster", metavar="SYSTEM", help="The cluster: a preset's name, or a directory."
-)
-@flags.plain(
-    "--gemm",
-    "gemm_files",
-    type=flags.FILE,
-    multiple=True,
-    metavar="CSV",
-    help="Times of matrix products: m,n,k,dtype,latency_us.",
-)
-@flags.plain(
-    "--nccl",
-    "nccl_files",
-    multiple=True,
-    metavar="[KIND=]FILE",
-    help="What nccl-tests printed; KIND (all_reduce, ..) where the file doesn't say it.",
-)
-@flags.plain(
-    "--profile",
-    type=flags.FILE,
-    metavar="TRACE",
-    help="A trace.json.gz of jax.profiler, of --program.",
-)
-@flags.plain("--program", type=flags.FILE, metavar="HLO", help="The program that was profiled.")
-@flags.plain(
-    "--kernels",
-    type=flags.FILE,
-    metavar="JSON",
-    help="The kernels of --program, as hespas compile --kernels writes them.",
-)
-@flags.plain(
-    "--steps", type=flags.FILE, metavar="CSV", help="Measured step times: workload,seconds."
-)
-@flags.plain(
-    "--ranks",
-    type=flags.FILE,
-    metavar="CSV",
-    help="How long each rank computes in each step: rank,step,seconds.",
-)
+@flags.derived(_Measurements)
 @flags.plain(
     "--serving",
     "serving_log",
@@ -121,21 +143,7 @@ _OF_SERVING = (
 )
 @flags.derived(ServeOptions, only=_OF_SERVING)
 def calibrate(
-    *,
-    node: str,
-    link: str | None,
-    system: str | None,
-    gemm_files: tuple[Path, ...],
-    nccl_files: tuple[str, ...],
-    profile: Path | None,
-    program: Path | None,
-    kernels: Path | None,
-    steps: Path | None,
-    ranks: Path | None,
-    serving_log: Path | None,
-    model: str | None,
-    output: Path,
-    **given: Any,
+    *, node: str, serving_log: Path | None, model: str | None, output: Path, **given: Any
 ) -> Answer:
     """Fit presets to measurements, report the fit, and write a preset of one's own.
 
@@ -144,55 +152,56 @@ def calibrate(
     for --variation (where --ranks was), and with --system a system for --system too. --serving
     stands alone: DIR is then what hespas serve takes as --step-factors.
     """
+    measured = flags.built(_Measurements, given)
+    served = {name: given[name] for name in _OF_SERVING}
     if serving_log is not None:
-        files = (*gemm_files, *nccl_files, profile, program, kernels, steps, ranks, link, system)
-        if any(file is not None for file in files):
+        if changed(measured):
             raise ConfigError("--serving stands alone", hint="calibrate in two runs")
-        return _of_serving(serving_log, model, node, given, output)
-    _refuse_serving(model, given)
-    _check_effects(link=link, system=system, nccl=nccl_files, steps=steps)
-    if (profile is None) != (program is None):
-        raise ConfigError("--profile and --program belong together", hint="give both")
-    if kernels is not None and profile is None:
-        raise ConfigError("--kernels has no effect without --profile", hint="drop it")
-    home = None if system is None or not nccl_files else system_directory(system)
-    base = load_link(link) if link is not None else None if home is None else first_link(home)
-    device = load_device(node)
-    groups = [group for file in gemm_files for group in gemm_groups(file, device)]
-    if profile is not None and program is not None:
-        profiled = PredictOptions(
-            program=ProgramOptions(file=program, kernels=kernels), compile=AS_GIVEN
-        )
-        groups += profile_groups(profile, load_alone(profiled), device)
-    _check_once(groups)
-    if steps is not None:
-        cluster = None if system is None else load_system(system)
-        groups.append(step_group(steps, PipelineSteps(node=device, system=cluster), device))
-    fits = fit_factors(groups, device)
-    runs = [_run(text, base) for text in nccl_files]
-    check_messages(runs)
-    if home is not None:
-        runs = with_reach(runs, interconnect_of(load_system(home)), base)
-    variation = None if ranks is None else read_ranks(ranks)
-    if not fits and not runs and variation is None:
-        hint = "give --gemm, --nccl, --profile, --steps or --ranks, or --serving"
-        raise ConfigError("there is nothing to calibrate with", hint=hint)
-    source_files = [*gemm_files, profile, steps, ranks, *(_file(text)[1] for text in nccl_files)]
-    calibration = Calibration(
-        node=node,
-        link=base,
-        system=home,
-        factors=fits,
-        runs=runs,
-        sources=[file.name for file in source_files if file is not None],
-        bases=[Path(text) for text in (node, link, system) if text is not None],
-        variation=variation,
-    )
+        return _of_serving(serving_log, model, node, served, output)
+    _refuse_serving(model, served)
+    calibration = _calibrated(node, measured)
     written = write_calibration(calibration, output)
     names = ", ".join(str(file) for file in written)
     return Answer(
         text=lambda: f"{report_text(calibration)}\nWritten: {names}",
         json=lambda: report_json(calibration),
+    )
+
+
+def _calibrated(node: str, measured: _Measurements) -> Calibration:
+    """Fit factors of a node, a link and a variation to what was measured."""
+    link, system = measured.link, measured.system
+    home = None if system is None or not measured.nccl else system_directory(system)
+    base = load_link(link) if link is not None else None if home is None else first_link(home)
+    device = load_device(node)
+    groups = [group for file in measured.gemm for group in gemm_groups(file, device)]
+    if measured.profile is not None:
+        profiled = ProgramOptions(file=measured.program, kernels=measured.kernels)
+        graph = load_alone(PredictOptions(program=profiled, compile=AS_GIVEN))
+        groups += profile_groups(measured.profile, graph, device)
+    _check_once(groups)
+    if measured.steps is not None:
+        cluster = None if system is None else load_system(system)
+        pipelines = PipelineSteps(node=device, system=cluster)
+        groups.append(step_group(measured.steps, pipelines, device))
+    fits = fit_factors(groups, device)
+    runs = [_run(text, base) for text in measured.nccl]
+    check_messages(runs)
+    if home is not None:
+        runs = with_reach(runs, interconnect_of(load_system(home)), base)
+    variation = None if measured.ranks is None else read_ranks(measured.ranks)
+    if not fits and not runs and variation is None:
+        hint = "give --gemm, --nccl, --profile, --steps or --ranks, or --serving"
+        raise ConfigError("there is nothing to calibrate with", hint=hint)
+    return Calibration(
+        node=node,
+        link=base,
+        system=home,
+        factors=fits,
+        runs=runs,
+        sources=[file.name for file in measured.files],
+        bases=[Path(text) for text in (node, link, system) if text is not None],
+        variation=variation,
     )
 
 
@@ -219,19 +228,9 @@ def _refuse_serving(model: str | None, given: Mapping[str, Any]) -> None:
             raise ConfigError(f"{option(name)} has no effect without --serving", hint="drop it")
 
 
-def _check_effects(
-    *, link: str | None, system: str | None, nccl: tuple[str, ...], steps: Path | None
-) -> None:
-    if link is not None and not nccl:
-        raise ConfigError("--link has no effect without --nccl", hint="give --nccl")
-    if system is not None and steps is None and not nccl:
-        hint = "give --steps or --nccl"
-        raise ConfigError("--system has no effect without --steps or --nccl", hint=hint)
-
-
-def _check_once(groups: list[Group]) -> None:
+def _check_once(groups: list[FactorGroup]) -> None:
     """Raise `MeasurementError` if two files fit one factor: which is right is unknown."""
-    seen: dict[str, Group] = {}
+    seen: dict[str, FactorGroup] = {}
     for group in groups:
         first_group = seen.setdefault(group.name, group)
         if first_group is not group:
