@@ -128,15 +128,18 @@ def validate(
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
     needs_all = {"--group": group, "--time-limit": time_limit}
     _refuse(needs_all, "has no effect without --all or --set", "give one of them")
-    use_cpu()
     file = measurements or PUBLISHED
+    return _validate_steps(file, _choose_steps(read_steps(file), workload, system, file), given)
+
+
+def _validate_steps(
+    file: Path, chosen_steps: tuple[MeasuredStep, ...], given: Mapping[str, Any]
+) -> Answer:
+    use_cpu()
     method: str = given["method"] or _METHOD
     sources = Sources(cache_dir=given["cache_dir"])
     model = flags.built(NetworkOptions, {"model": given["model"]}).model
-    steps = {
-        f"{file}:{step.line}": step
-        for step in _choose_steps(read_steps(file), workload, system, file)
-    }
+    steps = {f"{file}:{step.line}": step for step in chosen_steps}
     for location, step in steps.items():
         check_step(step, method=method, location=location)
     recomputed: list[Recomputed] = []
