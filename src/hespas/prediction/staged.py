@@ -169,14 +169,6 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
 
 def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
     schedule, hides = cut.schedule, cut.options.pipeline.hides
-    spent = [[costs[part].passes for part in cut.parts_of(stage)] for stage in range(cut.stages)]
-
-    def hidden(stage: int, backward: Action, forward: Action) -> tuple[int, int]:
-        passes = spent[stage]
-        return side_by_side(
-            passes[backward.chunk].of(backward.kind), passes[forward.chunk].of(forward.kind)
-        )
-
     message_ps = exchange.message_ps(message_bytes(cut))
     data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
     gathers = [each.gathers() for each in data]
@@ -190,16 +182,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
             key: max(ready[key[0], chunk] for chunk in range(schedule.chunks)) for key in ready
         }
     footprints = {part: cost.footprint for part, cost in costs.items()}
-    times = timed(
-        schedule,
-        Durations(
-            of=lambda stage, action: spent[stage][action.chunk].of(action.kind).total_ps,
-            message_ps=lambda _source, _target: message_ps,
-            holds_sender=not hides(Overlap.MESSAGES),
-            ready_ps=ready,
-            hidden=hidden if hides(Overlap.EXCHANGES) else None,
-        ),
-    )
+    times = timed(schedule, _durations(cut, costs, message_ps, ready))
     sums = [
         each.sums(times.passes[stage], schedule, together=not hides(Overlap.GRADIENTS))
         for stage, each in enumerate(data)
@@ -230,6 +213,31 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         device_name=device_name(cut.options.estimate),
         notes=(*_notes(cut, message_ps, times), *cut.source.notes),
         part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
+    )
+
+
+def _durations(
+    cut: Cut,
+    costs: Mapping[Part, PartCost],
+    message_ps: int,
+    ready_ps: Mapping[tuple[int, int], int],
+) -> Durations:
+    """Return what passes and messages take; ``ready_ps`` is when weights have come, by chunk."""
+    hides = cut.options.pipeline.hides
+    spent = [[costs[part].passes for part in cut.parts_of(stage)] for stage in range(cut.stages)]
+
+    def hidden(stage: int, backward: Action, forward: Action) -> tuple[int, int]:
+        passes = spent[stage]
+        return side_by_side(
+            passes[backward.chunk].of(backward.kind), passes[forward.chunk].of(forward.kind)
+        )
+
+    return Durations(
+        of=lambda stage, action: spent[stage][action.chunk].of(action.kind).total_ps,
+        message_ps=lambda _source, _target: message_ps,
+        holds_sender=not hides(Overlap.MESSAGES),
+        ready_ps=ready_ps,
+        hidden=hidden if hides(Overlap.EXCHANGES) else None,
     )
 
 

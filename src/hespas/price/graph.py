@@ -172,17 +172,8 @@ def estimate_graph(
         estimate, elapsed_s = fresh[job] if job in fresh else (cached[job], 0.0)
         for region in job.serves:
             estimates[region] = estimate
-        estimated.append(
-            ModuleEstimate(
-                module=job.module,
-                region=job.region.id,
-                uses=sum([graph.counts[region] if graph.counts else 1 for region in job.serves]),
-                operations=len(job.region.operations),
-                estimate=estimate,
-                elapsed_s=elapsed_s,
-                from_store=job not in fresh,
-            )
-        )
+        is_known, counts = job not in fresh, graph.counts
+        estimated.append(job.estimated(estimate, elapsed_s, counts=counts, from_store=is_known))
     return GraphEstimate(
         modules=tuple(estimated),
         estimate_of_region=tuple(estimates),
@@ -201,6 +192,20 @@ class _Job:
     module: int
     region: Compute
     serves: tuple[int, ...]
+
+    def estimated(
+        self, estimate: Estimate, elapsed_s: float, *, counts: Sequence[int], from_store: bool
+    ) -> ModuleEstimate:
+        """Return the cost of the region; ``counts`` are those of all regions, if they repeat."""
+        return ModuleEstimate(
+            module=self.module,
+            region=self.region.id,
+            uses=sum([counts[region] if counts else 1 for region in self.serves]),
+            operations=len(self.region.operations),
+            estimate=estimate,
+            elapsed_s=elapsed_s,
+            from_store=from_store,
+        )
 
 
 def _jobs(graph: RegionGraph, modules: RegionModules, *, reuse: bool) -> list[_Job]:

@@ -32,7 +32,7 @@ from hespas.serve.engine import Engine, engine_named
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
-from hespas.serve.simulation import Prefill, Served, ServingPlan
+from hespas.serve.simulation import Prefill, ServingPlan
 from hespas.serve.step_times import StepFactors, interpolated
 from hespas.serve.surface import DECODED, ServedModel, Surface, Surfaces
 from hespas.study.keys import Scalar
@@ -109,20 +109,15 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     the prediction of a step raises.
     """
     fleet = fleet_of(options)
-    device = load_device(fleet.part)
-    capacity = device.memory_capacity_bytes
-    if capacity is None:
-        raise ConfigError(f"the memory of {fleet.part} is not known", hint="name another part")
+    capacity = _capacity_bytes(fleet.part)
     engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
     engine = options.engine.changed(engine)
     surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
+    layers, longest = None, None if configuration is None else configuration.longest
     if configuration is not None and isinstance(configuration.model, LanguageModel):
         options = _without_capacity(options, configuration.model)
-    layers = None
-    if configuration is not None and isinstance(configuration.model, LanguageModel):
         layers = configuration.model.layers
-    longest = None if configuration is None else configuration.longest
     if longest is not None:
         room = (longest - options.load.isl) / options.load.osl - 1
         engine = replace(engine, drift=min(engine.drift, max(0.0, room)))
@@ -166,9 +161,15 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
         fitted = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
         options = replace(options, step_factors=fitted)
     plan = plan_of(options.step_factors)
-    served = plan.serve(requests)
-    report = _report(options, fleet, requests, served, plan=plan, surface=surface)
+    report = _report(options, fleet, requests, plan, surface)
     return msgspec.structs.replace(report, log=log)
+
+
+def _capacity_bytes(part: str) -> int:
+    capacity = load_device(part).memory_capacity_bytes
+    if capacity is None:
+        raise ConfigError(f"the memory of {part} is not known", hint="name another part")
+    return capacity
 
 
 def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface) -> Prefill:
@@ -249,28 +250,22 @@ def _report(
     options: ServeOptions,
     fleet: Fleet,
     requests: Requests,
-    served: Served,
-    *,
     plan: ServingPlan,
     surface: Surface,
 ) -> ServingReport:
-    setup = plan.setup
+    setup, served = plan.setup, plan.serve(requests)
     figures = figures_of(requests, served)
     most = largest_rate(requests, plan, options.slo)
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s
-    batch = mean_batch(served, figures)
-    ttft, whole, queue = (
-        latency(values) for values in (figures.ttft_s, figures.latency_s, figures.queue_s)
-    )
+    batch = mean_batch(served, figures) / fleet.replicas
+    times = (figures.ttft_s, figures.latency_s, figures.queue_s)
+    ttft, whole, queue = map(latency, times)
     assert ttft is not None and whole is not None and queue is not None  # noqa: S101, PT018
     met = options.slo.met(figures) if options.slo.are_given else None
     good = None if met is None else float(met.sum()) / figures.duration_s
-    prompt = sum(requests.prompts) // len(requests)
-    energy_j = _energy(surface, batch / fleet.replicas, fleet, figures, tokens)
-    hits = None
-    if requests.chains is not None:
-        hits = served.cached_tokens / sum(requests.prompts)
+    energy_j = _energy(surface, batch, fleet, figures, tokens)
+    hits = served.cached_tokens / sum(requests.prompts) if requests.chains is not None else None
     usd = options.device_hour_usd
     cost = usd and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6
     return ServingReport(
@@ -296,23 +291,24 @@ def _report(
         prefix_hit_rate=hits,
         kv_blocks=setup.blocks,
         block_tokens=setup.engine.block_tokens,
-        mean_batch=batch / fleet.replicas,
-        prompt_share=_prompt_share(requests, surface, batch / fleet.replicas),
+        mean_batch=batch,
+        prompt_share=_prompt_share(requests, surface, batch),
         preemptions=served.preemptions,
         iterations=served.iterations,
-        bound=bound_of(surface, served, batch / fleet.replicas, prompt),
+        bound=bound_of(surface, served, batch, sum(requests.prompts) // len(requests)),
         expected_error=surface.times.left_out_error,
         energy_j_per_output_token=energy_j,
         usd_per_million_output_tokens=cost,
         launch="\n".join(_launches(options, fleet, setup.engine)),
-        steps=SurfaceReport(
-            tokens_s=surface.times.tokens_s,
-            context_s=surface.times.context_s,
-            pair_s=surface.times.pair_s,
-        ),
+        steps=_steps_of(surface),
         states=states(served),
         assumptions=list(_assumptions(options, plan, requests, surface)),
     )
+
+
+def _steps_of(surface: Surface) -> SurfaceReport:
+    times = surface.times
+    return SurfaceReport(tokens_s=times.tokens_s, context_s=times.context_s, pair_s=times.pair_s)
 
 
 def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:

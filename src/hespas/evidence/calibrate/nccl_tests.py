@@ -88,18 +88,7 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         raise MeasurementError(
             "it doesn't list two ranks or more", location=str(path), hint="keep the header's # Rank"
         )
-    results = {
-        line_number: line for line_number, line in enumerate(lines, start=1) if _ALIKE.match(line)
-    }
-    unread = next(
-        (line_number for line_number, line in results.items() if not _RESULT.match(line)), None
-    )
-    if unread is not None:
-        raise MeasurementError(
-            "it is no line of results: size, count, type, redop, root, time, algbw, busbw",
-            location=f"{path}:{unread}",
-            hint="keep lines as nccl-tests print them",
-        )
+    results = _result_lines(path, lines)
     points = tuple(_point(line, f"{path}:{number}") for number, line in results.items())
     if not any("(us)" in line for line in lines if line.startswith("#")):
         raise MeasurementError(
@@ -133,6 +122,18 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
         pieces=fit(measured, sizes_a_piece=_SIZES_A_PIECE),
         notes=notes,
     )
+
+
+def _result_lines(path: Path, lines: Sequence[str]) -> dict[int, str]:
+    results = {number: line for number, line in enumerate(lines, start=1) if _ALIKE.match(line)}
+    unread = next((number for number, line in results.items() if not _RESULT.match(line)), None)
+    if unread is not None:
+        raise MeasurementError(
+            "it is no line of results: size, count, type, redop, root, time, algbw, busbw",
+            location=f"{path}:{unread}",
+            hint="keep lines as nccl-tests print them",
+        )
+    return results
 
 
 def _kind(path: Path, text: str, given: str) -> str:

@@ -270,6 +270,7 @@ def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
     )
 
 
+# As long as the report has figures.
 def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) -> RunReport:
     """Return the figures alone; energy is that of the board while it computes."""
     program, total = ran[0].prediction, Estimate()

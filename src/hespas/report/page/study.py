@@ -122,10 +122,8 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         return
     goal = Goal(metrics=tuple((name, GOALS[name]) for name in (up, along)))
     front = fronts([goal.keys(row.figures) for row, _, _ in points])
-    up_unit, along_unit = (
-        _unit(up, [y for _, y, _ in points]),
-        _unit(along, [x for _, _, x in points]),
-    )
+    up_unit = _unit(up, [y for _, y, _ in points])
+    along_unit = _unit(along, [x for _, _, x in points])
     values = [
         {
             "name": candidates.name(row),
@@ -149,12 +147,8 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "line", "strokeWidth": 1.5, "color": PALETTE[1]},
         "encoding": {**places, "order": {"field": "x"}},
     }
-    fields = {
-        "name": "candidate",
-        "status": "status",
-        "y_text": _title(up),
-        "x_text": _title(along),
-    }
+    fields = {"name": "candidate", "status": "status"}
+    fields |= {"y_text": _title(up), "x_text": _title(along)}
     circles = {
         "mark": {"type": "point", "filled": True, "size": 70, "cursor": "pointer"},
         "encoding": {
