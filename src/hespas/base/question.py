@@ -9,11 +9,14 @@ files they read and write there.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -22,7 +25,14 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from hespas import errors
-from hespas.base.process import LOG_NAME, Limits, last_words, run_program
+from hespas.base.process import (
+    LOG_NAME,
+    Limits,
+    Worker,
+    interruption,
+    last_words,
+    run_program,
+)
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -34,6 +44,28 @@ PROGRAM_FILE = "program.mlir"
 _REQUEST_FILE = "request.json"
 _ANSWER_FILE = "answer.json"
 _REFUSED_FILE = "refused.json"
+
+
+_AGAIN = "again"
+"""The argument of a process that answers one question after another."""
+_KEPT: ContextVar[dict[tuple[str, ...], Worker] | None] = ContextVar("kept", default=None)
+"""The processes that wait for this thread's next question, by module and environment."""
+
+
+@contextmanager
+def kept_processes() -> Generator[None]:
+    """Keep this thread's processes that can be asked again until the end.
+
+    They start once for all questions, and end with the block.
+    """
+    kept: dict[tuple[str, ...], Worker] = {}
+    before = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+        for worker in kept.values():
+            worker.close()
 
 
 class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,21 +90,30 @@ def ask(
     directory: Path,
     limits: Limits,
     environment: Mapping[str, str] | None = None,
+    again: bool = False,
 ) -> Answer:
     """Run a module that answers (`serve`) and return its answer.
 
-    The module runs in ``directory``; ``name`` appears in messages. Raises the module's error, and
-    `ToolError`, naming the log, for a process that fails or leaves no answer. ``directory`` is
-    removed after an error that needs no log.
+    The module runs in ``directory``; ``name`` appears in messages. One that can be asked ``again``
+    stays among `kept_processes`. Raises the module's error, and `ToolError`, naming the log, for a
+    process that fails or leaves no answer. ``directory`` is removed after an error that needs no
+    log.
     """
     (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-    run_program(
-        [sys.executable, "-P", "-m", module],
-        name=name,
-        directory=directory,
-        limits=limits,
-        environment=environment,
-    )
+    command, kept = (sys.executable, "-P", "-m", module), _KEPT.get()
+    # A question that can be interrupted ends its process.
+    if again and kept is not None and limits.memory_bytes is None and interruption() is None:
+        variables = environment or {}
+        worker = kept.setdefault(
+            (module, *(f"{key}={value}" for key, value in sorted(variables.items()))),
+            Worker(
+                command=(*command, _AGAIN), name=name, directory=directory, environment=variables
+            ),
+        )
+        worker.directory = directory
+        worker.ask({"directory": str(directory)}, time_s=limits.time_s)
+    else:
+        run_program(command, name=name, directory=directory, limits=limits, environment=environment)
     log = directory / LOG_NAME
     refused = directory / _REFUSED_FILE
     try:
@@ -132,7 +173,22 @@ def _read(lines: SimpleQueue[bytes]) -> None:
 
 
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> NoReturn:
-    """Answer the question in the working directory, and end the process."""
+    """Answer the question in the working directory, and end the process.
+
+    Where it is asked again, answer those in the directories that come line by line.
+    """
+
+    def answered_there(line: bytes) -> bytes:
+        os.chdir(json.loads(line)["directory"])
+        log = os.open(LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        answer_question(request, answered)
+        return b"{}"
+
+    if sys.argv[1:] == [_AGAIN]:
+        answer_lines(answered_there)
     answer_question(request, answered)
     end_process()
 

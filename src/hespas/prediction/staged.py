@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import hypot
 from typing import Any
 
+from hespas.base.question import kept_processes
 from hespas.base.units import PS_PER_S, format_time
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
@@ -63,10 +64,11 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
     check_fits(cut)
     store = store_of(cut.options.estimate)
     costs: dict[Part, PartCost] = {}
-    for part in cut.parts:
-        if part not in costs:
-            log.info("part: %s", part)
-            costs[part] = _cost(cut, part, store)
+    with kept_processes():
+        for part in cut.parts:
+            if part not in costs:
+                log.info("part: %s", part)
+                costs[part] = _cost(cut, part, store)
     exchange = Exchange(
         system=cut.system,
         choice=model_of(cut.options.network, cut.system),

@@ -225,6 +225,7 @@ def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
             name="the export",
             directory=home,
             limits=_LIMITS,
+            again=request.model,
         )
         return Exported(
             text=(home / PROGRAM_FILE).read_bytes(),

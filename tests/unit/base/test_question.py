@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import msgspec
 import pytest
 
 from hespas.base.process import Limits
-from hespas.base.question import ask
+from hespas.base.question import ask, kept_processes
 from hespas.errors import ProgramError, ToolError
 
 ANSWERER = """
+import os
 from threading import Event, Thread
 
 import msgspec
@@ -22,6 +24,7 @@ class Question(msgspec.Struct):
 
 class Doubled(msgspec.Struct):
     number: int
+    process: int
 
 def answered(question, home):
     if question.number < 0:
@@ -32,7 +35,7 @@ def answered(question, home):
         raise SystemExit(0)
     if question.number == 3:
         Thread(target=Event().wait).start()
-    return Doubled(number=2 * question.number)
+    return Doubled(number=2 * question.number, process=os.getpid())
 
 if __name__ == "__main__":
     serve(Question, answered)
@@ -45,6 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 class Doubled(msgspec.Struct, frozen=True, kw_only=True):
     number: int
+    process: int
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def asked(number: int, home: Path) -> Doubled:
+def asked(number: int, home: Path, *, again: bool = False) -> Doubled:
     return ask(
         "answerer",
         Question(number=number),
@@ -64,15 +68,16 @@ def asked(number: int, home: Path) -> Doubled:
         name="the doubler",
         directory=home,
         limits=Limits(time_s=60),
+        again=again,
     )
 
 
 def test_a_question_is_answered(home: Path) -> None:
-    assert asked(4, home) == Doubled(number=8)
+    assert asked(4, home).number == 8
 
 
 def test_threads_that_never_end_hold_no_answer_back(home: Path) -> None:
-    assert asked(3, home) == Doubled(number=6)
+    assert asked(3, home).number == 6
 
 
 def test_errors_of_the_module_are_raised_here(home: Path) -> None:
@@ -88,3 +93,35 @@ def test_a_process_that_breaks_keeps_its_log(home: Path, number: int, why: str) 
         asked(number, home)
     assert str(home / "log.txt") in str(caught.value)
     assert (home / "log.txt").exists()
+
+
+def homes(home: Path, count: int) -> list[Path]:
+    made = [home / str(number) for number in range(count)]
+    for each in made:
+        each.mkdir()
+    return made
+
+
+def test_a_process_that_is_kept_answers_all_questions_of_its_block(home: Path) -> None:
+    first, second, alone, after = homes(home, 4)
+    with kept_processes():
+        answers = [asked(4, first, again=True), asked(5, second, again=True)]
+        other = asked(6, alone)
+    assert [answer.number for answer in answers] == [8, 10]
+    assert answers[0].process == answers[1].process != other.process
+    with pytest.raises(ProcessLookupError):
+        os.kill(answers[0].process, 0)
+    assert asked(4, after, again=True).process != answers[0].process
+
+
+def test_a_process_that_is_kept_breaks_for_one_question_alone(home: Path) -> None:
+    first, negative, broken, last = homes(home, 4)
+    with kept_processes():
+        process = asked(4, first, again=True).process
+        with pytest.raises(ProgramError, match=r"^a\.mlir: it is negative"):
+            asked(-1, negative, again=True)
+        with pytest.raises(ToolError, match=rf"^{broken}/log\.txt: the doubler "):
+            asked(1, broken, again=True)
+        answer = asked(5, last, again=True)
+    assert answer.number == 10
+    assert answer.process != process

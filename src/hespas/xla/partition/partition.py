@@ -202,11 +202,13 @@ def _run_worker(
     source: bytes, request: PartitionRequest, virtual_devices: int, limits: Limits
 ) -> bytes:
     """Return the partitioned text; the worker's directory is kept if it fails."""
-    if is_staying() and virtual_devices <= MOST_OF_ONE_PROCESS:
+    of_one_process = virtual_devices <= MOST_OF_ONE_PROCESS
+    if is_staying() and of_one_process:
         use_cpu()
         # XLA takes long to import.
         return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
     _check_threads(virtual_devices, request.name)
+    count = "" if of_one_process else f"--xla_force_host_platform_device_count={virtual_devices}"
     with scratch_directory("partition") as directory:
         (directory / PROGRAM_FILE).write_bytes(source)
         ask(
@@ -216,9 +218,7 @@ def _run_worker(
             name="the partitioner",
             directory=directory,
             limits=limits,
-            environment={
-                "TF_CPP_MIN_LOG_LEVEL": "1",
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={virtual_devices}",
-            },
+            environment={"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": count},
+            again=of_one_process,
         )
         return (directory / PARTITIONED_FILE).read_bytes()
