@@ -4,12 +4,6 @@ Dynamo and Inductor work as usual; their generated code runs on tensors without 
 decides by timing is decided without: library kernels for products, no padding of matrices.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import re

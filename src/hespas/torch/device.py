@@ -1,11 +1,5 @@
 """Fake NVIDIA GPUs: what ``torch.cuda`` and Triton's driver say about the device."""
 
-# torch is not installed where types are checked, and what is replaced is private.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import sys

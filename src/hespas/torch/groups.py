@@ -5,12 +5,6 @@ its group's own stream, which waits for the current stream; ``Work.wait`` makes 
 wait for it. A synchronous collective runs on the current stream.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

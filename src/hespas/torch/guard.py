@@ -8,11 +8,6 @@ that answers 0 to every question. The accelerator's hooks say whether torch was 
 functions answers yes and no.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import ctypes

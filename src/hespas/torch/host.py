@@ -1,10 +1,5 @@
 """Tensors of the host: small ones have data, and operations on them run."""
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

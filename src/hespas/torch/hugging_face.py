@@ -1,9 +1,5 @@
 """Steps of models of Hugging Face's ``transformers``, built from their configuration alone."""
 
-# torch and transformers are not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # pyright: reportFunctionMemberAccess=false
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
 """Triton kernels: launches are recorded, and the kernels compiled to PTX when all is recorded."""
 
-# torch and Triton are not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

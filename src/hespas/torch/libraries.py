@@ -5,11 +5,6 @@ CUDA kernels it lacks. The rules are those of ``ATen/native/transformers/cuda/sd
 ``ATen/native/Convolution.cpp``.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,11 +1,5 @@
 """Record the operations that torch calls: a mode over all others, in the order of the program."""
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,11 +4,7 @@ Buckets are filled, reduced and emptied as ``torch/csrc/distributed/c10d/reducer
 after the first step they are in the order in which gradients are ready, the first of 1 MiB.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
+# pyright: reportUntypedFunctionDecorator=false
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """What storages are for: parameters, gradients, states of optimisers, buffers, inputs."""
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from typing import Any

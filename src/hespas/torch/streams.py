@@ -1,10 +1,5 @@
 """CUDA's streams and events, which the recorder sees."""
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportAttributeAccessIssue=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping

@@ -4,10 +4,6 @@ It answers a question (`hespas.base.question`, `hespas.torch.messages`). What it
 stays changed, and user code runs in it: nothing else does.
 """
 
-# torch is not installed where types are checked.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import os
