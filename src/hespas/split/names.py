@@ -97,15 +97,18 @@ class _GradientValues:
                 self.values.update(op.results)
 
     def _block(self, op: Op, block: Block) -> bool:
+        self._passed(op, block)
+        *operations, last = block.operations
+        self.walk(operations)
+        if isinstance(op.attrs, WhileAttrs):
+            self._passed(last, block)
+        return not self.values.isdisjoint(last.operands)
+
+    def _passed(self, op: Op, block: Block) -> None:
+        """Note the arguments of a block that an operation passes noted values to."""
         if len(block.arguments) == len(op.operands):
             pairs = zip(block.arguments, op.operands, strict=True)
             self.values.update(argument for argument, value in pairs if value in self.values)
-        *operations, last = block.operations
-        self.walk(operations)
-        if isinstance(op.attrs, WhileAttrs) and len(last.operands) == len(block.arguments):
-            pairs = zip(block.arguments, last.operands, strict=True)
-            self.values.update(argument for argument, value in pairs if value in self.values)
-        return not self.values.isdisjoint(last.operands)
 
     def _results(self, op: Op, *, returned: bool) -> None:
         if not isinstance(op.attrs, WhileAttrs):

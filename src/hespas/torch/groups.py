@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import CollectiveCall
+from hespas.torch.host import named_arguments
 from hespas.torch.streams import Streams
 
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -131,7 +132,7 @@ class Groups:
                 hint="use all_gather, reduce_scatter, all_reduce, all_to_all or broadcast",
             )
         result = func(*args, **kwargs)
-        given = _named(func, args, kwargs)
+        given = named_arguments(func, args, kwargs)
         is_functional = func.namespace != "c10d"
         tensors = _cuda_tensors((given, result))
         if not tensors and kind != "barrier":
@@ -233,11 +234,6 @@ class Groups:
         _refuse_stages(self)
         if world_size > 1:
             dist.init_process_group("fake")
-
-
-def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    names = [argument.name for argument in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _group_of(given: Mapping[str, Any]) -> Any:

@@ -31,7 +31,7 @@ class Host:
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "cpu":
             return False
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         if not tensors:
             return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
         if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
@@ -48,7 +48,8 @@ class Host:
             return func(*args, **unpinned)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested values."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
             yield leaf
@@ -56,8 +57,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return how many elements a factory operation makes, at least 1."""
-    names = [argument.name for argument in func._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = named_arguments(func, args, kwargs)
     size = given.get("size")
     if isinstance(size, list | tuple):
         return prod(map(int, size))
@@ -68,11 +68,22 @@ def _written_real(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[torch.Tensor]:
     """Yield the tensors with data that an operation writes."""
-    arguments = func._schema.arguments
-    names = [argument.name for argument in arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    for argument in arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            for tensor in _tensors(given.get(argument.name)):
-                if not isinstance(tensor, FakeTensor):
-                    yield tensor
+    for tensor in tensors_in(written_arguments(func, args, kwargs)):
+        if not isinstance(tensor, FakeTensor):
+            yield tensor
+
+
+def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operation by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def written_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an operation writes in place."""
+    given = named_arguments(func, args, kwargs)
+    return [
+        given.get(argument.name)
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]

@@ -16,12 +16,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups
-from hespas.torch.host import Host
+from hespas.torch.host import Host, tensors_in, written_arguments
 from hespas.torch.places import Places
 from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
@@ -98,13 +97,13 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _record(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        outputs = list(_tensors((result, _written(func, args, kwargs))))
+        outputs = list(tensors_in((result, written_arguments(func, args, kwargs))))
         for output in outputs:
             self._tape.held(output)
         name = operation_name(func)
         if func.is_view or func.namespace in _NOT_OF_DEVICE or name.split(".")[0] in _NO_KERNEL:
             return
-        inputs = list(_tensors(_read(func, args, kwargs)))
+        inputs = list(tensors_in(_read(func, args, kwargs)))
         if not any(tensor.device.type == "cuda" for tensor in (*inputs, *outputs)):
             return
         place = self._places.now()
@@ -179,17 +178,11 @@ def operation_name(func: Any) -> str:
     return str(func).replace(".", "::", 1)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for leaf in tree_leaves(values):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-
-
 def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the arguments that are no tensors, by name."""
     names = [argument.name for argument in func._schema.arguments]
     for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-        if value is None or any(True for _ in _tensors(value)):
+        if value is None or any(True for _ in tensors_in(value)):
             continue
         yield name, _scalar(value)
 
@@ -198,18 +191,6 @@ def _read(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any
     """Return the arguments but those that hold a result (``out=``)."""
     results = {argument.name for argument in func._schema.arguments if argument.is_out}
     return [*args, *(value for name, value in kwargs.items() if name not in results)]
-
-
-def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments that an operation writes in place."""
-    arguments = func._schema.arguments
-    names = [argument.name for argument in arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return [
-        given.get(argument.name)
-        for argument in arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
 
 
 def _scalar(value: Any) -> Any:

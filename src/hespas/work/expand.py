@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, KernelAttrs, WhileAttrs
-from hespas.program.operations.traits import Category
 from hespas.program.program import Function, Op, nested_ops
 from hespas.program.work import CustomCallCost, Work, summed
 from hespas.work.custom_call import custom_call
@@ -113,7 +112,6 @@ NO_CUSTOM_CALLS: Mapping[str, CustomCallCost] = MappingProxyType({})
 
 # Functions that each call the next twice, many levels deep, would exhaust memory.
 _MOST_OPERATIONS = 10_000_000
-_HOLDING = (Category.CALL, Category.CONTROL)
 
 
 def expand(
@@ -188,7 +186,7 @@ class _Expansion:
         return tuple(costs)
 
     def _without_own_rule(self, op: Op) -> tuple[Cost, ...]:
-        if op.traits.category in _HOLDING or op.kind == "async_start":
+        if op.traits.runs_operations or op.kind == "async_start":
             return self._expanded(op)
         if op.kind == "custom_call":
             work, assumption = _counted(op, partial(custom_call, stated=self.custom_calls))

@@ -70,6 +70,10 @@ def _sources(operation: Operation) -> tuple[RecordedTensor, ...]:
     """Return the inputs without tensors that are only written."""
     if ".out" not in operation.name and not operation.name.endswith("_out"):
         return operation.inputs
+    return _unwritten(operation)
+
+
+def _unwritten(operation: Operation) -> tuple[RecordedTensor, ...]:
     written = {tensor.storage for tensor in operation.outputs}
     return tuple([tensor for tensor in operation.inputs if tensor.storage not in written])
 
@@ -104,17 +108,13 @@ def _moved_over(operation: Operation) -> Moved:
 
     The buffers are among the inputs or the outputs.
     """
-    written = {tensor.storage for tensor in operation.outputs}
-    sources = [tensor for tensor in operation.inputs if tensor.storage not in written]
-    read = sizes_of(sources)
+    read = sizes_of(_unwritten(operation))
     return Moved(read=read, written=read)
 
 
 def _concatenated_chunks(operation: Operation) -> Moved:
     """Count ``chunk_cat``: gradients into one buffer, often of another type."""
-    written = {tensor.storage for tensor in operation.outputs}
-    sources = [tensor for tensor in operation.inputs if tensor.storage not in written]
-    return Moved(read=sizes_of(sources), written=sizes_of(operation.outputs))
+    return Moved(read=sizes_of(_unwritten(operation)), written=sizes_of(operation.outputs))
 
 
 def _gathered(operation: Operation) -> Moved:

@@ -38,7 +38,6 @@ from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host
 
 Prices = tuple[Estimate | None, ...]
 """What each region of a graph costs; None for one that communicates."""
-_OF_KERNELS = frozenset({"call", "case", "conditional", "if", "while"})
 
 
 def priced_again(
@@ -123,7 +122,7 @@ def _of_regions(before: Prices, modules: RegionModules, prices: Mapping[int, Est
 def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Prices:
     """Return the prices after a change, except the first kernel's."""
     for region in graph.compute_regions:
-        if len(region.operations) == 1 and region.operations[0].kind not in _OF_KERNELS:
+        if len(region.operations) == 1 and not region.operations[0].traits.runs_operations:
             return (*after[: region.id], before[region.id], *after[region.id + 1 :])
     return after
 

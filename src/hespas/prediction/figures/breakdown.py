@@ -28,7 +28,6 @@ from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
 
 K = TypeVar("K", bound=Hashable)
-_CONTROL = frozenset({"call", "case", "composite", "if", "while"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +108,7 @@ def amounts_of(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
         estimate = prediction.estimates.estimate_of_region[region.id]
         if estimate is None or not estimate.time_s:
             continue
-        if len(operations) == 1 and operations[0].kind not in _CONTROL:
+        if len(operations) == 1 and not operations[0].traits.runs_operations:
             yield operations[0], _amount(estimate.total, estimate.time_s), times
             continue
         for op, amount in parts.of(region, estimate):

@@ -121,6 +121,11 @@ class Traits:
         return self.category is Category.ELEMENTWISE
 
     @property
+    def runs_operations(self) -> bool:
+        """Whether it runs operations of its own regions, or of a function, as kernels."""
+        return self.category in (Category.CONTROL, Category.CALL)
+
+    @property
     def reads_around(self) -> bool:
         """Whether its regions may read values of the block around it."""
         return self.category not in (Category.FUSION, Category.ASYNCHRONOUS, Category.COLLECTIVE)
