@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,6 @@ from hespas.models.quantization import read_precision
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Prefill
 from hespas.models.weights import parameters
-from hespas.models.wrapped import language_part, notes_of
 
 FILE = "config.json"
 SHIPPED = Path(__file__).parents[1] / "configs" / "models"
@@ -48,6 +48,17 @@ _LENGTHS = (
 )
 """Fields with the tokens of the longest context: the first that there is."""
 _MOST_PARAMETERS, _LONGEST = 1e14, 4096
+_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
+"""Where a configuration has its language model: the first that there is."""
+_BESIDE = (
+    *("vision_config", "audio_config", "vision_tower", "mm_vision_tower"),
+    *("img_processor", "audio_processor", "embd_layer"),
+)
+_QUANTISED = ("quantization_config",)
+"""Where a whole file says how weights are stored. What wraps a model of its own library also says
+whether its embeddings are tied; what wraps another's (``llm_config``) leaves that to it."""
+LEFT_OUT = "the model is the language model alone: what takes in images or sound is left out"
+_DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +83,7 @@ def is_known(values: Mapping[str, Any]) -> bool:
     """Return whether the family of a configuration is known."""
     if _network_kind(values) in NETWORKS:
         return True
-    family = language_part(Fields(values=values, location=""))[1]
+    family = _language_part(Fields(values=values, location=""))[1]
     return family.removesuffix("_text") in DECODERS
 
 
@@ -112,7 +123,7 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     outer = Fields(values=values, location=location)
     if _network_kind(values) in NETWORKS:
         return _network(outer, name)
-    fields, family = language_part(outer)
+    fields, family = _language_part(outer)
     reader = DECODERS.get(family.removesuffix("_text"))
     if reader is None:
         raise _unknown_family(family, fields.values, location)
@@ -128,7 +139,7 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     notes += published
     fields.check_read()
     longest = next((size for name in _LENGTHS if (size := fields.size(name, default=0))), 0)
-    notes += notes_of(outer, fields)
+    notes += _notes_of(outer, fields)
     description, whole = _without_long_windows(description, longest)
     notes += whole
     model = _model(description)
@@ -143,6 +154,50 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
         date=outer.text("date"),
         notes=tuple(notes),
     )
+
+
+def _language_part(fields: Fields) -> tuple[Fields, str]:
+    """Return the fields of the language model, and its ``model_type``.
+
+    transformers writes of a part the fields alone that differ from its class' defaults.
+    """
+    family, part = fields.text("model_type"), fields
+    while name := next((name for name in _PARTS if part.values.get(name) is not None), None):
+        inner = part.part(name)
+        values = dict(inner.values)
+        shared = _QUANTISED if name == "llm_config" else (*_QUANTISED, "tie_word_embeddings")
+        own = {key: part.values.get(key) for key in shared}
+        values |= {key: value for key, value in own.items() if value is not None}
+        part = replace(inner, values=values)
+        family = part.text("model_type", default=family)
+    if part is not fields:
+        part = replace(part, defaults=_defaults().get(family.removesuffix("_text"), {}))
+    return part, family
+
+
+def _notes_of(fields: Fields, part: Fields) -> list[str]:
+    """Return what the model leaves out of, or adds to, its configuration.
+
+    ``part`` are the fields of the language model, after they were read.
+    """
+    is_wrapped = part is not fields or any(fields.values.get(name) for name in _BESIDE)
+    notes = [LEFT_OUT] if is_wrapped else []
+    assumed = [
+        f"{name} = {json.dumps(part.defaults[name])}"
+        for name in sorted(part.assumed)
+        if part.defaults[name] is not False
+    ]
+    if assumed:
+        notes.append(
+            f"the model is of fields that its file does not have: {', '.join(assumed)}, as in "
+            "transformers 5.24"
+        )
+    return notes
+
+
+@cache
+def _defaults() -> Mapping[str, Mapping[str, Any]]:
+    return json.loads(_DEFAULTS.read_bytes())
 
 
 def _without_long_windows(

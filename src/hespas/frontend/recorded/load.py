@@ -10,7 +10,6 @@ import msgspec
 
 from hespas.errors import HespasError, ProgramError, UnsupportedError
 from hespas.frontend.overrides import Loaded, UsedOverrides
-from hespas.frontend.recorded.groups import groups_of_all
 from hespas.frontend.recorded.libraries import (
     FLEX_ATTENTION,
     Launch,
@@ -29,7 +28,7 @@ from hespas.program.attrs import (
     HostWaitAttrs,
     KernelAttrs,
 )
-from hespas.program.groups import GroupMode
+from hespas.program.groups import GroupMode, groups_of_all
 from hespas.program.kernels import CompiledKernels, KernelLaunch
 from hespas.program.program import Block, Function, Op, Program, Recorded, Value, Whole
 from hespas.program.recorded import (

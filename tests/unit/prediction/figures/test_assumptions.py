@@ -8,7 +8,7 @@ import pytest
 import hespas
 from hespas.lower.beside import ASSUMPTION as BESIDE
 from hespas.lower.fused import LIBRARY_ASSUMPTION as LIBRARIES
-from hespas.models.wrapped import LEFT_OUT
+from hespas.models.configuration import LEFT_OUT
 from hespas.prediction.figures.assumptions import assumptions_of_step, grouped_assumptions
 from hespas.prediction.result import CONGESTION_ASSUMPTION, NETWORK_ASSUMPTION
 from hespas.price.estimate import Estimate

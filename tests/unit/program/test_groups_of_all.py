@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hespas.errors import UnsupportedError
-from hespas.frontend.recorded.groups import groups_of_all
-from hespas.program.groups import groups_along
+from hespas.program.groups import groups_along, groups_of_all
 
 
 @given(

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from hespas.models.configuration import Configuration, configured
+from hespas.models.configuration import LEFT_OUT, Configuration, configured
 from hespas.models.language import LanguageModel
 from hespas.models.weights import parameters
-from hespas.models.wrapped import LEFT_OUT
 
 QWEN: dict[str, Any] = {
     "model_type": "qwen3",
