@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.prediction.options import read_configuration
+from hespas.prediction.configuration import read_configuration
 
 H = "$.perf_estimator.hardware"
 ROOFLINE: dict[str, object] = {"peak_flops": 312e12, "memory_bandwidth": 1935e9}

@@ -274,7 +274,8 @@ def estimate_options(
 ) -> EstimateOptions:
     """Return the options for a device, or for a configuration in its place."""
     from hespas.hardware.device import NodeHardware, RooflineHardware
-    from hespas.prediction.options import EstimateOptions, read_configuration
+    from hespas.prediction.configuration import read_configuration
+    from hespas.prediction.options import EstimateOptions
 
     configured: Mapping[str, object] = {}
     if isinstance(node, str | Path) and str(node).endswith(".json"):

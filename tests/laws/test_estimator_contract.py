@@ -12,7 +12,7 @@ import pytest
 import hespas
 from hespas.errors import CostError
 from hespas.hardware.presets import load_device
-from hespas.prediction.options import read_configuration
+from hespas.prediction.configuration import read_configuration
 from hespas.price.cache import DiskStore
 from hespas.price.graph import GraphEstimate
 from hespas.price.methods import METHODS, EstimatorSpec, estimator

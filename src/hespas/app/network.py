@@ -17,7 +17,7 @@ from hespas.hardware.machine_links import Edge
 from hespas.hardware.system import interconnect_of
 from hespas.prediction.machines import system_of
 from hespas.report.drawing import drawing
-from hespas.simulate.flow.topology import dragonfly_graph
+from hespas.simulate.flow.graph_links import dragonfly_graph
 
 _SHAPES = {
     Shape.SWITCH: "switch",

@@ -191,8 +191,9 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     a ``config_file``, a configuration. Raises `ConfigError` for options that contradict each other
     or have no effect in the command.
     """
+    from hespas.prediction.configuration import read_configuration  # noqa: PLC0415 - few need it
     from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few need it
-    from hespas.prediction.options import PredictOptions, read_configuration  # noqa: PLC0415 - few need it
+    from hespas.prediction.options import PredictOptions  # noqa: PLC0415 - few need it
 
     argument: Path | None = given.get("workload")
     if argument is not None and config_file is None and _configures(argument):

@@ -6,7 +6,8 @@ checks derive from these fields, so that an option is added here, or in the stag
 dataclass that is nested here (`hespas.split.options.SplitOptions`,
 `hespas.compile.options.CompileOptions`), and nowhere else.
 
-`read_configuration` reads the documented configuration file into values of these options.
+`hespas.prediction.configuration` reads the documented configuration file into values of these
+options.
 """
 
 from __future__ import annotations
@@ -14,22 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
-import msgspec
-
-from hespas.base.decode import decode, read_json
-from hespas.base.fields import Group, Layer, Use, check_options, declare, options_in, refuse_unused
+from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.units import parse_quantity
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, option
 from hespas.frontend.overrides import parse_branch_weights, parse_trip_counts
 from hespas.hardware.cluster import Cluster, read_cluster
-from hespas.hardware.device import HARDWARE, Device, EstimatorKeys, parse_rates
+from hespas.hardware.device import Device, parse_rates
 from hespas.hardware.jobs import Placement
-from hespas.hardware.presets import found_path
 from hespas.hardware.system import LinkBandwidth, System, parse_link_bandwidths
 from hespas.hardware.variation import EQUAL, Variation, read_variation
 from hespas.models.part import PIPE
@@ -44,7 +40,6 @@ from hespas.price.methods import (
     NODE,
     RooflineOptions,
     default_text,
-    method_named,
 )
 from hespas.program.experts import ExpertOptions
 from hespas.program.work import CustomCallCost, parse_custom_calls
@@ -607,65 +602,3 @@ class PredictOptions:
         if mesh is None or PIPE not in mesh.names:
             return False
         return mesh.size(PIPE) > 1 or self.compile.asked is Fidelity.LIBRARY
-
-
-# The configuration file.
-
-_ESTIMATOR = "perf_estimator"
-
-
-@cache
-def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
-    """Return a configuration file's form: the keys that ``kind``'s fields declare."""
-    keys = [
-        (each.key, cast("Any", each.form) | None, None)
-        for each in options_in(kind)
-        if each.key and "." not in each.key
-    ]
-    return msgspec.defstruct(
-        "Configuration",
-        [*keys, (_ESTIMATOR, EstimatorKeys | None, None)],
-        frozen=True,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
-
-
-def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
-    """Return the values of ``kind``'s options in a JSON file, by name.
-
-    Raises `ConfigError` with the file and the JSON path for malformed JSON
-    (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
-    a method that there isn't.
-    """
-    location = str(path)
-    found = found_path(Path(path))
-    file: Any = decode(read_json(found), configuration_form(kind), location=location)
-    read: dict[str, object] = {
-        name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
-    }
-    estimator = read.pop(_ESTIMATOR, None)
-    if isinstance(estimator, EstimatorKeys):
-        read |= _estimator_keys(estimator, location)
-    values = {
-        each.name: each.value(read[each.key]) for each in options_in(kind) if each.key in read
-    }
-    # A switch that is off is a switch that is not given.
-    values = {name: value for name, value in values.items() if value is not False}
-    if "hardware" in values:
-        values["configuration"] = found
-    return Layer(values=values, location=location)
-
-
-def _estimator_keys(estimator: EstimatorKeys, location: str) -> dict[str, object]:
-    """Return what ``perf_estimator`` gives, by dotted keys."""
-    method = method_named(estimator.method, location=location, what=f"$.{_ESTIMATOR}.method")
-    hardware = method.decode(estimator.hardware, location=location, at=HARDWARE)
-    read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
-    if hardware is not None:
-        read[f"{_ESTIMATOR}.hardware"] = hardware
-    for name in ("num_npus", "in_memory_only_cache", "power_limit_w"):
-        value = getattr(hardware, name, None)
-        if value is not None:
-            read[f"{_ESTIMATOR}.hardware.{name}"] = value
-    return read

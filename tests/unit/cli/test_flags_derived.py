@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from hespas.base.fields import Layer, build, check_effects, declare, joined, options_in
 from hespas.cli import flags
 from hespas.errors import ConfigError
-from hespas.prediction.options import PredictOptions, configuration_form, read_configuration
+from hespas.prediction.configuration import configuration_form, read_configuration
+from hespas.prediction.options import PredictOptions
 
 
 class Roast(Enum):

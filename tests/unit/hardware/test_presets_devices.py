@@ -19,7 +19,7 @@ from hespas.hardware.presets import (
     load_system,
     node_info,
 )
-from hespas.prediction.options import read_configuration
+from hespas.prediction.configuration import read_configuration
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGETS = PRESETS_DIRECTORY / "targets"

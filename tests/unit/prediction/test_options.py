@@ -25,7 +25,7 @@ from hespas.backends.onnxim import OnnximHardware
 from hespas.backends.xla import XlaHardware, XlaTranslate
 from hespas.errors import ConfigError
 from hespas.hardware.device import NodeHardware, RooflineHardware, read_roofline
-from hespas.prediction.options import read_configuration
+from hespas.prediction.configuration import read_configuration
 from hespas.price.systolic import SystolicHardware
 from hespas.split.options import SeparatorPolicy, SplitStrategy
 

@@ -9,7 +9,7 @@ from hespas.errors import ConfigError, HardwareError
 from hespas.frontend.load import load_source
 from hespas.hardware.device import MeasuredTables, NodeHardware
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names, load_device
-from hespas.prediction.options import read_configuration
+from hespas.prediction.configuration import read_configuration
 from hespas.price.attention import attention_model
 from hespas.price.estimate import Estimate
 from hespas.price.gemm import Product, convolution_time

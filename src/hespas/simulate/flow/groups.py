@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hespas.collectives.schedule import Along, Form, Pattern, ends, loop_through
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.simulate.astra.folding import Members, check_group, find_groups
-from hespas.simulate.flow.topology import Integers
+from hespas.simulate.flow.graph_links import Integers
 from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask
 
 Signature: TypeAlias = tuple[str, int]

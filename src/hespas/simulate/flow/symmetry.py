@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hespas.collectives.schedule import Pattern
 from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.flow.graph_links import Integers
 from hespas.simulate.flow.groups import (
     GroupLayout,
     Groups,
@@ -25,7 +26,7 @@ from hespas.simulate.flow.groups import (
     layout_numbers,
 )
 from hespas.simulate.flow.planning import Plan, Planner
-from hespas.simulate.flow.topology import Integers, Reals, Topology
+from hespas.simulate.flow.topology import Reals, Topology
 from hespas.simulate.flow.transfers import rate_units
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
 from hespas.tasks.graph import Job, Roles

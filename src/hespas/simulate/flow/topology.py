@@ -8,13 +8,11 @@ listed and routes found. A cluster may override single links.
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from heapq import heappop, heappush
-from itertools import accumulate, combinations, count, pairwise
-from typing import TypeAlias, TypeVar, assert_never
+from itertools import accumulate
+from typing import TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +23,25 @@ from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
     Dragonfly,
-    DragonflyRouting,
     Interconnect,
     Shape,
 )
-from hespas.hardware.links import LinkParameters
-from hespas.hardware.machine_links import Edge, Graph
-from hespas.simulate.kernel import check_memory
+from hespas.hardware.machine_links import Graph
+from hespas.simulate.flow.graph_links import (
+    Crossing,
+    GraphLinks,
+    Integers,
+    Links,
+    Move,
+    Part,
+    ShortestRoutes,
+    dragonfly_graph,
+    dragonfly_route,
+    shortest_way,
+    spread,
+)
 
-Integers: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
-
-Links: TypeAlias = tuple[int, ...]
-"""The numbers of the links that a message crosses."""
-Crossing: TypeAlias = tuple[Integers, Integers]
-"""Messages and links: the k-th message crosses the k-th link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +58,6 @@ class Routes:
     dimensions: Integers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """``count`` links that are alike, numbered behind those of the parts before."""
-
-    name: str
-    count: int
-    bytes_per_ns: float
-    latency_s: float
-    dimension: int | None = None
-
-    @property
-    def is_of_leaf(self) -> bool:
-        """Whether these are links between leaf switches and spines."""
-        return ".leaf_" in self.name
-
-
 def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) -> Topology:
     """Return the links of a network, of which a cluster may override some.
 
@@ -82,9 +68,9 @@ def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) ->
             return Topology(_DimensionLinks(fabric), cluster)
         case Dragonfly() as fabric:
             graph = dragonfly_graph(fabric)
-            return Topology(_GraphLinks(graph, _dragonfly_route(fabric, graph)), cluster)
+            return Topology(GraphLinks(graph, dragonfly_route(fabric, graph)), cluster)
         case Graph() as fabric:
-            return Topology(_GraphLinks(fabric, _ShortestRoutes(fabric).route), cluster)
+            return Topology(GraphLinks(fabric, ShortestRoutes(fabric).route), cluster)
         case _:
             assert_never(interconnect.fabric)
 
@@ -95,7 +81,7 @@ class Topology:
     Links of the cluster without bandwidth are dead: messages go around them by fewest moves.
     """
 
-    def __init__(self, network: _DimensionLinks | _GraphLinks, cluster: Cluster | None) -> None:
+    def __init__(self, network: _DimensionLinks | GraphLinks, cluster: Cluster | None) -> None:
         parts = network.parts
         self._network = network
         self._first = np.array([0, *accumulate(part.count for part in parts)], dtype=np.int64)
@@ -284,13 +270,13 @@ class _DimensionLinks:
         def moves(device: int) -> list[Move[int]]:
             all_moves = [move for axis in self._axes for move in _moves(axis, device)]
             alive = [(node, links) for node, links in all_moves if dead.isdisjoint(links)]
-            turn = _spread(source, target, device) % len(alive) if alive else 0
+            turn = spread(source, target, device) % len(alive) if alive else 0
             return [*alive[turn:], *alive[:turn]]
 
         def left(device: int) -> int:
             return sum(_moves_left(axis, device, target) for axis in self._axes)
 
-        return _shortest_way(source, target, moves, left)
+        return shortest_way(source, target, moves, left)
 
 
 def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
@@ -329,7 +315,7 @@ def _cross(
             (climbing,) = np.nonzero(leaf != other)
             spines = axis.dimension.spines or 1
             if spine is None:
-                spine = _spread(places, goals, 0, axis.dimension.seed) % spines
+                spine = spread(places, goals, 0, axis.dimension.seed) % spines
             up, down = spines * leaf + spine, spines * other + spine
             return [
                 (every, first[0] + places),
@@ -407,209 +393,3 @@ def _moves_left(axis: _Axis, device: int, target: int) -> int:
             return away
         case _:
             return min(away, 1)
-
-
-class _GraphLinks:
-    """Nodes and links between them; ``route_of`` gives the links from a source to a target.
-
-    A link is called ``a->b``, and ``a->b#1`` if it is the second of such links.
-    """
-
-    def __init__(self, graph: Graph, route_of: Callable[[int, int], Links]) -> None:
-        self._graph = graph
-        self._route = cache(route_of)
-        seen: Counter[str] = Counter()
-        self.parts: list[Part] = []
-        for edge in graph.edges:
-            name = f"{edge.source}->{edge.target}"
-            number = f"#{seen[name]}" if name in seen else ""
-            seen[name] += 1
-            self.parts.append(
-                Part(
-                    name=f"{name}{number}",
-                    count=1,
-                    bytes_per_ns=edge.bandwidth_bytes_per_s / 1e9,
-                    latency_s=edge.latency_s,
-                )
-            )
-
-    def crossed(self, sources: Integers, targets: Integers) -> Crossing:
-        ends = zip(sources.tolist(), targets.tolist(), strict=True)
-        routes = [self._route(source, target) for source, target in ends]
-        message = np.repeat(np.arange(len(routes)), [len(links) for links in routes])
-        return message, np.array([link for links in routes for link in links], dtype=np.int64)
-
-    def name(self, part: int, index: int) -> str:
-        del index
-        return self.parts[part].name
-
-    def find(self, name: str) -> tuple[int, int] | None:
-        return next(((n, 0) for n, part in enumerate(self.parts) if part.name == name), None)
-
-    def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
-        out: dict[str, list[Move[str]]] = {}
-        for link, edge in enumerate(self._graph.edges):
-            if link not in dead:
-                out.setdefault(edge.source, []).append((edge.target, (link,)))
-        ends = self._graph.devices[source], self._graph.devices[target]
-        return _shortest_way(*ends, lambda node: out.get(node, []), lambda _: 0)
-
-
-class _ShortestRoutes:
-    """Routes of fewest links through a graph, the same for the same two ends."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._names = (*graph.devices, *graph.switches)
-        self._seed = graph.seed
-        number = {name: index for index, name in enumerate(self._names)}
-        self._out: list[list[tuple[int, int]]] = [[] for _ in self._names]
-        self._in: list[list[int]] = [[] for _ in self._names]
-        for link, edge in enumerate(graph.edges):
-            source, target = number[edge.source], number[edge.target]
-            self._out[source].append((link, target))
-            self._in[target].append(source)
-        self._distances = cache(self._distances_to)
-
-    def route(self, source: int, target: int) -> Links:
-        """Return the links of a shortest route; the ends decide between equally short ones."""
-        distances = self._distances(target)
-        if distances[source] < 0:
-            message = f"there is no route from {self._names[source]} to {self._names[target]}"
-            raise HardwareError(message, hint="add a link to the graph")
-        links: list[int] = []
-        node = source
-        while node != target:
-            closer = [
-                (link, other)
-                for link, other in self._out[node]
-                if distances[other] == distances[node] - 1
-            ]
-            link, node = closer[_spread(source, target, len(links), self._seed) % len(closer)]
-            links.append(link)
-        return tuple(links)
-
-    def _distances_to(self, target: int) -> list[int]:
-        distances = [-1] * len(self._names)
-        distances[target] = 0
-        queue = deque([target])
-        while queue:
-            node = queue.popleft()
-            for before in self._in[node]:
-                if distances[before] < 0:
-                    distances[before] = distances[node] + 1
-                    queue.append(before)
-        return distances
-
-
-_Numbers = TypeVar("_Numbers", int, Integers)
-
-
-def _spread(source: _Numbers, target: _Numbers, hop: int, seed: int = 0) -> _Numbers:
-    """Return numbers that spread messages over equal routes, as a switch's hash does."""
-    mixed = source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D + seed * 0x27D4EB2F
-    mixed &= 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
-    return mixed ^ (mixed >> 12)
-
-
-_Node = TypeVar("_Node")
-Move: TypeAlias = tuple[_Node, Links]
-"""Where a message gets to, and over which links."""
-
-
-def _shortest_way(
-    source: _Node,
-    target: _Node,
-    moves: Callable[[_Node], Sequence[Move[_Node]]],
-    left: Callable[[_Node], int],
-) -> Links | None:
-    """Return the links of a way of fewest moves; None if there is none.
-
-    ``left`` is at most how many moves are left from a node. Source: P. Hart, N. Nilsson, B.
-    Raphael, A Formal Basis for the Heuristic Determination of Minimum Cost Paths, 1968 (A*).
-    """
-    numbers = count()
-    ahead: list[tuple[int, int, int, _Node, Links]] = [(left(source), 0, 0, source, ())]
-    seen: set[_Node] = set()
-    while ahead:
-        _, _, taken, node, links = heappop(ahead)
-        if node == target:
-            return links
-        if node in seen:
-            continue
-        seen.add(node)
-        for other, over in moves(node):
-            if other not in seen:
-                most = taken + 1 + left(other)
-                heappush(ahead, (most, -next(numbers), taken + 1, other, links + over))
-    return None
-
-
-_BYTES_PER_LINK = 500
-
-
-def dragonfly_graph(fabric: Dragonfly) -> Graph:
-    """Return the devices, the routers and the links of a dragonfly."""
-    inside, groups = fabric.routers_per_group, fabric.groups
-    links = (inside * (inside - 1) * groups + groups * (groups - 1)) // 2
-    check_memory(2 * (fabric.device_count + links), "links", bytes_each=_BYTES_PER_LINK)
-    devices = tuple([f"device{number}" for number in range(fabric.device_count)])
-    routers = [[_router(group, one) for one in range(inside)] for group in range(groups)]
-    edges: list[Edge] = []
-
-    def connect(one: str, other: str, link: LinkParameters) -> None:
-        edge = Edge(one, other, link.bandwidth_bytes_per_s, link.latency_s)
-        edges.extend((edge, edge.reversed))
-
-    for number, device in enumerate(devices):
-        connect(device, _router_of(fabric, number), fabric.device_link)
-    for group in range(groups):
-        for one, other in combinations(routers[group], 2):
-            connect(one, other, fabric.local_link)
-        for other in range(group + 1, groups):
-            ends = _gateway(fabric, group, other), _gateway(fabric, other, group)
-            connect(*ends, fabric.global_link)
-    switches = tuple([router for own in routers for router in own])
-    return Graph(devices=devices, switches=switches, edges=tuple(edges))
-
-
-def _router(group: int, router: int) -> str:
-    return f"router{group}.{router}"
-
-
-def _router_of(fabric: Dragonfly, device: int) -> str:
-    return _router(*divmod(device // fabric.devices_per_router, fabric.routers_per_group))
-
-
-def _gateway(fabric: Dragonfly, group: int, other: int) -> str:
-    turn = (other - group - 1) % fabric.groups
-    return _router(group, turn % fabric.routers_per_group)
-
-
-def _dragonfly_route(fabric: Dragonfly, graph: Graph) -> Callable[[int, int], Links]:
-    """Return the routes through a dragonfly: by one link between groups, or two."""
-    link_of = {(edge.source, edge.target): link for link, edge in enumerate(graph.edges)}
-    per_group = fabric.routers_per_group * fabric.devices_per_router
-
-    def route(source: int, target: int) -> Links:
-        group, other = source // per_group, target // per_group
-        stops = [f"device{source}", _router_of(fabric, source)]
-        passed = [group, *_groups_between(fabric, source, target), other]
-        for one, next_one in pairwise(passed):
-            if one != next_one:
-                ends = _gateway(fabric, one, next_one), _gateway(fabric, next_one, one)
-                stops += ends
-        stops += [_router_of(fabric, target), f"device{target}"]
-        return tuple([link_of[pair] for pair in pairwise(stops) if pair[0] != pair[1]])
-
-    return route
-
-
-def _groups_between(fabric: Dragonfly, source: int, target: int) -> tuple[int, ...]:
-    """Return the group that a message passes between two others, if any."""
-    per_group = fabric.routers_per_group * fabric.devices_per_router
-    ends = {source // per_group, target // per_group}
-    others = [group for group in range(fabric.groups) if group not in ends]
-    if fabric.routing is DragonflyRouting.MINIMAL or len(ends) == 1 or not others:
-        return ()
-    return (others[_spread(source, target, 0, fabric.seed) % len(others)],)
