@@ -6,8 +6,9 @@ Source: the configuration and modelling files of transformers 5.24.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from hespas.errors import ConfigError
@@ -53,6 +54,47 @@ class Description:
     latent: Latent | None = None
     state_space: StateSpace | None = None
     delta: Delta | None = None
+
+
+def described(
+    fields: Fields,
+    *,
+    sizes: Sizes | None = None,
+    kinds: tuple[LayerKind, ...] = (),
+    routing: Routing | None = None,
+    state_space: StateSpace | None = None,
+    **facts: Any,
+) -> Description:
+    """Return Llama's layers but for some parts, and facts of their style."""
+    sizes = sizes or sizes_of(fields)
+    return Description(
+        sizes=sizes,
+        style=style_of(fields, **facts),
+        kinds=kinds or alike(sizes),
+        routing=routing,
+        state_space=state_space,
+    )
+
+
+ALL_BIASES: Mapping[str, Any] = MappingProxyType({"attention_biases": "all", "mlp_biases": True})
+"""The facts of products that all have biases."""
+
+
+def biases_by(fields: Fields, name: str, *, default: bool = False) -> Mapping[str, Any]:
+    """Return the facts of products that all have biases if a field says so, else none."""
+    if fields.flag(name, default=default):
+        return ALL_BIASES
+    return {"attention_biases": "none", "mlp_biases": False}
+
+
+def experts_of(fields: Fields, sizes: Sizes, **facts: Any) -> Routing:
+    """Return experts as wide as the dense layers of other models."""
+    return Routing(
+        experts=fields.size("num_local_experts", "num_experts"),
+        chosen=fields.size("num_experts_per_tok", "experts_per_token"),
+        expert_mlp=sizes.mlp,
+        **facts,
+    )
 
 
 def sizes_of(fields: Fields, **changed: int) -> Sizes:

@@ -20,6 +20,7 @@ from hespas.models.architecture import (
     StateSpace,
 )
 from hespas.models.decoder_parts import (
+    ALL_BIASES,
     ATTENTION_TYPES,
     Description,
     activation_named,
@@ -27,6 +28,8 @@ from hespas.models.decoder_parts import (
     amplitude_of,
     by_mlp_type,
     check_types,
+    described,
+    experts_of,
     experts_of_deepseek,
     granite_style,
     latent_of,
@@ -42,23 +45,13 @@ from hespas.models.kindred_decoders import KINDRED
 from hespas.models.older_decoders import OLDER
 
 
-def _llama(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    return Description(sizes=sizes, style=style_of(fields), kinds=alike(sizes))
-
-
 def _mistral(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    return Description(sizes=sizes, style=style_of(fields), kinds=windowed(fields, sizes))
+    return described(fields, kinds=windowed(fields, sizes_of(fields)))
 
 
 def _mixtral(fields: Fields) -> Description:
     found = _mistral(fields)
-    routing = Routing(
-        experts=fields.size("num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=found.sizes.mlp,
-    )
+    routing = experts_of(fields, found.sizes)
     kinds = tuple(replace(kind, is_routed=True) for kind in found.kinds)
     return replace(found, routing=routing, kinds=kinds)
 
@@ -178,24 +171,20 @@ def _mscale_of_all(fields: Fields) -> float:
 
 
 def _glm4_moe(fields: Fields, *, norms_of_heads: bool = False) -> Description:
-    sizes = sizes_of(fields)
-    biases = "inputs" if fields.flag("attention_bias") else "none"
-    norms = fields.flag("use_qk_norm", default=norms_of_heads)
-    return Description(
-        sizes=sizes,
-        style=style_of(fields, attention_biases=biases, norms_of_heads=norms),
-        kinds=_first_dense(fields, sizes),
+    return described(
+        fields,
+        kinds=_first_dense(fields, sizes_of(fields)),
         routing=experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
+        attention_biases="inputs" if fields.flag("attention_bias") else "none",
+        norms_of_heads=fields.flag("use_qk_norm", default=norms_of_heads),
     )
 
 
 def _deepseek_moe(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
     fields.one_of("scoring_func", ("softmax",))
-    return Description(
-        sizes=sizes,
-        style=style_of(fields),
-        kinds=_first_dense(fields, sizes),
+    return described(
+        fields,
+        kinds=_first_dense(fields, sizes_of(fields)),
         routing=experts_of_deepseek(fields, "softmax", corrected=False, normalised=False),
     )
 
@@ -206,34 +195,31 @@ def _minimax_m2(fields: Fields) -> Description:
     fields.one_of("qk_norm_type", ("per_layer",))
     fields.one_of("shared_intermediate_size", (0,))
     fields.one_of("attn_type_list", ([1] * sizes.layers,))
-    routing = Routing(
-        experts=fields.size("num_local_experts", "num_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=sizes.mlp,
+    routing = experts_of(
+        fields,
+        sizes,
         gate="sigmoid",
         style=RoutingStyle(corrected=fields.flag("use_routing_bias", default=True)),
     )
-    style = style_of(
+    return described(
         fields,
+        kinds=alike(sizes, is_routed=True),
+        routing=routing,
         norms_of_rows=fields.flag("use_qk_norm", default=True),
         rotary_size=fields.size("rotary_dim", default=sizes.head_size),
-    )
-    return Description(
-        sizes=sizes, style=style, kinds=alike(sizes, is_routed=True), routing=routing
     )
 
 
 def _gpt_oss(fields: Fields) -> Description:
     sizes = sizes_of(fields)
-    style = style_of(fields, activation="clipped_silu", attention_biases="all", sinks=True)
-    routing = Routing(
-        experts=fields.size("num_local_experts", "num_experts"),
-        chosen=fields.size("num_experts_per_tok", "experts_per_token"),
-        expert_mlp=sizes.mlp,
+    routing = experts_of(
+        fields,
+        sizes,
         style=RoutingStyle(logit_biases=True, biases=True),
     )
     kinds = tuple(replace(kind, is_routed=True) for kind in windowed(fields, sizes, every=2))
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+    facts: dict[str, Any] = {"activation": "clipped_silu", "attention_biases": "all", "sinks": True}
+    return described(fields, kinds=kinds, routing=routing, **facts)
 
 
 def _granite(fields: Fields) -> Description:
@@ -308,7 +294,6 @@ def _nemotron_h(fields: Fields) -> Description:
             location=fields.location,
         )
     sizes = sizes_of(fields.with_values(num_hidden_layers=layers))
-    style = style_of(fields, activation="relu_squared", gated=False, rotary_size=0)
     space = StateSpace(
         state_heads=fields.size("mamba_num_heads"),
         state_head_size=fields.size("mamba_head_dim"),
@@ -338,7 +323,8 @@ def _nemotron_h(fields: Fields) -> Description:
             shared_mlp=fields.size("moe_shared_expert_intermediate_size"),
             latent_size=fields.size("moe_latent_size", default=0, least=0),
         )
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing, state_space=space)
+    facts: dict[str, Any] = {"activation": "relu_squared", "gated": False, "rotary_size": 0}
+    return described(fields, sizes=sizes, kinds=kinds, routing=routing, state_space=space, **facts)
 
 
 def _llama4(fields: Fields) -> Description:
@@ -358,17 +344,20 @@ def _llama4(fields: Fields) -> Description:
         )
         for index in range(sizes.layers)
     )
-    routing = Routing(
-        experts=fields.size("num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=sizes.mlp,
+    routing = experts_of(
+        fields,
+        sizes,
         shared_experts=1,
         gate="sigmoid",
         style=RoutingStyle(normalised=False, scales_inputs=True),
     )
-    is_normed = fields.flag("use_qk_norm", default=True)
-    style = style_of(fields, norms_after_rotation=is_normed)
-    return Description(sizes=replace(sizes, mlp=width), style=style, kinds=kinds, routing=routing)
+    return described(
+        fields,
+        sizes=replace(sizes, mlp=width),
+        kinds=kinds,
+        routing=routing,
+        norms_after_rotation=fields.flag("use_qk_norm", default=True),
+    )
 
 
 def _mpt(fields: Fields) -> Description:
@@ -389,8 +378,9 @@ def _mpt(fields: Fields) -> Description:
     learned = fields.flag("learned_pos_emb", default=True) and not alibi
     sizes = sizes_of(fields, rope_theta=0)
     sizes = replace(sizes, mlp=sizes.embedding * fields.size("expansion_ratio", default=4))
-    style = style_of(
+    return described(
         fields,
+        sizes=sizes,
         norm="layer",
         norm_biases=False,
         activation="exact_gelu",
@@ -399,7 +389,6 @@ def _mpt(fields: Fields) -> Description:
         alibi=alibi,
         learned_positions=fields.size("max_seq_len", default=2048) if learned else 0,
     )
-    return Description(sizes=sizes, style=style, kinds=alike(sizes))
 
 
 def _gpt2(fields: Fields) -> Description:
@@ -410,21 +399,20 @@ def _gpt2(fields: Fields) -> Description:
     fields.known("attention_softmax_in_fp32", "num_key_value_heads")
     is_shared = fields.flag("multi_query")
     sizes = replace(sizes, kv_heads=1 if is_shared else sizes.heads)
-    style = style_of(
+    return described(
         fields,
+        sizes=sizes,
         norm="layer",
         activation=activation_named(fields, "activation_function", default="gelu_new"),
         gated=False,
         tied=True,
-        attention_biases="all",
-        mlp_biases=True,
         learned_positions=fields.size("n_positions", default=1024),
+        **ALL_BIASES,
     )
-    return Description(sizes=sizes, style=style, kinds=alike(sizes))
 
 
 DECODERS: dict[str, Callable[[Fields], Description]] = {
-    "llama": _llama,
+    "llama": described,
     "ministral": _mistral,
     "mistral": _mistral,
     "mistral4": lambda fields: _deepseek(fields, "softmax"),

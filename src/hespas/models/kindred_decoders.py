@@ -15,12 +15,14 @@ from hespas.models.decoder_parts import (
     Description,
     activation_named,
     alike,
+    biases_by,
     by_mlp_type,
+    described,
+    experts_of,
     experts_of_deepseek,
     granite_style,
     rotating_layers,
     sizes_of,
-    style_of,
     windowed,
 )
 from hespas.models.fields import Fields
@@ -29,11 +31,9 @@ _Biases = Literal["none", "inputs", "all"]
 
 
 def _plain(fields: Fields, *, kinds: tuple[LayerKind, ...] = (), **facts: Any) -> Description:
-    """Return layers as Llama's but for facts of their style."""
-    sizes = sizes_of(fields)
-    return Description(
-        sizes=sizes, style=style_of(fields, **facts), kinds=kinds or windowed(fields, sizes)
-    )
+    """Return layers as Llama's but for windows, and facts of their style."""
+    kinds = kinds or windowed(fields, sizes_of(fields))
+    return described(fields, kinds=kinds, **facts)
 
 
 def _gemma(fields: Fields) -> Description:
@@ -51,14 +51,8 @@ def _arcee(fields: Fields) -> Description:
 
 
 def _ernie(fields: Fields, kinds: tuple[LayerKind, ...] = ()) -> Description:
-    biases = fields.flag("use_bias")
-    return _plain(
-        fields,
-        kinds=kinds,
-        attention_biases="all" if biases else "none",
-        mlp_biases=biases,
-        tied=fields.flag("tie_word_embeddings", default=True),
-    )
+    tied = fields.flag("tie_word_embeddings", default=True)
+    return _plain(fields, kinds=kinds, tied=tied, **biases_by(fields, "use_bias"))
 
 
 def _ernie_moe(fields: Fields) -> Description:
@@ -97,14 +91,8 @@ def _unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]
 
 
 def _exaone_moe(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    kinds = _unrotated_where_full(fields, sizes)
-    return Description(
-        sizes=sizes,
-        style=style_of(fields, norms_of_heads=True),
-        kinds=by_mlp_type(fields, kinds),
-        routing=_sigmoid_experts(fields),
-    )
+    kinds = by_mlp_type(fields, _unrotated_where_full(fields, sizes_of(fields)))
+    return described(fields, kinds=kinds, routing=_sigmoid_experts(fields), norms_of_heads=True)
 
 
 def _sigmoid_experts(fields: Fields) -> Routing:
@@ -134,11 +122,14 @@ def _olmo_moe(fields: Fields, *, norms_before: bool) -> Description:
         expert_mlp=sizes.mlp,
         style=RoutingStyle(normalised=fields.flag("norm_topk_prob")),
     )
-    style = style_of(
-        fields, norms_before=norms_before, norms_after=not norms_before, norms_of_rows=True
+    return described(
+        fields,
+        kinds=alike(sizes, is_routed=True),
+        routing=routing,
+        norms_before=norms_before,
+        norms_after=not norms_before,
+        norms_of_rows=True,
     )
-    kinds = alike(sizes, is_routed=True)
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
 
 
 def _olmo(fields: Fields, *, every: int = 0) -> Description:
@@ -174,7 +165,6 @@ def _smollm3(fields: Fields) -> Description:
 
 
 def _starcoder2(fields: Fields) -> Description:
-    biases = fields.flag("use_bias", default=True)
     fields.one_of("mlp_type", ("default",))
     fields.one_of("norm_type", ("layer_norm",))
     return _plain(
@@ -182,9 +172,8 @@ def _starcoder2(fields: Fields) -> Description:
         norm="layer",
         epsilon=fields.number("norm_epsilon", default=1e-5),
         gated=False,
-        attention_biases="all" if biases else "none",
-        mlp_biases=biases,
         tied=fields.flag("tie_word_embeddings", default=True),
+        **biases_by(fields, "use_bias", default=True),
     )
 
 
@@ -212,10 +201,9 @@ def _jais2(fields: Fields) -> Description:
 
 def _granite_moe(fields: Fields) -> Description:
     sizes = sizes_of(fields)
-    routing = Routing(
-        experts=fields.size("num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=sizes.mlp,
+    routing = experts_of(
+        fields,
+        sizes,
         shared_mlp=fields.size("shared_intermediate_size", default=0, least=0),
     )
     kinds = alike(sizes, is_routed=True)
@@ -246,13 +234,12 @@ def _gpt_neox(fields: Fields) -> Description:
     # Versions before 5 of transformers name the share of a head that turns otherwise.
     share = fields.number("rotary_pct", default=1.0)
     fields.known("rotary_emb_base", "rotary_pct", "hidden_dropout", "classifier_dropout")
-    biases = fields.flag("attention_bias", default=True)
     found = _plain(
         fields,
         norm="layer",
         before_mlp="own_norm" if is_beside else "yes",
         gated=False,
-        attention_biases="all" if biases else "none",
+        attention_biases="all" if fields.flag("attention_bias", default=True) else "none",
         mlp_biases=True,
     )
     turning = found.style.rotary_size or int(found.sizes.head_size * share)
@@ -263,29 +250,25 @@ def _falcon(fields: Fields) -> Description:
     is_new = fields.flag("new_decoder_architecture")
     is_beside = fields.flag("parallel_attn", default=True) or is_new
     norms = fields.size("num_ln_in_parallel_attn", default=2 if is_new else 1)
-    alibi, biases = fields.flag("alibi"), fields.flag("bias")
     heads = fields.size("num_attention_heads")
     kv_heads = fields.size("num_kv_heads", default=heads)
     is_shared = fields.flag("multi_query", default=True)
     if not is_new:
         kv_heads = 1 if is_shared else heads
     embedding = fields.size("hidden_size")
-    sizes = sizes_of(
-        fields, kv_heads=kv_heads, mlp=fields.size("ffn_hidden_size", default=4 * embedding)
-    )
+    mlp = fields.size("ffn_hidden_size", default=4 * embedding)
     before = "own_norm" if norms == 2 else "same_norm"
-    style = style_of(
+    return described(
         fields,
+        sizes=sizes_of(fields, kv_heads=kv_heads, mlp=mlp),
         norm="layer",
         before_mlp=before if is_beside else "yes",
         activation=activation_named(fields, "activation", default="gelu"),
         gated=False,
-        attention_biases="all" if biases else "none",
-        mlp_biases=biases,
-        alibi=alibi,
+        alibi=fields.flag("alibi"),
         tied=fields.flag("tie_word_embeddings", default=True),
+        **biases_by(fields, "bias"),
     )
-    return Description(sizes=sizes, style=style, kinds=alike(sizes))
 
 
 def _opt(fields: Fields) -> Description:
@@ -294,20 +277,17 @@ def _opt(fields: Fields) -> Description:
     fields.one_of("word_embed_proj_dim", (embedding,))
     fields.one_of("layer_norm_elementwise_affine", (True,))
     fields.known("_remove_final_layer_norm", "layerdrop")
-    biases = fields.flag("enable_bias", default=True)
-    sizes = sizes_of(fields, rope_theta=0, mlp=fields.size("ffn_dim"))
-    style = style_of(
+    return described(
         fields,
+        sizes=sizes_of(fields, rope_theta=0, mlp=fields.size("ffn_dim")),
         norm="layer",
         activation=activation_named(fields, "activation_function", default="relu"),
         gated=False,
         tied=fields.flag("tie_word_embeddings", default=True),
-        attention_biases="all" if biases else "none",
-        mlp_biases=biases,
         # Two stand before the first token's.
         learned_positions=fields.size("max_position_embeddings", default=2048) + 2,
+        **biases_by(fields, "enable_bias", default=True),
     )
-    return Description(sizes=sizes, style=style, kinds=alike(sizes))
 
 
 def _nemotron(fields: Fields) -> Description:
@@ -315,15 +295,14 @@ def _nemotron(fields: Fields) -> Description:
 
 
 def _hunyuan(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
     fields.known("enable_moe_fp32_combine")
     routing = _sigmoid_experts(fields)
     scale = fields.number("router_scaling_factor", default=routing.style.scale)
-    return Description(
-        sizes=sizes,
-        style=style_of(fields, norms_of_heads=True),
-        kinds=by_mlp_type(fields, alike(sizes)),
+    return described(
+        fields,
+        kinds=by_mlp_type(fields, alike(sizes_of(fields))),
         routing=replace(routing, style=replace(routing.style, scale=scale)),
+        norms_of_heads=True,
     )
 
 

@@ -13,24 +13,21 @@ from typing import Any
 from hespas.errors import ConfigError
 from hespas.models.architecture import LayerKind, Routing, Sizes, StateSpace
 from hespas.models.decoder_parts import (
+    ALL_BIASES,
     Description,
     activation_named,
     alike,
+    biases_by,
     by_mlp_type,
+    described,
+    experts_of,
     experts_of_deepseek,
     latent_of,
     mamba_of,
     sizes_of,
-    style_of,
     windowed,
 )
 from hespas.models.fields import Fields
-
-
-def _of_style(fields: Fields, sizes: Sizes | None = None, **facts: Any) -> Description:
-    """Return layers that are all alike."""
-    sizes = sizes or sizes_of(fields)
-    return Description(sizes=sizes, style=style_of(fields, **facts), kinds=alike(sizes))
 
 
 def _ungrouped(fields: Fields) -> Sizes:
@@ -42,9 +39,9 @@ def _ungrouped(fields: Fields) -> Sizes:
 def _gptj(fields: Fields) -> Description:
     sizes = _ungrouped(fields)
     fields.known("scale_attn_weights", "rotary", "n_positions", "n_ctx")
-    return _of_style(
+    return described(
         fields,
-        sizes,
+        sizes=sizes,
         norm="layer",
         before_mlp="same_norm",
         activation=activation_named(fields, "activation_function", default="gelu_new"),
@@ -57,14 +54,13 @@ def _gptj(fields: Fields) -> Description:
 
 def _phi(fields: Fields) -> Description:
     fields.one_of("qk_layernorm", (False,))
-    return _of_style(
+    return described(
         fields,
         norm="layer",
         before_mlp="same_norm",
         gated=False,
-        attention_biases="all",
-        mlp_biases=True,
         head_biases=True,
+        **ALL_BIASES,
     )
 
 
@@ -72,13 +68,11 @@ def _phimoe(fields: Fields) -> Description:
     sizes = sizes_of(fields)
     fields.known("input_jitter_noise")
     kinds = tuple(replace(kind, is_routed=True) for kind in windowed(fields, sizes))
-    routing = Routing(
-        experts=fields.size("num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=sizes.mlp,
+    routing = experts_of(fields, sizes)
+    is_biased = fields.flag("lm_head_bias")
+    return described(
+        fields, sizes=sizes, kinds=kinds, routing=routing, norm="layer", head_biases=is_biased
     )
-    style = style_of(fields, norm="layer", head_biases=fields.flag("lm_head_bias"))
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
 
 
 def _bloom(fields: Fields) -> Description:
@@ -87,22 +81,21 @@ def _bloom(fields: Fields) -> Description:
     fields.known("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion")
     fields.known("skip_bias_add", "skip_bias_add_qkv", "offset_alibi")
     sizes = _ungrouped(fields)
-    return _of_style(
+    return described(
         fields,
-        replace(sizes, rope_theta=0, mlp=4 * sizes.embedding),
+        sizes=replace(sizes, rope_theta=0, mlp=4 * sizes.embedding),
         norm="layer",
         activation="gelu",
         gated=False,
-        attention_biases="all",
-        mlp_biases=True,
         alibi=True,
         norms_embedding=True,
         tied=fields.flag("tie_word_embeddings", default=True),
+        **ALL_BIASES,
     )
 
 
 def _olmo(fields: Fields) -> Description:
-    return _of_style(
+    return described(
         fields, norm="layer", norm_weights=False, clip=fields.number("clip_qkv", default=0.0)
     )
 
@@ -129,9 +122,9 @@ def _dbrx(fields: Fields) -> Description:
     for part in (attention, experts):
         part.known("model_type")
         part.check_read()
-    style = style_of(fields, norm="layer", norm_biases=False, clip=clip)
     kinds = alike(sizes, is_routed=True)
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+    facts: dict[str, Any] = {"norm": "layer", "norm_biases": False, "clip": clip}
+    return described(fields, sizes=sizes, kinds=kinds, routing=routing, **facts)
 
 
 def _chatglm(fields: Fields) -> Description:
@@ -154,9 +147,9 @@ def _chatglm(fields: Fields) -> Description:
         mlp=fields.size("ffn_hidden_size"),
         rope_theta=round(10000 * fields.number("rope_ratio", default=1.0)),
     )
-    return _of_style(
+    return described(
         fields,
-        sizes,
+        sizes=sizes,
         attention_biases="inputs" if fields.flag("add_qkv_bias") else "none",
         rotary_size=head // 2,
     )
@@ -166,21 +159,19 @@ def _baichuan(fields: Fields) -> Description:
     # Models of 13 B have slopes of scores, and only a ``model_max_length``.
     alibi = fields.given("max_position_embeddings") is None
     fields.known("z_loss_weight")
-    return _of_style(fields, alibi=alibi)
+    return described(fields, alibi=alibi)
 
 
 def _internlm2(fields: Fields) -> Description:
-    biases = fields.flag("bias", default=True)
-    return _of_style(
-        fields, attention_biases="all" if biases else "none", mlp_biases=fields.flag("mlp_bias")
-    )
+    biases = "all" if fields.flag("bias", default=True) else "none"
+    return described(fields, attention_biases=biases, mlp_biases=fields.flag("mlp_bias"))
 
 
 def _minicpm(fields: Fields) -> Description:
     fields.one_of("sparse_config", ())
     fields.known("mup_denominator")
     sizes = sizes_of(fields)
-    return _of_style(
+    return described(
         fields,
         residual_scale=fields.number("scale_depth", default=1.0) / sizes.layers**0.5,
         embedding_scale=fields.number("scale_emb", default=1.0),
@@ -217,19 +208,16 @@ def _bailing(fields: Fields) -> Description:
         corrected=fields.flag("moe_router_enable_expert_bias"),
         normalised=True,
     )
-    biases = "inputs" if fields.flag("use_qkv_bias") else "none"
-    is_whole = fields.flag("use_bias")
-    style = style_of(
+    biases = biases_by(fields, "use_bias")
+    if fields.flag("use_qkv_bias") and biases is not ALL_BIASES:
+        biases = {"attention_biases": "inputs", "mlp_biases": False}
+    return described(
         fields,
-        attention_biases="all" if is_whole else biases,
-        mlp_biases=is_whole,
-        norms_of_heads=fields.flag("use_qk_norm"),
-    )
-    return Description(
         sizes=sizes,
-        style=style,
         kinds=by_mlp_type(fields, alike(sizes)),
         routing=replace(routing, shared_mlp=shared * routing.shared_experts),
+        norms_of_heads=fields.flag("use_qk_norm"),
+        **biases,
     )
 
 
@@ -257,23 +245,22 @@ def _hunyuan(fields: Fields) -> Description:
     fields.known("text_start_id", "text_end_id", "moe_random_routing_dropped_token")
     fields.known("n_group", "topk_group", "routed_scaling_factor", "use_mixed_mlp_moe")
     is_normed = fields.flag("use_qk_norm", "qk_norm", default=True)
-    sizes = sizes_of(fields)
-    style = style_of(
+    found = described(
         fields,
         tied=fields.flag("tie_word_embeddings", default=True),
         norms_of_heads=is_normed,
         norms_after_rotation=is_normed,
     )
+    sizes = found.sizes
     experts = _for_all_layers(fields, "num_experts", 1)
     chosen = _for_all_layers(fields, "moe_topk", 1)
     width = _for_all_layers(fields, "moe_intermediate_size", sizes.mlp)
     shared = _for_all_layers(fields, "num_shared_expert", 1)
     fields.known("norm_topk_prob")
     if experts == 1:
-        return Description(sizes=sizes, style=style, kinds=alike(sizes))
+        return found
     routing = Routing(experts=experts, chosen=chosen, expert_mlp=width, shared_experts=shared)
-    kinds = alike(sizes, is_routed=True)
-    return Description(sizes=sizes, style=style, kinds=kinds, routing=routing)
+    return replace(found, kinds=alike(sizes, is_routed=True), routing=routing)
 
 
 def _mamba2(fields: Fields) -> Description:
@@ -302,9 +289,9 @@ def _mamba2(fields: Fields) -> Description:
         head_size=head,
         rope_theta=0,
     )
-    style = style_of(fields.with_values(num_attention_heads=heads))
     kinds = alike(sizes, mixer="state_space", feeds_forward=False)
-    return Description(sizes=sizes, style=style, kinds=kinds, state_space=space)
+    headed = fields.with_values(num_attention_heads=heads)
+    return described(headed, sizes=sizes, kinds=kinds, state_space=space)
 
 
 def _bamba(fields: Fields) -> Description:
@@ -321,7 +308,7 @@ def _bamba(fields: Fields) -> Description:
         )
         for index in range(sizes.layers)
     )
-    return Description(sizes=sizes, style=style_of(fields), kinds=kinds, state_space=space)
+    return described(fields, sizes=sizes, kinds=kinds, state_space=space)
 
 
 OLDER: dict[str, Callable[[Fields], Description]] = {
