@@ -43,7 +43,7 @@ _KEPT = (
     "memory_bytes",
     "note",
 )
-_RECENT = 2025
+RECENT = 2025
 _NOT_RECORDED = "not computed for this page yet"
 
 
@@ -191,13 +191,13 @@ def summary() -> str:
     rows = _predicted(every)
     on_tpus = [row for row in rows if row["part"].startswith("TPU")]
     on_gpus = [row for row in rows if not row["part"].startswith("TPU")]
-    recent = [row for row in on_gpus if row["framework_year"] >= _RECENT]
-    older = [row for row in on_gpus if row["framework_year"] < _RECENT]
+    recent = [row for row in on_gpus if row["framework_year"] >= RECENT]
+    older = [row for row in on_gpus if row["framework_year"] < RECENT]
     worst = max((row["error"] for row in rows), key=abs)
     return (
         f"Of {len(every)} published steps {len(rows)} are predicted, with a mean absolute error of "
         f"{_mean_error(rows)}: {_mean_error(on_tpus)} on TPUs, {_mean_error(recent)} on GPUs with "
-        f"software of {_RECENT} and later, {_mean_error(older)} with older software; "
+        f"software of {RECENT} and later, {_mean_error(older)} with older software; "
         f"{_signed(worst)} at the most"
     )
 

@@ -38,6 +38,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import every_rows
+import expected_errors
 import fault_runs
 import fusion
 import fuzz_runs
@@ -309,6 +310,7 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 def main() -> None:
     """Write all examples and figures into the pages."""
+    expected_errors.write()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--record", action="store_true", help="run what needs extras, too")
     parser.add_argument("pages", nargs="*", type=Path, help="only these (default: all)")

@@ -104,7 +104,7 @@ def _cards(report: RunReport) -> Iterator[Card]:
     yield Card(
         name="Step",
         text=format_time(report.step_time_s),
-        note=f"{report.devices} x {report.node}",
+        note=_expected_note(report),
         value=report.step_time_s,
         is_less_better=True,
     )
@@ -130,6 +130,13 @@ def _cards(report: RunReport) -> Iterator[Card]:
         value=float(report.peak_memory_bytes),
         is_less_better=True,
     )
+
+
+def _expected_note(report: RunReport) -> str:
+    expected = report.expected_error
+    if expected is None or expected.mean_absolute is None:
+        return "expected error not known"
+    return f"off by {100 * expected.mean_absolute:.1f} % in the mean of {expected.steps} steps"
 
 
 _BOUNDS = {

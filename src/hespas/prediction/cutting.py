@@ -22,7 +22,7 @@ from hespas.prediction.machines import device_of_memory, host_bandwidth, system_
 from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, PredictOptions
 from hespas.prediction.passes import Footprint
 from hespas.prediction.result import StepWork
-from hespas.prediction.workload import placed_mesh, target_of
+from hespas.prediction.workload import kind_of, placed_mesh, target_of
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
 from hespas.tasks.pipelining.options import DEFAULT
@@ -152,6 +152,7 @@ def cut_of(options: PredictOptions) -> Cut:
     parts = tuple(_parts(options, source, mesh, schedule))
     samples = settings.batch * settings.parts
     work = StepWork(
+        kind=kind_of(settings),
         tokens=samples * settings.sequence,
         samples=samples,
         what="sequences",

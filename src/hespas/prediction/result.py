@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +52,20 @@ _NETWORK_ASSUMPTIONS = {
 }
 
 
+class StepKind(Enum):
+    """What a step does, as far as it is known."""
+
+    TRAINING = "training"
+    TRAINING_WITH_EXPERTS = "training with experts"
+    INFERENCE = "inference"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
     """What a step takes in, on all devices; None is not known. Samples are ``what`` says."""
 
+    kind: StepKind = StepKind.UNKNOWN
     tokens: int | None = None
     samples: int | None = None
     what: str = "samples"

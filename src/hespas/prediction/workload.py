@@ -16,10 +16,11 @@ from hespas.hardware.presets import part_of
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
+from hespas.models.runs import Decode, Prefill
 from hespas.prediction.goodput import TOKENS
 from hespas.prediction.machines import node_of, system_of, with_node
 from hespas.prediction.options import PredictOptions, StepOptions
-from hespas.prediction.result import StepWork
+from hespas.prediction.result import StepKind, StepWork
 from hespas.program.program import Program
 from hespas.program.types import TensorType, Type
 from hespas.sources.maxtext import MaxTextStep, check_slices
@@ -116,7 +117,11 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     if source is not None:
         from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
 
-        known = replace(_batch_work(source.batch), model_flops=model_flops(source.settings))
+        known = replace(
+            _batch_work(source.batch),
+            kind=kind_of(source.settings),
+            model_flops=model_flops(source.settings),
+        )
     else:
         known = _read_work(program)
     is_same = step.tokens in {None, known.tokens} and step.samples in {None, known.samples}
@@ -127,6 +132,16 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
         samples=known.samples if step.samples is None else step.samples,
         model_flops=_given_flops(step, tokens) or (known.model_flops if is_same else None),
     )
+
+
+def kind_of(settings: object) -> StepKind:
+    """Return what a step of a model does."""
+    run = getattr(settings, "run", None)
+    if isinstance(run, Prefill | Decode):
+        return StepKind.INFERENCE
+    if getattr(settings, "routing", None) is not None:
+        return StepKind.TRAINING_WITH_EXPERTS
+    return StepKind.TRAINING
 
 
 _FLOPS_OF_PARAMETER = 6.0

@@ -130,6 +130,7 @@ def headline(report: RunReport) -> Headline:
     memory = list(_memory(report))
     rows = [
         *_times(report),
+        *_expected(report),
         ("Bound by", _per_cents(bound_parts(report))),
         *_throughput(report),
         *_utilisation(report),
@@ -145,6 +146,11 @@ def headline_lines(report: RunReport) -> list[str]:
     """Return the first lines of the text."""
     head = headline(report)
     return [head.title, "", *[f"{name:<26}{text}" for name, text in head.rows]]
+
+
+def _expected(report: RunReport) -> Iterator[tuple[str, str]]:
+    if report.expected_error is not None:
+        yield "Expected error", report.expected_error.text
 
 
 def _times(report: RunReport) -> Iterator[tuple[str, str]]:

@@ -333,6 +333,20 @@ class SchedulerLimit(msgspec.Struct, frozen=True, kw_only=True):
     is_given_up: Annotated[bool, _of("collectives run alone; false: scheduled with full_factor")]
 
 
+class ExpectedError(msgspec.Struct, frozen=True, kw_only=True):
+    """How far predictions of the published steps that are most like this one were off.
+
+    Figures are null where none is published.
+    """
+
+    text: str
+    steps: Annotated[int, _of("published ones")] = 0
+    mean_absolute: Annotated[Known, _of("mean of the sizes of errors, as shares")] = None
+    least: Annotated[Known, _of("the lowest error, below 0 where the prediction is short")] = None
+    most: Annotated[Known, _of("the highest error")] = None
+    modelled: Annotated[Known, _of("what modelled kernels are off compiled ones, mean")] = None
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a program on a system; null is what is not known.
 
@@ -406,6 +420,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     launch_wait_s: Annotated[float, _of("nothing runs until the host launches it")] = 0.0
     holders: Annotated[list[HolderRow], _of("of live_memory_bytes, the largest first")] = []
+    expected_error: Annotated[ExpectedError | None, _of("of step_time_s")] = None
 
 
 def run_schema() -> dict[str, Any]:

@@ -33,6 +33,7 @@ from hespas.prediction.figures.breakdown import (
     phase_rows,
 )
 from hespas.prediction.figures.communication import communication_rows
+from hespas.prediction.figures.expected import expected_error
 from hespas.prediction.figures.schema import (
     IDLE,
     SCHEMA_VERSION,
@@ -334,6 +335,7 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         live_memory_bytes=_live_memory_bytes(program),
         launch_wait_s=prediction.launch_wait_s,
         holders=_holder_rows(program),
+        expected_error=expected_error(prediction),
     )
 
 

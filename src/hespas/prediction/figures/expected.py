@@ -1,0 +1,100 @@
+"""How far predictions of steps like this one were off published ones."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hespas.hardware.presets import device_names
+from hespas.prediction.figures.schema import ExpectedError
+from hespas.prediction.result import Prediction, StepKind
+from hespas.sources.source import platform_of
+
+if TYPE_CHECKING:
+    from hespas.prediction.answer import PipelinePrediction
+
+_FILE = Path(__file__).resolve().parents[2] / "configs" / "published" / "errors.json"
+_WITH_EXPERTS = "library_experts"
+_STEPS = {
+    "xla_gpu": "steps of XLA on {} GPUs",
+    "xla_tpu": "steps of XLA on {} TPUs",
+    "library": "steps of PyTorch on {} GPUs",
+    _WITH_EXPERTS: "steps of PyTorch with experts on {} GPUs",
+    "recorded": "steps of PyTorch that were recorded, on {} GPUs",
+}
+_GROUPS = {
+    ("compiled", "cuda"): "xla_gpu",
+    ("fused", "cuda"): "xla_gpu",
+    ("compiled", "tpu"): "xla_tpu",
+    ("fused", "tpu"): "xla_tpu",
+    ("library", "cuda"): "library",
+    ("recorded", "cuda"): "recorded",
+}
+"""By fidelity and platform."""
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True):
+    steps: int
+    mean_absolute: float
+    least: float
+    most: float
+    devices: tuple[int, int]
+    parts: tuple[str, ...]
+
+
+class _Modelled(msgspec.Struct, frozen=True, kw_only=True):
+    programs: int
+    mean_absolute: float
+
+
+class _Errors(msgspec.Struct, frozen=True, kw_only=True):
+    groups: dict[str, _Group]
+    modelled: _Modelled
+
+
+@cache
+def _errors() -> _Errors:
+    return msgspec.json.decode(_FILE.read_bytes(), type=_Errors)
+
+
+def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError:
+    """Return the errors of the published steps that are most like a predicted one."""
+    chosen = _group_name(prediction)
+    if chosen is None:
+        return ExpectedError(text="not known: no step of its kind is published")
+    group, modelled = _errors().groups[chosen], _errors().modelled
+    least, most = group.devices
+    part = prediction.device_name
+    steps = _STEPS[chosen].format(f"{least:,} to {most:,}")
+    others = "" if part in group.parts else f" (none on {part})"
+    text = (
+        f"{100 * group.mean_absolute:.1f} % in the mean of {group.steps} published {steps}{others}"
+        f", {100 * group.least:+.0f} to {100 * group.most:+.0f} %"
+    )
+    is_modelled = prediction.fidelity == "fused" and chosen == "xla_gpu"
+    if is_modelled:
+        text += f"; modelled kernels: {100 * modelled.mean_absolute:.1f} % more"
+    return ExpectedError(
+        text=text,
+        steps=group.steps,
+        mean_absolute=group.mean_absolute,
+        least=group.least,
+        most=group.most,
+        modelled=modelled.mean_absolute if is_modelled else None,
+    )
+
+
+def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
+    """Return the name of the group of published steps; None where no step is comparable."""
+    part, kind = prediction.device_name, prediction.work.kind
+    platform = platform_of(part) if part in device_names() else ""
+    name = _GROUPS.get((prediction.fidelity, platform))
+    is_compared = prediction.options.estimate.method is None and kind is not StepKind.INFERENCE
+    # On TPUs, modelled kernels of other programs than models are several times too short or long.
+    is_other = name == "xla_tpu" and prediction.fidelity == "fused" and kind is StepKind.UNKNOWN
+    if name is None or not is_compared or is_other:
+        return None
+    return _WITH_EXPERTS if name == "library" and kind is StepKind.TRAINING_WITH_EXPERTS else name

@@ -1,0 +1,67 @@
+"""Answers state how far predictions of published steps like theirs were off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hespas
+from hespas.prediction.figures.expected import expected_error
+from hespas.prediction.figures.schema import ExpectedError
+
+ROOT = Path(__file__).resolve().parents[4]
+BLOCK = str(ROOT / "examples" / "attention_block.mlir")
+
+
+def stated(workload: str, cluster: str, fidelity: str = "fused") -> ExpectedError:
+    return expected_error(hespas.predict(workload, cluster=cluster, fidelity=fidelity))
+
+
+def test_a_step_on_gpus_has_the_error_of_steps_on_gpus() -> None:
+    expected = stated("llama3-100m", "4xA100_SXM_40GB")
+    assert expected.mean_absolute is not None
+    assert expected.least is not None
+    assert expected.most is not None
+    assert 0 < expected.mean_absolute < max(-expected.least, expected.most)
+    assert expected.modelled is not None
+    assert "steps of XLA on" in expected.text
+    assert "none on" not in expected.text
+    assert "(none on B200_180GB)" in stated("llama3-100m", "4xB200_180GB").text
+
+
+def test_kernels_of_libraries_have_errors_of_their_own_and_more_with_experts() -> None:
+    dense = stated("llama3-100m", "4xH100_80GB", "library")
+    assert dense.modelled is None
+    assert "PyTorch on" in dense.text
+    experts = stated("Qwen/Qwen3-30B-A3B", "8xH100_80GB", "library")
+    assert "with experts" in experts.text
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "fidelity"),
+    [
+        ("llama3-8b:decode", "8xH100_80GB", "fused"),
+        (BLOCK, "4xMI300X", "fused"),
+        (BLOCK, "4xTPUv5e", "fused"),
+        (BLOCK, "4xH100_80GB", "exported"),
+    ],
+)
+def test_what_nothing_is_published_of_is_not_known(
+    workload: str, cluster: str, fidelity: str
+) -> None:
+    expected = stated(workload, cluster, fidelity)
+    assert expected.text.startswith("not known")
+    assert expected.mean_absolute is None
+    assert expected.modelled is None
+
+
+def test_errors_are_those_of_the_recorded_tables(tmp_path: Path) -> None:
+    """The file is made, and never written by hand."""
+    code = f"import json, expected_errors as e; open({str(tmp_path / 'made')!r}, 'wb').write("
+    code += "e.json_bytes(e.errors()))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "validation")
+    kept = ROOT / "src" / "hespas" / "configs" / "published" / "errors.json"
+    assert (tmp_path / "made").read_bytes() == kept.read_bytes()
