@@ -1,4 +1,4 @@
-"""Write the table of engines under load into docs/evidence/serving.md.
+"""Write the table of engines under load into docs/evidence/serving.md, and what answers state.
 
 ``hespas validate --set serving --json points.json`` predicts the points, and ``python
 validation/serving_points.py points.json`` keeps them as docs/data/serving_points.json and writes
@@ -18,6 +18,7 @@ from hespas.base.files import json_bytes, write_file
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "serving_points.json"
 PAGE = ROOT / "docs" / "evidence" / "serving.md"
+ERRORS = ROOT / "src" / "hespas" / "configs" / "published" / "serving_errors.json"
 _FAR = 0.15
 _BEGIN, _END = "<!-- engines: begin -->", "<!-- engines: end -->"
 
@@ -59,11 +60,27 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def engine_errors(answer: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the median sizes of errors by engine."""
+    engines = {point["engine"] for point in answer["points"]}
+    return {
+        row["group"]: {
+            "points": row["points"],
+            "tpot": row["median_tpot_error"],
+            "output_tokens_per_s": row["median_throughput_error"],
+            "ttft": row["median_ttft_error"],
+        }
+        for row in answer["summary"]
+        if row["group"] in engines
+    }
+
+
 def main() -> None:
     """Keep the points of a file, and write the page."""
     if len(sys.argv) > 1:
         write_file(DATA, json_bytes(json.loads(Path(sys.argv[1]).read_bytes())))
     answer = json.loads(DATA.read_bytes())
+    write_file(ERRORS, json_bytes(engine_errors(answer)))
     before, _, rest = PAGE.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)
     text = f"{before}{_BEGIN}\n\n{table(answer)}\n\n{_END}{after}"

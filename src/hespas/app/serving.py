@@ -111,6 +111,9 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
         ("Decoding is bound by", report.bound.decode),
         ("Replicas", f"{report.replicas}, of {report.devices // report.replicas} devices each"),
     ]
+    if (errors := report.published_errors) is not None:
+        text = f"{errors.ttft:.0%} to the first token, {errors.tpot:.0%} between tokens"
+        rows.append(("Expected error", text))
     if met is not None:
         share = met / report.requests_per_s
         rows.insert(3, ("Meet all objectives", f"{100 * share:.1f} % of requests"))

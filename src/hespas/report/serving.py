@@ -70,6 +70,10 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     yield "Output", f"{tokens}, {report.requests_per_s:.3g} requests/s"
     limit_text = "" if report.max_rate is None else f"; at most {report.max_rate:.3g} requests/s"
     yield "Load", f"{report.load}{limit_text}"
+    if (errors := report.published_errors) is not None:
+        sizes = f"{errors.tpot:.1%} between tokens, {errors.output_tokens_per_s:.1%} of tokens/s"
+        first = f"{errors.ttft:.1%} to the first token"
+        yield "Expected error", f"{sizes}, {first}: medians of {errors.points} published points"
     if report.goodput == 0:
         nearest = f"{format_time(report.ttft_s.p50)} to the first token"
         if report.tpot_s is not None:

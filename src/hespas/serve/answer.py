@@ -94,6 +94,15 @@ class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
     met: Annotated[float, Meta(description="the share that meets all objectives")]
 
 
+class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Median sizes of errors, as shares, of predictions of an engine's published points."""
+
+    points: int
+    tpot: float
+    output_tokens_per_s: float
+    ttft: float
+
+
 class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     """A load on replicas of an engine; null is what is not known."""
 
@@ -136,13 +145,19 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     iterations: int
     bound: Bound
-    expected_error: float
+    expected_error: Annotated[
+        float, Meta(description="of a step's time between the sizes that are predicted, at most")
+    ]
     energy_j_per_output_token: float | None
     usd_per_million_output_tokens: float | None
     launch: str
     steps: SurfaceReport
     states: list[StateRow]
     assumptions: list[str]
+    published_errors: Annotated[
+        PublishedErrors | None,
+        Meta(description="of published points of the engine; null where there are none"),
+    ] = None
     log: Annotated[
         LogReport | None, Meta(description="measured requests beside predicted ones; null without")
     ] = None

@@ -29,6 +29,7 @@ from hespas.serve.answer import (
 )
 from hespas.serve.calibration import compared, read_log
 from hespas.serve.engine import Engine, engine_named
+from hespas.serve.expected import published_errors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
@@ -297,6 +298,7 @@ def _report(
         iterations=served.iterations,
         bound=bound_of(surface, served, batch, sum(requests.prompts) // len(requests)),
         expected_error=surface.times.left_out_error,
+        published_errors=published_errors(setup.engine.name),
         energy_j_per_output_token=energy_j,
         usd_per_million_output_tokens=cost,
         launch="\n".join(_launches(options, fleet, setup.engine)),
