@@ -297,17 +297,25 @@ def _roofline_times_s(axes: tuple[Axis, ...], rates: _Rates) -> tuple[float, ...
 
 def _correct_grid(grid: Grid, expected: Grid, measured: Grid) -> Grid:
     """Scale a grid by measured over expected times, at the nearest measured cell."""
+    factors = _log_factors(grid.axes, expected, measured)
+    times = [time + factor for time, factor in zip(grid.log_times, factors, strict=True)]
+    return replace(grid, log_times=tuple(times))
+
+
+@lru_cache(maxsize=64)
+def _log_factors(axes: tuple[Axis, ...], expected: Grid, measured: Grid) -> tuple[float, ...]:
+    """Return the logarithm of measured over expected times, at the cells of ``axes``."""
     ratios = [
         time - log(read(expected, cell).time_s)
         for cell, time in zip(measured.cells(), measured.log_times, strict=True)
     ]
     ratio = replace(measured, log_times=tuple(ratios))
     rims = [(axis.sizes[0], axis.sizes[-1]) for axis in measured.axes]
-    times: list[float] = []
-    for cell, time in zip(grid.cells(), grid.log_times, strict=True):
-        nearest = [min(max(size, low), high) for size, (low, high) in zip(cell, rims, strict=True)]
-        times.append(time + log(read(ratio, nearest).time_s))
-    return replace(grid, log_times=tuple(times))
+    nearest = [
+        [min(max(size, low), high) for size in axis.sizes]
+        for axis, (low, high) in zip(axes, rims, strict=True)
+    ]
+    return tuple([log(read(ratio, cell).time_s) for cell in combinations(*nearest)])
 
 
 _VECTOR_BITS = 128

@@ -175,10 +175,10 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
     """
     places = [_location(axis, size) for axis, size in zip(grid.axes, sizes, strict=True)]
     outside = tuple(location.axis for location in places if location.is_outside)
-    log_time = 0.0
+    log_time, strides = 0.0, grid.strides
     for corner in product((0, 1), repeat=len(places)):
         share, cell = 1.0, 0
-        for upper, location, stride in zip(corner, places, grid.strides, strict=True):
+        for upper, location, stride in zip(corner, places, strides, strict=True):
             share *= location.part if upper else 1 - location.part
             cell += (location.at + upper) * stride
         if share:
