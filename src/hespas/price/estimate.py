@@ -170,7 +170,7 @@ class OpEstimate:
             bytes_moved=self.bytes_moved + other.bytes_moved,
             memory_time_at_peak_s=self.memory_time_at_peak_s + other.memory_time_at_peak_s,
             energy_j=_sum_known(self.energy_j, other.energy_j),
-            per_type=_sum_by_key(self.per_type, [other.per_type], TypeTotals()),
+            per_type=_sum_by_key(self.per_type, [other.per_type]),
             duration_ps=self.duration_ps + other.duration_ps,
             bound=self.bound + other.bound,
         )
@@ -261,7 +261,8 @@ class Estimate:
     @property
     def total(self) -> OpEstimate:
         """The sum over all kinds of operations."""
-        return sum(self.per_op.values(), OpEstimate())
+        found = tuple(self.per_op.values())
+        return sum(found[1:], found[0]) if found else OpEstimate()
 
     @property
     def time_s(self) -> float:
@@ -314,16 +315,16 @@ def sum_estimates(estimates: Iterable[Estimate], *, start: Estimate = NOTHING) -
     """Return the sum of estimates, added in their order."""
     added = list(estimates)
     return Estimate(
-        per_op=_sum_by_key(start.per_op, [one.per_op for one in added], OpEstimate()),
+        per_op=_sum_by_key(start.per_op, [one.per_op for one in added]),
         notes=tuple(set(start.notes).union(*[one.notes for one in added])),
         warnings=tuple(set(start.warnings).union(*[one.warnings for one in added])),
-        noted_s=_sum_by_key(start.noted_s, [one.noted_s for one in added], 0.0),
+        noted_s=_sum_by_key(start.noted_s, [one.noted_s for one in added]),
     )
 
 
-def _sum_by_key(first: Mapping[str, T], others: Iterable[Mapping[str, T]], zero: T) -> dict[str, T]:
+def _sum_by_key(first: Mapping[str, T], others: Iterable[Mapping[str, T]]) -> dict[str, T]:
     added = dict(first)
     for mapping in others:
         for key, value in mapping.items():
-            added[key] = added.get(key, zero) + value
+            added[key] = added[key] + value if key in added else value
     return added

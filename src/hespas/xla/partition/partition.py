@@ -61,7 +61,7 @@ The time to make them grows as their square (20 s of CPU time for these).
 """
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
-_ANNOTATIONS = ("sdy.sharding", "mhlo.sharding", "sdy.manual_computation", "@Sharding")
+_ANNOTATIONS = (b"sdy.sharding", b"mhlo.sharding", b"sdy.manual_computation", b"@Sharding")
 _MARK = b"hespas partitioned 1\n"
 _MAKERS = ("xla/partition", "xla/mlir")
 """The folders whose code decides how a program is partitioned."""
@@ -114,7 +114,7 @@ def partition_module(
 
     ``kept`` caches partitioned programs, if it is given.
     """
-    replicas, partitions, is_shardy = _sharded_over(module)
+    replicas, partitions, is_shardy = _sharded_over(module, source)
     devices = replicas * partitions
     if devices > MOST_DEVICES:
         message = f"the program is sharded over {devices} devices"
@@ -153,14 +153,14 @@ def _key(source: bytes, request: PartitionRequest) -> str:
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
-def _sharded_over(module: MlirModule) -> tuple[int, int, bool]:
+def _sharded_over(module: MlirModule, source: bytes) -> tuple[int, int, bool]:
     """Return a sharded program's replicas and partitions, and whether Shardy annotated it.
 
     Raises `ProgramError` if the program is not sharded or does not say over how many devices.
     """
     attributes = module_attributes(module)
-    text = str(module.handle)
-    is_annotated = any(mark in text for mark in _ANNOTATIONS)
+    # Other spellings than those of JAX are found in what MLIR prints.
+    is_annotated = _is_annotated(source) or _is_annotated(str(module.handle).encode())
     if not is_annotated or any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes):
         raise ProgramError(
             "there is nothing to partition: no sharding is left to apply", location=module.source
@@ -178,6 +178,10 @@ def _sharded_over(module: MlirModule) -> tuple[int, int, bool]:
             hint="export it with a mesh, or with mhlo.num_partitions",
         )
     return _count(attributes.get("mhlo.num_replicas")) or 1, partitions, bool(meshes)
+
+
+def _is_annotated(text: bytes) -> bool:
+    return any(mark in text for mark in _ANNOTATIONS)
 
 
 def _count(text: str | None) -> int:

@@ -77,17 +77,18 @@ def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
 def _partition_source(
     source: bytes, request: PartitionRequest, client: Callable[[int], Any]
 ) -> bytes:
+    declared = parse_mlir(source, name=request.name)
     if request.partitioner is Partitioner.SHARDY:
         partitioned = partition_with_shardy(source, name=request.name)
     else:
-        partitioned = _partition_with_xla(source, request, client)
+        partitioned = _partition_with_xla(declared, source, request, client)
     module = parse_mlir(partitioned, name=request.name)
     if _SHARD_MAP in source:
         erase_copies(module.handle.operation)  # They mark where shard_map began and ended.
     if any(name.encode() in source for name in (_DONOR, _ALIAS)):
-        _declare_donations(module, parse_mlir(source, name=request.name))
+        _declare_donations(module, declared)
     if _MEMORY_KIND.encode() in source:
-        _declare_memory_kinds(module, parse_mlir(source, name=request.name))
+        _declare_memory_kinds(module, declared)
     return device_text(
         module.handle,
         replicas=request.replicas,
@@ -97,10 +98,12 @@ def _partition_source(
 
 
 def _partition_with_xla(
-    source: bytes, request: PartitionRequest, client: Callable[[int], Any]
+    parsed: MlirModule, source: bytes, request: PartitionRequest, client: Callable[[int], Any]
 ) -> bytes:
     compiler = _Compiler(request, client(request.replicas * request.partitions))
-    module = _bytecode(source, request)
+    if _PLACEMENT in source:
+        _name_placements(parsed.handle)
+    module = bytecode_of(parsed.handle)
     # The content of shard_map is not read back from a simplified module.
     if _SHARD_MAP not in module or request.partitioner is Partitioner.XLA_GSPMD:
         simplified = compiler.run(
@@ -198,13 +201,6 @@ def _client(devices: int) -> Any:
 def _kept_client(devices: int) -> Any:
     """Return a client with this many virtual devices, whatever XLA_FLAGS says."""
     return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=devices)
-
-
-def _bytecode(source: bytes, request: PartitionRequest) -> bytes:
-    handle = parse_mlir(source, name=request.name).handle
-    if _PLACEMENT in source:
-        _name_placements(handle)
-    return bytecode_of(handle)
 
 
 def _rename_targets(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
