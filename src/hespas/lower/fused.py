@@ -39,6 +39,8 @@ from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
 from hespas.lower.routing import with_routing_together
+from hespas.lower.shards import ASSUMPTION as SHARDS_ASSUMPTION
+from hespas.lower.shards import Groups, with_shards_copied
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Op, Program
@@ -126,11 +128,13 @@ def fused(
     compute_capability: float | None = None,
     devices_per_host: int | None = None,
     by_module: bool = False,
+    copied_over: Groups = frozenset(),
 ) -> Program:
     """Return a program whose operations are kernels, as ``writer`` would make them.
 
     Libraries write those for ``device``, with ``by_module`` none for more than one module: PyTorch
-    runs the functions that a framework calls one by one, forward and backward. libtpu fetches from
+    runs the functions that a framework calls one by one, forward and backward. Collectives among
+    the groups ``copied_over`` have FSDP2's copies. libtpu fetches from
     the host a turn of a loop ahead, makes operands inside of products, and holds nothing large
     through a loop that it need not hold.
     Collectives run by themselves where a device's memory, of ``capacity_bytes``, is short for what
@@ -153,7 +157,9 @@ def fused(
     if writer is Writer.GPU:
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
-    fuser = partial(_Fuser, options=options, writer=writer, by_module=by_module)
+    fuser = partial(
+        _Fuser, options=options, writer=writer, by_module=by_module, copied_over=copied_over
+    )
     made = _scheduled(program, main, fuser(overlaps=True))
     if writer is not Writer.GPU:
         return made
@@ -191,9 +197,10 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     assumption = _TPU_ASSUMPTION if fuser.writer is Writer.TPU else _ASSUMPTION
     if is_of_libraries:
         assumption = MODULE_ASSUMPTION if fuser.by_module else LIBRARY_ASSUMPTION
+    more = (SHARDS_ASSUMPTION,) if fuser.copied_over else ()
     return replace(
         program,
-        assumptions=(assumption, *program.assumptions),
+        assumptions=(assumption, *more, *program.assumptions),
         functions={**program.functions, main.name: function},
         is_scheduled=True,
         is_modelled=True,
@@ -207,6 +214,7 @@ class _Fuser:
     writer: Writer
     overlaps: bool
     by_module: bool
+    copied_over: Groups
     names: Names = field(default_factory=Names)
 
     def block(self, block: Block) -> Block:
@@ -248,4 +256,5 @@ class _Fuser:
         nodes = stretches_of(grouping, needed, by_module=self.by_module)
         ops = built(grouping, nodes, self.names, writer=LIBRARY_WRITER)
         ops = in_order(ops, [node.rank for node in nodes])
-        return with_routing_together(ops, needed, self.names, writer=LIBRARY_WRITER)
+        ops = with_routing_together(ops, needed, self.names, writer=LIBRARY_WRITER)
+        return [*with_shards_copied(ops, self.copied_over, self.names)] if self.copied_over else ops

@@ -24,6 +24,7 @@ class Software:
     ``on_hopper`` are settings on Hopper alone, ``of_slow_experts`` those of models whose experts
     have biases or cut their activations off. ``runs_by_module`` says that no compiler joins the
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
+    ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Software:
     on_hopper: Mapping[str, str] = field(default_factory=dict[str, str])
     of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
     runs_by_module: bool = False
+    copies_shards: bool = False
 
     def settings_for(self, *, is_hopper: bool, has_slow_experts: bool = False) -> dict[str, str]:
         """Return the settings of a model on a part."""
@@ -74,6 +76,7 @@ SOFTWARE: Mapping[str, Software] = {
             "loss": _EAGER_LOSS,
             "attention": _OLD_ATTENTION,
         },
+        copies_shards=True,
     ),
     "torchtitan-2024-eager": Software(
         title="torchtitan of 2024, not compiled",
@@ -86,6 +89,7 @@ SOFTWARE: Mapping[str, Software] = {
             "attention": _OLD_ATTENTION,
         },
         runs_by_module=True,
+        copies_shards=True,
     ),
     "torchtitan-2025": Software(
         title="torchtitan of 2025, compiled by layer",
@@ -97,6 +101,7 @@ SOFTWARE: Mapping[str, Software] = {
             "attention": "torchtitan 0.1.0 of June 2025, models/attention.py: "
             "FlashAttention goes first but on B200, whatever PyTorch prefers",
         },
+        copies_shards=True,
     ),
     "torchtitan": Software(
         title="torchtitan from 2026 on, compiled by layer",
@@ -106,6 +111,7 @@ SOFTWARE: Mapping[str, Software] = {
             "SelectiveAC; components/loss.py compiles the loss, and models/common/attention.py has "
             "cuDNN's attention go first"
         },
+        copies_shards=True,
     ),
     "llm-foundry-2023": Software(
         title="MosaicML's llm-foundry and Composer of 2023",

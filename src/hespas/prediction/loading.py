@@ -48,6 +48,7 @@ from hespas.prediction.options import (
 from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import method_named
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
+from hespas.program.groups import groups_along
 from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import (
     Block,
@@ -269,6 +270,7 @@ def _fused(
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=_devices_per_host(system),
         by_module=_runs_by_module(options.program.model.software),
+        copied_over=_copied_over(options.program.model.software, program),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
@@ -276,6 +278,17 @@ def _fused(
 
 def _runs_by_module(software: str | None) -> bool:
     return software is not None and software_named(software).runs_by_module
+
+
+def _copied_over(software: str | None, program: Program) -> frozenset[frozenset[int]]:
+    """Return the groups among which a framework's FSDP copies shards; none where it does not."""
+    mesh = program.whole.mesh
+    if software is None or not software_named(software).copies_shards:
+        return frozenset()
+    sizes = dict(mesh)
+    if sizes.get(_FSDP, 1) < 2:
+        return frozenset()
+    return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
 
 
 def _devices_per_host(system: System | None) -> int | None:
@@ -383,6 +396,7 @@ def with_origin_noted(program: Program, options: PredictOptions) -> Program:
 _NOTABLE = 1.05
 """Repeated products below a twentieth of all are left out: padding, and heads that don't divide."""
 _DEPTH, _SHOWN, _NO_NAME = 2, 3, "(no name)"
+_FSDP = "fsdp"
 
 
 def undivided_flops(program: Program | None) -> Flops | None:

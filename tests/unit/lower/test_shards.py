@@ -1,0 +1,93 @@
+"""FSDP2 copies weights out of a gathered buffer, and gradients into one that is summed in f32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.frontend.load import load_source
+from hespas.lower.fused import Writer, fused
+from hespas.lower.shards import ASSUMPTION
+from hespas.models.model import parse_mesh
+from hespas.prediction.loading import load
+from hespas.prediction.options import (
+    CompileChoice,
+    EstimateOptions,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.program.program import Op, Program
+from hespas.sources.options import ModelOptions
+from hespas.work.expand import expand, total
+from programs import main_function, on_devices
+
+GROUPS = "dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"
+BODY = f"""%w = "stablehlo.all_gather"(%a) {{all_gather_dim = 0 : i64,
+      channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+      replica_groups = {GROUPS}, use_global_device_ids}} : (tensor<2x6xbf16>) -> tensor<8x6xbf16>
+    %g = "stablehlo.reduce_scatter"(%b) ({{
+      ^bb0(%x: tensor<bf16>, %y: tensor<bf16>):
+        %s = stablehlo.add %x, %y : tensor<bf16>
+        stablehlo.return %s : tensor<bf16>
+    }}) {{scatter_dimension = 0 : i64,
+      channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>,
+      replica_groups = {GROUPS}, use_global_device_ids}} : (tensor<8x6xbf16>) -> tensor<2x6xbf16>
+    return %w, %g : tensor<8x6xbf16>, tensor<2x6xbf16>"""
+ALL = frozenset({frozenset(range(4))})
+WHOLE, SHARD = 8 * 6, 2 * 6
+
+
+def made(groups: frozenset[frozenset[int]]) -> Program:
+    text = main_function(
+        BODY,
+        arguments="%a: tensor<2x6xbf16>, %b: tensor<8x6xbf16>",
+        results="tensor<8x6xbf16>, tensor<2x6xbf16>",
+    )
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    return fused(program, writer=Writer.LIBRARY, copied_over=groups)
+
+
+def copies(program: Program) -> list[Op]:
+    return [op for op in program.main.body.operations if op.kind == "fusion"]
+
+
+def test_each_array_is_copied_once_and_gradients_are_summed_in_f32() -> None:
+    program = made(ALL)
+    moved = sorted(total(expand(op)).bytes_moved for op in copies(program))
+    assert moved == sorted([(2 + 2) * WHOLE, (2 + 4) * WHOLE, (4 + 2) * SHARD])
+    started = [op for op in program.main.body.operations if op.kind == "async_start"]
+    assert sorted(str(op.operands[0].type) for op in started) == [
+        "tensor<2x6xbf16>",
+        "tensor<8x6xf32>",
+    ]
+    assert ASSUMPTION in program.assumptions
+
+
+def test_collectives_of_other_groups_have_none() -> None:
+    assert not copies(made(frozenset({frozenset({0, 1}), frozenset({2, 3})})))
+    assert ASSUMPTION not in made(frozenset()).assumptions
+
+
+@pytest.mark.parametrize(
+    ("software", "mesh", "is_copied"),
+    [
+        ("torchtitan-2024", "fsdp=4", True),
+        ("torchtitan-2024", "tp=4", False),
+        ("llm-foundry-2023", "fsdp=4", False),
+    ],
+)
+def test_the_framework_and_the_mesh_decide(software: str, mesh: str, is_copied: bool) -> None:
+    settings = {"layers": "1", "vocabulary": "512", "sequence": "256"}
+    options = PredictOptions(
+        program=ProgramOptions(
+            file=Path("meta-llama/Llama-3.1-8B"),
+            model=ModelOptions(mesh=parse_mesh(mesh), software=software, settings=settings),
+        ),
+        compile=CompileChoice(fidelity=Fidelity.LIBRARY),
+        estimate=EstimateOptions(node="H100_80GB"),
+        network=NetworkOptions(system="4xH100_80GB"),
+    )
+    assert (ASSUMPTION in load(options).assumptions) is is_copied
