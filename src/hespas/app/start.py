@@ -87,13 +87,14 @@ def _bound(options: AppOptions) -> socket.socket:
             bound.bind((options.host, port))
             # Who opens the address at once waits until the server answers.
             bound.listen()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             bound.close()
-            if error.errno == errno.EADDRINUSE and port != ports[-1]:
+            reason = "ports end at 65535" if isinstance(error, OverflowError) else error.strerror
+            if port != ports[-1] and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 continue
             where = f"{options.host}:{port}"
             raise ConfigError(
-                f"{where} cannot be listened on: {error.strerror}",
+                f"{where} cannot be listened on: {reason}",
                 hint=f"give another {option('port')} or {option('host')}",
             ) from error
         return bound

@@ -84,6 +84,23 @@ def parse_mesh(text: str) -> MeshAxes:
     return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
 
 
+_ELSEWHERE = {
+    "cp": "context",
+    "dp": "data",
+    "dp_replicate": "data",
+    "dp_shard": "fsdp",
+    "ep": "expert",
+    "model": "tp",
+    "mp": "tp",
+    "pipeline": "pipe",
+    "pp": "pipe",
+    "sp": "sequence",
+    "tensor": "tp",
+    "zero": "fsdp",
+}
+"""What frameworks call axes: Megatron-LM, torchtitan, DeepSpeed, MaxText."""
+
+
 def check_division(
     mesh: MeshAxes, sizes: Mapping[str, int], axes: Mapping[str, tuple[str, ...]]
 ) -> None:
@@ -94,9 +111,9 @@ def check_division(
     known = {axis for each in axes.values() for axis in each}
     for axis, _ in mesh.axes:
         if axis not in known:
-            raise ConfigError(
-                f"mesh axis {axis} divides nothing in this model", hint=suggestion(axis, known)
-            )
+            own = _ELSEWHERE.get(axis.casefold())
+            hint = suggestion(axis, known) if own is None else f"that axis is {own} here"
+            raise ConfigError(f"mesh axis {axis} divides nothing in this model", hint=hint)
     for dimension, named in axes.items():
         parts = mesh.size(*named)
         if sizes.get(dimension, parts) % parts:

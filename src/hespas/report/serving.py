@@ -19,7 +19,7 @@ def serving_text(report: ServingReport) -> str:
         replicas += f" and {report.prefill_replicas} for prompts alone"
     head = (
         f"{report.model} under {report.engine}: {report.requests:,} requests on {report.cluster}, "
-        f"{replicas}, on {report.devices} devices"
+        f"{replicas}, on {report.devices} device{'s' if report.devices > 1 else ''}"
     )
     lines = [
         head,

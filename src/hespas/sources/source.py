@@ -182,7 +182,7 @@ def find_source(
             "a step of MaxText needs a configuration",
             hint=f"write {_MAXTEXT}base.yml, and its settings as {option('set')} KEY=VALUE",
         )
-    raise _unknown(text, options.step)
+    raise unknown_workload(text, options.step)
 
 
 def _may_be_model(path: Path, text: str) -> bool:
@@ -196,7 +196,8 @@ def _may_be_model(path: Path, text: str) -> bool:
     return not path.exists() and not text.startswith(_MAXTEXT)
 
 
-def _unknown(text: str, step: str) -> HespasError:
+def unknown_workload(text: str, step: str = "") -> HespasError:
+    """Return the error of a text that names neither a model nor a file."""
     from hespas.models.catalogue import find_model, names  # noqa: PLC0415 - for this error alone
 
     if step and find_model(text) is not None:

@@ -17,9 +17,9 @@ from hespas.models.catalogue import find_model
 from hespas.models.configured import STEPS
 from hespas.models.model import Model
 from hespas.models.part import PIPE
-from hespas.sources.source import platform_of
+from hespas.sources.source import platform_of, unknown_workload
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD
-from hespas.study.space import system_named
+from hespas.study.space import candidates_of, system_named
 from hespas.study.study import AUTO, Study, study_of
 
 SEARCHES = "searches"
@@ -74,6 +74,8 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
     study_keys, model = dict(keys), str(keys[WORKLOAD])
     step = next((step for step in STEPS if study_keys.get(step) is True), "")
     known_model = find_model(f"{model}:{step}" if step else model)
+    if known_model is None and not Path(model).exists():
+        raise unknown_workload(model, step)
     if known_model is None:
         raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
     title = ""
@@ -115,7 +117,9 @@ def kept_in(home: Path, study: Study) -> Path:
     """Return the directory of a search, with the study's file in it.
 
     It is the one that has this study already, so that nothing is predicted again, or a new one.
+    Raises `ConfigError` for a study without candidates, which is not kept.
     """
+    candidates_of(study)
     text = yaml.safe_dump(study.to_dict(), sort_keys=False).encode()
     about = " ".join(str(value) for key in (WORKLOAD, CLUSTER) for value in study.search[key])
     base = re.sub(r"[^a-z0-9]+", "-", about.lower()).strip("-")[:_LONGEST_NAME]

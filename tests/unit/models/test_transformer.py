@@ -66,6 +66,7 @@ def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) 
         ({"mesh": "fsdp=5"}, r"embedding = 576 cannot be divided by fsdp=5"),
         ({"mesh": "fsdp=4,tp=2"}, r"heads = 9 cannot be divided by tp=2"),
         ({"mesh": "fsdp=4,xp=2"}, "mesh axis xp divides nothing"),
+        ({"mesh": "fsdp=4,pp=2"}, "that axis is pipe here"),
         ({"mesh": "4"}, "is not AXIS=SIZE"),
         ({"mesh": "fsdp=2,fsdp=2"}, "names an axis twice"),
         ({"remat": "all"}, "remat is 'all'; known: minimal_with_context, offload, full, "),
