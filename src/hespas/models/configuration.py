@@ -88,11 +88,12 @@ def is_known(values: Mapping[str, Any]) -> bool:
 
 
 def is_configuration(path: Path) -> bool:
-    """Return whether a path is a model's configuration, or its directory."""
-    file = path / FILE if path.is_dir() else path
-    if file.suffix != ".json" or not file.is_file():
+    """Return whether a path is a model's configuration, or a directory that has one."""
+    if path.is_dir():
+        return (path / FILE).is_file()
+    if path.suffix != ".json" or not path.is_file():
         return False
-    return any(name in file.read_text(errors="replace") for name in _MARKS)
+    return any(name in path.read_text(errors="replace") for name in _MARKS)
 
 
 _MARKS = ('"model_type"', '"architectures"', '"_class_name"')
