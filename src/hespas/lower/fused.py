@@ -39,6 +39,8 @@ from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
 from hespas.lower.routing import with_routing_together
+from hespas.lower.scales import ASSUMPTION as SCALES_ASSUMPTION
+from hespas.lower.scales import with_scales
 from hespas.lower.shards import ASSUMPTION as SHARDS_ASSUMPTION
 from hespas.lower.shards import Groups, with_shards_copied
 from hespas.lower.simplify import Simplifier
@@ -129,12 +131,14 @@ def fused(
     devices_per_host: int | None = None,
     by_module: bool = False,
     copied_over: Groups = frozenset(),
+    scales_tensors: bool = False,
 ) -> Program:
     """Return a program whose operations are kernels, as ``writer`` would make them.
 
     Libraries write those for ``device``, with ``by_module`` none for more than one module: PyTorch
     runs the functions that a framework calls one by one, forward and backward. Collectives among
-    the groups ``copied_over`` have FSDP2's copies. libtpu fetches from
+    the groups ``copied_over`` have FSDP2's copies; with ``scales_tensors`` what is rounded to few
+    bits is read for its largest number before. libtpu fetches from
     the host a turn of a loop ahead, makes operands inside of products, and holds nothing large
     through a loop that it need not hold.
     Collectives run by themselves where a device's memory, of ``capacity_bytes``, is short for what
@@ -158,7 +162,12 @@ def fused(
         body = with_layouts_before(body)
     main = Function(name=main.name, body=body)
     fuser = partial(
-        _Fuser, options=options, writer=writer, by_module=by_module, copied_over=copied_over
+        _Fuser,
+        options=options,
+        writer=writer,
+        by_module=by_module,
+        copied_over=copied_over,
+        scales_tensors=scales_tensors,
     )
     made = _scheduled(program, main, fuser(overlaps=True))
     if writer is not Writer.GPU:
@@ -198,6 +207,7 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     if is_of_libraries:
         assumption = MODULE_ASSUMPTION if fuser.by_module else LIBRARY_ASSUMPTION
     more = (SHARDS_ASSUMPTION,) if fuser.copied_over else ()
+    more += (SCALES_ASSUMPTION,) if fuser.scales_tensors else ()
     return replace(
         program,
         assumptions=(assumption, *more, *program.assumptions),
@@ -215,6 +225,7 @@ class _Fuser:
     overlaps: bool
     by_module: bool
     copied_over: Groups
+    scales_tensors: bool
     names: Names = field(default_factory=Names)
 
     def block(self, block: Block) -> Block:
@@ -257,4 +268,8 @@ class _Fuser:
         ops = built(grouping, nodes, self.names, writer=LIBRARY_WRITER)
         ops = in_order(ops, [node.rank for node in nodes])
         ops = with_routing_together(ops, needed, self.names, writer=LIBRARY_WRITER)
-        return [*with_shards_copied(ops, self.copied_over, self.names)] if self.copied_over else ops
+        if self.scales_tensors:
+            ops = [*with_scales(ops, self.names, writer=LIBRARY_WRITER)]
+        if self.copied_over:
+            ops = [*with_shards_copied(ops, self.copied_over, self.names)]
+        return ops

@@ -7,7 +7,7 @@ stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hespas.base.suggest import suggestion
@@ -25,6 +25,7 @@ class Software:
     have biases or cut their activations off. ``runs_by_module`` says that no compiler joins the
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
     ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
+    ``scaled_whole`` are types of products whose operands are rounded by one scale each.
     """
 
     title: str
@@ -34,11 +35,18 @@ class Software:
     of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
     runs_by_module: bool = False
     copies_shards: bool = False
+    scaled_whole: frozenset[str] = frozenset()
+    scaled_whole_on_hopper: frozenset[str] = frozenset()
 
     def settings_for(self, *, is_hopper: bool, has_slow_experts: bool = False) -> dict[str, str]:
         """Return the settings of a model on a part."""
         settings = {**self.settings, **(self.on_hopper if is_hopper else {})}
         return {**settings, **self.of_slow_experts} if has_slow_experts else settings
+
+    def scales_tensors(self, types: Iterable[str], *, is_hopper: bool) -> bool:
+        """Return whether operands of products of some types are rounded by one scale each."""
+        on_hopper = self.scaled_whole_on_hopper if is_hopper else frozenset[str]()
+        return not (self.scaled_whole | on_hopper).isdisjoint(types)
 
 
 _AUTOGRAD = (
@@ -65,6 +73,9 @@ SOFTWARE: Mapping[str, Software] = {
             "by operations of PyTorch",
         },
         runs_by_module=True,
+        # Recipes of Megatron-Bridge 0.6.2: fp8_cs on Hopper, and fp8_mx or nvfp4 on Blackwell.
+        scaled_whole=frozenset({"f4"}),
+        scaled_whole_on_hopper=frozenset({"f8"}),
     ),
     "torchtitan-2024": Software(
         title="torchtitan of 2024, compiled by layer",
@@ -77,6 +88,7 @@ SOFTWARE: Mapping[str, Software] = {
             "attention": _OLD_ATTENTION,
         },
         copies_shards=True,
+        scaled_whole=frozenset({"f8"}),
     ),
     "torchtitan-2024-eager": Software(
         title="torchtitan of 2024, not compiled",
@@ -90,6 +102,7 @@ SOFTWARE: Mapping[str, Software] = {
         },
         runs_by_module=True,
         copies_shards=True,
+        scaled_whole=frozenset({"f8"}),
     ),
     "torchtitan-2025": Software(
         title="torchtitan of 2025, compiled by layer",
@@ -102,6 +115,7 @@ SOFTWARE: Mapping[str, Software] = {
             "FlashAttention goes first but on B200, whatever PyTorch prefers",
         },
         copies_shards=True,
+        scaled_whole=frozenset({"f8"}),
     ),
     "torchtitan": Software(
         title="torchtitan from 2026 on, compiled by layer",
@@ -112,6 +126,7 @@ SOFTWARE: Mapping[str, Software] = {
             "cuDNN's attention go first"
         },
         copies_shards=True,
+        scaled_whole=frozenset({"f8"}),
     ),
     "llm-foundry-2023": Software(
         title="MosaicML's llm-foundry and Composer of 2023",

@@ -60,6 +60,7 @@ from hespas.program.program import (
     with_kernels,
 )
 from hespas.program.scopes import merged_layers, read_scope
+from hespas.sources.options import ModelOptions
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
 from hespas.work.gemm import gemms
@@ -240,7 +241,7 @@ def _fused(
     # Where a compiler is, few programs are: the others need not wait for what it takes.
     from hespas.compile.targets import compute_capability  # noqa: PLC0415
     from hespas.lower.expand import expanded  # noqa: PLC0415
-    from hespas.lower.fused import Writer, fused  # noqa: PLC0415
+    from hespas.lower.fused import Writer, fused, turns_8_bits  # noqa: PLC0415
 
     start_s = perf_counter()
     target = target_of(options, system)
@@ -271,6 +272,7 @@ def _fused(
         devices_per_host=_devices_per_host(system),
         by_module=_runs_by_module(options.program.model.software),
         copied_over=_copied_over(options.program.model.software, program),
+        scales_tensors=_scales_tensors(options.program.model, is_hopper=turns_8_bits(device)),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
     return made
@@ -278,6 +280,14 @@ def _fused(
 
 def _runs_by_module(software: str | None) -> bool:
     return software is not None and software_named(software).runs_by_module
+
+
+def _scales_tensors(model: ModelOptions, *, is_hopper: bool) -> bool:
+    """Return whether a framework rounds operands by a scale of the whole tensor."""
+    if model.software is None:
+        return False
+    types = [model.settings.get(name, "") for name in ("product_dtype", "expert_product_dtype")]
+    return software_named(model.software).scales_tensors(types, is_hopper=is_hopper)
 
 
 def _copied_over(software: str | None, program: Program) -> frozenset[frozenset[int]]:

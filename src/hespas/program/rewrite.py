@@ -189,19 +189,26 @@ class Builder:
 
     def sum(self, value: Value, dimensions: Sequence[int]) -> Value:
         """Sum a tensor over some dimensions."""
+        return self._reduced("add", value, dimensions)
+
+    def largest(self, value: Value) -> Value:
+        """Return the largest number of a tensor."""
+        return self._reduced("maximum", value, range(len(tensor_of(value).shape)))
+
+    def _reduced(self, kind: str, value: Value, dimensions: Sequence[int]) -> Value:
         source = tensor_of(value)
         scalar = TensorType(element=source.element, shape=())
         zero = self.add("constant", (), scalar, ConstantAttrs(value=0))
         left, right, total = [Value(type=scalar) for _ in range(3)]
         end = replace(plain_op(self.at, "return", (total,), total), results=())
-        addition = plain_op(self.at, "add", (left, right), total)
-        body = Block(arguments=(left, right), operations=(addition, end))
+        applied = plain_op(self.at, kind, (left, right), total)
+        body = Block(arguments=(left, right), operations=(applied, end))
         sizes = tuple(
             [size for dimension, size in enumerate(source.shape) if dimension not in dimensions]
         )
-        summed = TensorType(element=source.element, shape=sizes)
+        reduced = TensorType(element=source.element, shape=sizes)
         attrs = DimensionsAttrs(dimensions=tuple(dimensions))
-        return self.add("reduce", (value, zero), summed, attrs, regions=(body,))
+        return self.add("reduce", (value, zero), reduced, attrs, regions=(body,))
 
     def making(self, result: Value, value: Value) -> list[Op]:
         """Return the operations with ``result`` in place of ``value``.
