@@ -136,7 +136,7 @@ def _expected_note(report: RunReport) -> str:
     expected = report.expected_error
     if expected is None or expected.mean_absolute is None:
         return "expected error not known"
-    return f"off by {100 * expected.mean_absolute:.1f} % in the mean of {expected.steps} steps"
+    return f"expected error {100 * expected.mean_absolute:.1f} %"
 
 
 _BOUNDS = {
