@@ -143,6 +143,19 @@ def test_a_sweep_and_a_search_need_no_file(call: Call, block: Path) -> None:
     assert "has no mesh to search" in wrong.stderr
 
 
+def test_a_sweep_without_a_directory_says_where_it_is_kept(
+    call: Call, block: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    words = ("hespas", "sweep", block, "--cluster", "4xH100_80GB", "--fidelity", "exported")
+    ran = call(*words)
+    assert ran.returncode == 0, ran.stderr
+    kept = tmp_path / "data" / "hespas" / "searches" / f"{block.stem.replace('_', '-')}-mlir"
+    assert f"kept in {kept}-4xh100-80gb-1" in ran.stderr
+    again = call(*words)
+    assert "-4xh100-80gb-1\n" in again.stderr, "the same sweep goes on"
+
+
 def start(small: Path, directory: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "hespas", "study", "run", str(small), "-o", str(directory)]
     return subprocess.Popen(

@@ -284,6 +284,14 @@ _output_option = flags.both(
     metavar="DIR",
     help="Where the study's results live; where there are some, the study goes on.",
 )
+_kept_option = flags.both(
+    "output",
+    "-o",
+    type=flags.FILE,
+    metavar="DIR",
+    help="Where the study's results live; where there are some, the study goes on (default: the"
+    " user's data directory, where hespas app finds it).",
+)
 _directory = click.argument("directory", type=flags.FILE)
 
 
@@ -437,17 +445,25 @@ for _each in (run, resume, status, best, table, compare):
     study.add_command(_each)
 
 
-@answering("sweep", example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB -o DIR")
+@answering("sweep", example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB")
 @click.argument("model")
 @searched
-@_output_option
+@_kept_option
 @flags.derived(ExecutorOptions)
-def sweep(model: str, output: Path, **given: Any) -> Answer | int:
+def sweep(model: str, output: Path | None, **given: Any) -> Answer | int:
     """Predict a step of MODEL for every combination of what is listed with commas.
 
     All are predicted to the end: compiled, where a compiler is.
     """
-    return _run_study(study_from(model, given), output, given)
+    asked = study_from(model, given)
+    return _run_study(asked, output or _kept(asked), given)
+
+
+def _kept(asked: Study) -> Path:
+    """Return where a study without a directory is kept, and say it."""
+    directory = kept_in(searches_home(), asked)
+    click.echo(f"hespas: kept in {directory}", err=True)
+    return directory
 
 
 _OF_SERVING = (
@@ -482,14 +498,7 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     metavar="TYPE,..",
     help="With --serve: types of weights that are searched, as in bf16,f8 (default: the model's).",
 )
-@flags.both(
-    "output",
-    "-o",
-    type=flags.FILE,
-    metavar="DIR",
-    help="Where the study's results live; where there are some, the study goes on (default: the"
-    " user's data directory, where hespas app finds it).",
-)
+@_kept_option
 @_launch
 @flags.derived(ServeOptions, only=_OF_SERVING)
 @flags.derived(ExecutorOptions)
@@ -515,10 +524,7 @@ def search(
     launch = given.pop("launch")
     own = {name: value for name, value in given.items() if name not in _OF_SERVING}
     found = search_from(model, own, compiled=compiled)
-    if output is None:
-        output = kept_in(searches_home(), found)
-        click.echo(f"hespas: kept in {output}", err=True)
-    return _run_study(found, output, own, launch=launch)
+    return _run_study(found, output or _kept(found), own, launch=launch)
 
 
 def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:

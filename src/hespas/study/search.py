@@ -121,7 +121,9 @@ def kept_in(home: Path, study: Study) -> Path:
     """
     candidates_of(study)
     text = yaml.safe_dump(study.to_dict(), sort_keys=False).encode()
-    about = " ".join(str(value) for key in (WORKLOAD, CLUSTER) for value in study.search[key])
+    about = " ".join(
+        Path(str(value)).name for key in (WORKLOAD, CLUSTER) for value in study.search[key]
+    )
     base = re.sub(r"[^a-z0-9]+", "-", about.lower()).strip("-")[:_LONGEST_NAME]
     number = 1
     while (file := home / f"{base}-{number}" / STUDY_FILE).parent.exists():
