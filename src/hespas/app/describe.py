@@ -1,4 +1,4 @@
-"""What the page's knobs can be set to: names of models and parts, legal meshes, settings."""
+"""The values of the page's knobs: models, parts, meshes, settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A system as a picture: its dimensions, nodes, and the links that can be marked as slow."""
+"""A system as a picture: dimensions, nodes, and links to mark."""
 
 from __future__ import annotations
 

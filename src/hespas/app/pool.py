@@ -1,4 +1,4 @@
-"""Warm processes that answer questions: who asks waits for a free one, and can end it.
+"""Warm processes that answer questions, one at a time each.
 
 A process that dies, takes too long or is cancelled is an error of its question alone; the next
 question starts another one.

@@ -47,7 +47,7 @@ class Searches:
     _threads: dict[str, Thread] = field(default_factory=dict[str, Thread])
 
     def start(self, keys: Mapping[str, Any]) -> str:
-        """Begin a search of the keys of a study, or go on with it, and return its name."""
+        """Begin or resume a search of a study's keys, and return its name."""
         name = kept_in(self.home, search_study(keys)).name
         self.resume(name)
         return name

@@ -1,4 +1,4 @@
-"""A served load for the page: one rate in full, and latencies at others beside it."""
+"""A served load for the page: one rate, and latencies at others."""
 
 from __future__ import annotations
 

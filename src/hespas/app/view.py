@@ -1,4 +1,4 @@
-"""Figures of a prediction as the page draws them: texts with units, shares, and what to try.
+"""Figures of a prediction as the page draws them, with units.
 
 The page computes nothing: what it shows is made here, of the report that ``hespas run`` prints.
 """
@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a whole: its text, its share (0 to 1), and a part of that (``exposed``)."""
+    """A part of a whole: its text, share and exposed share, 0 to 1."""
 
     name: str
     text: str
@@ -51,7 +51,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The step with one thing changed; ``apply`` has keys of a state that make that change."""
+    """The step with one thing changed; ``apply`` has the state's keys."""
 
     text: str
     step: str

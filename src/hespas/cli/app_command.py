@@ -1,4 +1,4 @@
-"""``hespas app``: questions by mouse on a local page, and a process that answers commands."""
+"""``hespas app``: questions by mouse, or a process that answers commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the resident process of ``hespas app --background`` to run a command, where there is one.
+"""Ask the resident process of ``hespas app --background`` to run a command.
 
 This is imported before the rest of the command line, so that it takes little: the standard library
 alone. `hespas.cli.resident_server` has the other end.

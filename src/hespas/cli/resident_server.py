@@ -1,4 +1,4 @@
-"""The resident process: it runs commands of others with all that was imported and traced before.
+"""The resident process: it runs commands with imported modules and traced models.
 
 ``python -m hespas.cli.resident_server`` listens, imports what commands need, and forks workers,
 which answer one command at a time and keep traced models and prices. A worker that dies is replaced
@@ -434,7 +434,7 @@ def _command(question: Question) -> int:
 
 
 class _Noted(io.FileIO):
-    """A stream that asks before it is written to; what may not be written is dropped."""
+    """A stream that asks before writes; refused ones are dropped."""
 
     def __init__(self, number: int, may_write: Callable[[], bool]) -> None:
         super().__init__(number, "w", closefd=False)

@@ -26,7 +26,7 @@ _LOSS = jax.ShapeDtypeStruct((), jnp.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """How weights come to a step, and how gradients are made and summed over devices.
+    """How a step gets its weights, and makes and sums gradients.
 
     ``weights`` are made once a step. ``found`` returns the loss and the gradients of a round, and
     ``finished`` what the step takes of their means over all rounds.

@@ -1,4 +1,4 @@
-"""What a decoder is put together from: sizes, style, experts, mixers, and kinds of layers.
+"""The values that describe a decoder: sizes, style, experts, mixers, layers.
 
 A reader of configurations or a family makes these values; a `hespas.models.language.LanguageModel`
 holds them. Importing this does not import JAX.
@@ -142,7 +142,7 @@ class RoutingStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Layers whose router sends each token to some of ``experts``; the first layers are dense.
+    """Layers of ``experts`` behind dense ones; a router chooses for each token.
 
     An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
     were chosen equally often, and drops others; at 100 the work is that of a router that spreads
@@ -186,7 +186,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Attention whose keys and values are made from a vector of ``kv_rank`` for each token.
+    """Attention whose keys and values come from a ``kv_rank`` vector per token.
 
     Heads have ``head_size`` without positions and ``rope_size`` with them, which all heads share in
     keys; queries are made of vectors of ``query_rank``, or of rows where that is 0. A query sees
@@ -205,7 +205,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpace:
-    """A mixer without attention: each head has a state that decays and takes in each token.
+    """A mixer without attention: each head's state decays and takes in tokens.
 
     Source: T. Dao and A. Gu, Transformers are SSMs (Mamba-2), 2024, section 7.
     """
@@ -221,7 +221,7 @@ class StateSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """A mixer without attention whose states change by how far they miss a token's value.
+    """A mixer without attention whose states correct a token's predicted value.
 
     Source: S. Yang, J. Kautz and A. Hatamizadeh, Gated Delta Networks, 2024, section 3.
     """

@@ -1,4 +1,4 @@
-"""The programs of networks that are no decoders: their operations as JAX's, and their steps."""
+"""The steps of networks that are no decoders, in JAX."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -43,7 +43,7 @@ _PERIOD = 10000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
-    """Keys and values of a step by layer, (batch, heads, tokens, size); ``written`` are new ones.
+    """Keys and values by layer, (batch, heads, tokens, size); ``written`` are new.
 
     A step that reads has none before it. ``position`` is that of the first new token.
     """

@@ -1,4 +1,4 @@
-"""The cache of keys and values of a layer: contiguous, or in pages that a table lists.
+"""The cache of a layer's keys and values: contiguous, or in pages.
 
 Arrays are (batch, heads, tokens, size), or (pages, heads, page size, size); a step is given them
 for good and writes its new tokens in place. Pages of a sequence are in any order: the table says
@@ -57,7 +57,7 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """The caches of a layer, by name; ``position`` is where the first new token stands."""
+    """The caches of a layer, by name; ``position`` is the first new token's."""
 
     arrays: Arrays
     position: jax.Array

@@ -1,4 +1,4 @@
-"""The models by name, and the settings of each; importing them does not import JAX.
+"""The models by name, with their settings; without JAX.
 
 ``batch`` counts sequences or images for one data-parallel part of the mesh; `parts` of each
 settings class says how many parts there are, so that ``batch * parts`` is the global batch.
@@ -22,7 +22,7 @@ from hespas.models.runs import Training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A layer of SwiGLU experts, divided over the devices; a token goes to ``chosen`` of them.
+    """A layer of SwiGLU experts on several devices; tokens choose ``chosen`` each.
 
     ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
     that it would get from each device if all were chosen equally often; others are dropped.
@@ -72,7 +72,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
-    """An m x k matrix times a k x n one; ``divided`` says what the mesh divides.
+    """A matrix of m x k times one of k x n, ``divided``.
 
     By rows nothing is communicated; by columns the result is gathered; by the contracting
     dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.

@@ -1,4 +1,4 @@
-"""Which settings of a language model fit each other, and which kernels can compute its attention.
+"""Which settings of a language model, and kernels of its attention, fit.
 
 Importing this does not import JAX.
 """

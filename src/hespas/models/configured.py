@@ -1,4 +1,4 @@
-"""Models by their configuration: published ones by name, and any that lies in a directory.
+"""Models by their configuration: published by name, or from a directory.
 
 A name is ``ORG/NAME``, as weights are published under, or the second part alone where one
 organisation has it; ``:prefill`` and ``:decode`` behind it are its steps of inference. A path is

@@ -1,4 +1,4 @@
-"""Causal attention block by block, by fused kernels or plain operations, over one device or more.
+"""Causal attention block by block, on one device or several.
 
 A sequence over several devices is cut into twice as many blocks as there are devices, and each
 device has one from the front and one from the end, in that order: device ``r`` of ``n`` has blocks
@@ -64,7 +64,7 @@ def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Bl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Over which axis of the mesh sequences are divided, and how keys and values get around.
+    """How sequences are divided over devices, and keys and values travel.
 
     They ``rotate`` from neighbour to neighbour, or each device gathers them all. Without a causal
     mask they are not divided. What the backward

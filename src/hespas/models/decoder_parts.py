@@ -81,7 +81,7 @@ ALL_BIASES: Mapping[str, Any] = MappingProxyType({"attention_biases": "all", "ml
 
 
 def biases_by(fields: Fields, name: str, *, default: bool = False) -> Mapping[str, Any]:
-    """Return the facts of products that all have biases if a field says so, else none."""
+    """Return the facts of biases everywhere if a field says so, else none."""
     if fields.flag(name, default=default):
         return ALL_BIASES
     return {"attention_biases": "none", "mlp_biases": False}
@@ -157,7 +157,7 @@ def activation_named(fields: Fields, *names: str, default: str) -> Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rope:
-    """Rotary positions: the base of their periods, the share of a head that turns, the scaling."""
+    """Rotary positions: base, share of a head, scaling."""
 
     theta: int
     share: float

@@ -1,4 +1,4 @@
-"""The reader of each family of decoders: from fields to the parts of a `LanguageModel`.
+"""Readers of families of decoders: from fields to a `LanguageModel`'s parts.
 
 Facts of a family that its file doesn't say are in its reader. Source: the configuration and
 modelling files of transformers 5.24, by ``model_type``.

@@ -1,4 +1,4 @@
-"""Networks that take noise out of images: DiT and FLUX.1, layers that a step modulates.
+"""Networks that remove noise from images: DiT and FLUX.1.
 
 Weights have the names and places of diffusers 0.42, whose modelling files are the source.
 """
@@ -40,7 +40,7 @@ def _fed(net: Net, name: str, x: Any, width: int, activation: str = "gelu") -> A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dit:
-    """Layers over patches of latents, which a step and a class modulate; a block embeds its own."""
+    """Layers over patches of latents; a step and a class modulate them."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "noise"
@@ -114,7 +114,7 @@ class Dit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flux:
-    """Two streams of text and image that attend to each other, then one of both.
+    """Two streams, text and image, with common attention, then one of both.
 
     An image of ``run.image`` pixels has a row for 16 each way: 8 to a latent, 2 to a row.
     """

@@ -1,4 +1,4 @@
-"""Encoders of text and images, and encoders with decoders: BERT, ViT, SigLIP, T5 and Whisper.
+"""Encoders, some with decoders: BERT, ViT, SigLIP, T5 and Whisper.
 
 Weights have the names and places of transformers 5.24, whose modelling files are the source.
 """
@@ -113,7 +113,7 @@ def _named(part: str, output: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vit:
-    """Layers over patches of an image, and a token for its class, or a pooled row without."""
+    """Layers over patches of an image, with a class token or pooled."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "classes"
@@ -157,7 +157,7 @@ class Vit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Siglip:
-    """A tower over patches and one over tokens; which image and text belong together is guessed."""
+    """A tower over patches and one over tokens, trained to match."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "pairs"
@@ -229,7 +229,7 @@ class Siglip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5:
-    """Layers with root mean square norms before, and biases of scores by distance, by bucket."""
+    """Encoder and decoder with RMS norms, and score biases by distance."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"

@@ -1,4 +1,4 @@
-"""The dense layers of a decoder: two products with an activation between, or three, gated."""
+"""The dense layers of a decoder: two products, or three with a gate."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""What a model needs: parameters, FLOPs and bytes for each token, and the devices that hold it."""
+"""What a model needs: parameters, FLOPs and bytes per token, devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRAINED_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFigures:
-    """The weights of a part of a model: how many, in which format, of which bytes."""
+    """The weights of a model's part: number, format and bytes."""
 
     parameters: int
     format: str

@@ -1,4 +1,4 @@
-"""The FLOPs that a model needs for a step, whatever is executed: for model FLOPs utilisation.
+"""The FLOPs that a step's model needs, for model FLOPs utilisation.
 
 They are those of its products, convolutions included; recomputation, padding and what only moves
 data don't count.

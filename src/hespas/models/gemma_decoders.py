@@ -1,4 +1,4 @@
-"""Readers of Gemma 2, 3 and 4: windows in most layers, norms before and after.
+"""Readers of Gemma 2, 3 and 4: windows, norms before and after.
 
 Source: the configuration and modelling files of transformers 5.24, by ``model_type``.
 """

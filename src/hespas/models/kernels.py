@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """A choice of fused attention: what messages call it, and the module that has the kernels.
+    """A kind of fused attention: its name in messages, and its module.
 
     ``platform`` is what programs with them are lowered for, by JAX's name. Sequences are a multiple
     of ``tokens`` long; ``types`` are those that are computed in. ``kernel`` is the implementation

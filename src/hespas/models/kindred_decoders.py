@@ -1,4 +1,4 @@
-"""Readers of families that differ from Llama, Qwen, DeepSeek or Granite in a few facts.
+"""Readers of families a few facts away from Llama, Qwen, DeepSeek or Granite.
 
 Source: the configuration and modelling files of transformers 5.24, by ``model_type``.
 """

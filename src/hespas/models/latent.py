@@ -1,4 +1,4 @@
-"""Latent attention: keys and values of all heads are products with one short vector of a token.
+"""Latent attention: all heads' keys and values come from one vector.
 
 While many tokens are computed at once, keys and values are made of the vectors. Over a cache the
 vectors themselves are keys and values, which all heads share, and the products that would make

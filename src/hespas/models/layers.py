@@ -1,4 +1,4 @@
-"""A layer of a decoder: a mixer and a feed-forward with their norms, as `LanguageModel` says.
+"""A layer of a decoder: a mixer and a feed-forward, with norms.
 
 Its pieces are those of `hespas.models.attention`, `latent`, `recurrent`, `feed_forward` and
 `routing`, with the norms of `norms`. `hespas.models.transformer` puts layers together.
@@ -39,7 +39,7 @@ INPUT = "layer_input_scale"
 
 
 class Made(NamedTuple):
-    """What a layer makes of rows, its cache, and the keys and values that later layers share."""
+    """A layer's rows, its cache, and keys and values for later layers."""
 
     x: jax.Array
     cache: Cache | None
@@ -48,7 +48,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The layers of a decoder on a mesh; the sizes of its dimensions are in ``divided``."""
+    """The layers of a decoder on a mesh; ``divided`` has the sizes."""
 
     model: LanguageModel
     divided: Divided

@@ -1,4 +1,4 @@
-"""Read the arguments of Megatron-LM, or the fields of Megatron-Bridge: a model and its layout.
+"""Read the arguments of Megatron-LM or Megatron-Bridge: model and layout.
 
 ``megatron:FILE`` names a file of arguments as a shell has them (``--hidden-size 4096 ..``, with
 comments, variables and arrays), or YAML with the names of Megatron-Bridge, whose sections may be

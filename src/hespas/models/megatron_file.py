@@ -1,4 +1,4 @@
-"""The files that arguments of Megatron-LM stand in, and those of them that change nothing.
+"""Files of Megatron-LM's arguments, and those that change nothing.
 
 A file has arguments as a shell has them (``--hidden-size 4096 ..``, with comments, variables and
 arrays), or is YAML with the names of Megatron-Bridge, whose sections may be left out.

@@ -17,7 +17,7 @@ from hespas.models.language import LanguageModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a run is divided and scheduled, by Megatron-LM's names; None where it is not said.
+    """How a run is divided and scheduled, by Megatron-LM's names; None: unspecified.
 
     ``experts`` is the size of the axis ``expert``, beside those of ``expert_axes``.
     """

@@ -239,7 +239,7 @@ class Model:
 
     @property
     def axes(self) -> list[str]:
-        """The axes of a mesh that divide it; of settings without named ones, those of its mesh."""
+        """The axes of a mesh that divide it, by default its mesh's."""
         divided = getattr(self.settings, "axes", {}).values()
         names = list(dict.fromkeys(axis for axes in divided for axis in axes))
         return names or list(self.settings.mesh.names)

@@ -1,4 +1,4 @@
-"""A layer of experts alone, whose tokens travel to their experts and back by all-to-all."""
+"""A layer of experts alone, whose tokens travel by all-to-all."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

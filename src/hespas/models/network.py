@@ -25,7 +25,7 @@ ROW = "embedding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A weight; ``kind`` says how Hugging Face's libraries store it: products the other way round.
+    """A weight; ``kind`` says how Hugging Face's libraries store it.
 
     A repeated layer has as many ``copies``.
     """
@@ -62,7 +62,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention's heads, and the names of its four products, and which of these have a bias.
+    """Attention's heads, and its four products' names and biases.
 
     Scores are multiplied by ``scale``, or where that is 0 by the inverse root of the size.
     """

@@ -1,4 +1,4 @@
-"""The settings of a network that is no decoder: its design, and how it is run; without JAX."""
+"""The settings of networks that are no decoders; without JAX."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Inferring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A step that reads sources, and of prompts of ``sequence`` tokens makes the next one."""
+    """A step that reads sources, and makes the next token after ``sequence``."""
 
     mesh: MeshAxes
     batch: int = 1
@@ -109,7 +109,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """A step that makes a token of each text, which has ``context`` tokens with it.
+    """A step that makes a token per text of ``context`` tokens.
 
     What was read has ``source`` tokens, or as many rows as the model has.
     """

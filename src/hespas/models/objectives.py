@@ -1,4 +1,4 @@
-"""What networks are trained for: the loss of what they make, and the shape of what is right."""
+"""The losses that networks are trained for, and their targets' shapes."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""Readers of families that name their fields otherwise, or have layers that few others have.
+"""Readers of families with unusual names of fields, or unusual layers.
 
 Source: the configuration and modelling files of transformers 5.24, by ``model_type``; of chatglm,
 baichuan, internlm2, minicpm and bailing_moe the files that come with the weights.

@@ -1,4 +1,4 @@
-"""A part of a model that is cut between its layers, and which of its programs is meant.
+"""A part of a model cut between layers, and one of its programs.
 
 Importing this does not import JAX.
 """
@@ -34,7 +34,7 @@ class PartProgram(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some layers of a model, with the embedding before them, or the head and the loss behind.
+    """Some layers of a model, with its embedding or its head and loss.
 
     ``mesh`` has the axes that divide the program's arrays: every stage, and each data-parallel part
     of it, runs such a program at the same time. Parts that are equal have equal programs: ``first``

@@ -1,4 +1,4 @@
-"""The programs of a part of a model: a pass of a micro-batch, and the optimiser's step.
+"""The programs of a model's part: a micro-batch's pass, the optimiser's step.
 
 Every stage of a pipeline runs a
 program of its own part at the same time. Sums over data-parallel devices are left to the schedule:

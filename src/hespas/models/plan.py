@@ -1,4 +1,4 @@
-"""The order of a model's layers, as loops and as layers that are written out.
+"""The order of a model's layers, as loops and written out.
 
 A loop over all layers compiles once what they have in common. Where layers alternate in no regular
 order, several loops do, and loops inside of them.
@@ -34,7 +34,7 @@ class Loop(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Generic[T]):
-    """The loop of most layers, and what stands before and behind it; None of no layers."""
+    """The loop of most layers, with layers before and behind it."""
 
     first: tuple[T | Loop[T], ...]
     loop: Loop[T] | None

@@ -1,4 +1,4 @@
-"""The types that weights are stored in, by the part of a model that they stand in.
+"""The types of stored weights, by part of the model.
 
 Weights of few bits have scales, one for a group of them. Where a step is predicted, those of 8 bits
 have one scale each, whatever groups they are published with: that changes 0.02 % of their bytes.
@@ -18,7 +18,7 @@ embeddings, head, norms, biases and routers."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How weights are stored: ``bits`` of each, and a scale for each ``group`` of them."""
+    """How weights are stored: ``bits`` each, and a scale per ``group``."""
 
     bits: int
     group: int = 0
@@ -45,13 +45,11 @@ Open Compute Project, Microscaling Formats Specification 1.0, 2023, table 1; NVI
 Scaling" (NVFP4: 16 numbers with a scale of E4M3); J. Lin et al., AWQ, 2023, section 5.1 (128); the
 config.json of Kimi-K2.5 (32)."""
 SCALED = tuple(name for name, format_ in FORMATS.items() if format_.group)
-GROUPED = tuple(name for name, format_ in FORMATS.items() if format_.bits == 4)
-"""Those whose groups lie along what a product sums over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """The formats of a model's parts, and of its cache; ``other`` are of the type computed in."""
+    """The formats of a model's parts and cache; ``other`` stay unquantised."""
 
     attention: str = "bf16"
     dense: str = "bf16"

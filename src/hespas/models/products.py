@@ -1,4 +1,4 @@
-"""Products of activations with weights, in the type of the activations or in 8 bits."""
+"""Products of activations with weights, unquantised or in 8 bits."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -41,7 +41,7 @@ _LARGEST_OF_4_BITS = 6.0
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """A weight in 4 bits, in `stored_order`, with a scale for each group along the last dimension.
+    """A 4-bit weight in `stored_order`, with a scale per group.
 
     ``name`` is its format. Where it ``rounds_rows``, so are the rows that it is multiplied with.
     """

@@ -17,7 +17,7 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dlrm:
-    """Products of numbers, and sums of the rows that a sample has in each of several tables."""
+    """Products of numbers, and sums of rows looked up in several tables."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "clicks"

@@ -1,4 +1,4 @@
-"""Mixers without attention: state spaces (Mamba-2) and gated delta rules, in chunks or by tokens.
+"""Mixers without attention: Mamba-2's state spaces and gated delta rules.
 
 Sequences are cut into chunks: inside of them all is products, and a loop over the chunks carries
 the states. A new token changes the states of a cache directly. Both convolve each channel with its

@@ -100,7 +100,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Along a side, how many pixels a convolution makes, and how many it reads for all of them.
+    """Along a side, the pixels that a convolution makes and reads.
 
     Padding is not read: of a kernel of 3 at an edge, 2 pixels are.
     """
@@ -163,7 +163,7 @@ def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResNet:
-    """A network and how it is run; ``batch`` counts images per device, ``image`` its pixels.
+    """A ResNet and its run; ``batch`` counts images per device.
 
     ``stages`` is how many blocks each stage has, as in 3-4-6-3. All axes of the mesh divide the
     batch.

@@ -1,4 +1,4 @@
-"""Layers of experts: which token goes to which, and back, over the devices that have them.
+"""Layers of experts: the way of tokens to experts and back.
 
 Tokens of a device are sorted by the expert that they chose; each expert takes as many as its
 capacity, and an all-to-all over the axes of the experts brings them to the device that has it.
@@ -397,7 +397,10 @@ def _expert_bias(divided: Divided, weights: Weights, name: str) -> jax.Array | N
 
 
 class Among(Enum):
-    """Which devices of the axis of experts exchange: all, those at one place of groups, a group."""
+    """Which devices of the experts' axis exchange.
+
+    ``GROUPS``: those at the same place of each group. ``MEMBERS``: those of one group.
+    """
 
     ALL = "all"
     GROUPS = "groups"
@@ -406,7 +409,7 @@ class Among(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchange:
-    """An all-to-all that brings (targets, places, ...) to the devices of the targets, and back.
+    """An all-to-all of (targets, places, ...) to the targets' devices, and back.
 
     Every device along ``axes`` sends each target its rows, and gets those of all others for its own
     targets. ``groups`` are the numbers along them of those that exchange; None where all do. Where
@@ -490,7 +493,7 @@ _sent.defvjp(_sent_forward, _sent_backward)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Which choices go to which target: ``order`` sorts choices by it, ``counts`` is of each.
+    """Which choices go to which target: their order, and counts per target.
 
     Rows have as many choices each, side by side; a target has ``capacity`` places. The targets are
     one of ``parts`` equal ones, each of which gets as many choices; choices of other parts have

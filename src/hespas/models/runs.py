@@ -1,4 +1,4 @@
-"""How a language model is run: a training step, prompts, or new tokens over a cache."""
+"""How a language model is run: training, prompts, or new tokens."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """A step that takes in prompts of ``sequence`` tokens, fills the cache and makes one token.
+    """A step that takes in prompts, fills the cache and makes one token.
 
-    ``batch`` counts prompts for one data-parallel part of the mesh. The cache is in pages of
-    ``page_size`` tokens, or contiguous where that is 0. Weights of products are of
-    ``weight_dtype``, those of mixers and of experts of types of their own unless these are
+    ``batch`` counts prompts of ``sequence`` tokens for one data-parallel part of the mesh. The
+    cache is in pages of ``page_size`` tokens, or contiguous where that is 0. Weights of products
+    are of ``weight_dtype``, those of mixers and of experts of types of their own unless these are
     ``same``. Rows are rounded to 4 bits where they meet weights in NVFP4, on parts that multiply
     such numbers (``activation_dtype`` auto), always (nvfp4) or never (same).
     """

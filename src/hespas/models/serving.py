@@ -1,4 +1,4 @@
-"""Steps of prefill and decode: new tokens go through the layers, and into a cache in place."""
+"""Steps of prefill and decode, which write new tokens into a cache."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""Arrays with named dimensions, sharded over a mesh by those names; element types by name."""
+"""Arrays sharded by named dimensions; element types by name."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false

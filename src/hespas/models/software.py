@@ -1,4 +1,4 @@
-"""Which kernels a framework launches, by its name and date: settings of a training step.
+"""The kernels of a framework by name and date, as training settings.
 
 Each record says what differs from the kernels that a compiler or Transformer Engine would make, and
 who says so. A step is predicted with them by ``--software NAME``; settings that are given beside it

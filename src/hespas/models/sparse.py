@@ -1,4 +1,4 @@
-"""Training steps of networks with tables, of which a step changes the rows that it looked up.
+"""Training steps with tables, of which a step changes looked-up rows.
 
 Products are trained by AdamW, rows by Adagrad, whose state is as large as the tables. Each device
 has some columns of all tables; what it looks up for all samples goes to the devices that have them

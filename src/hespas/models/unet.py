@@ -1,4 +1,4 @@
-"""A U-Net that takes noise out of latents: blocks of convolutions, with attention to a text.
+"""A U-Net that removes noise from latents, with attention to text.
 
 Weights have the names and places of diffusers 0.42, whose ``UNet2DConditionModel`` is the source.
 """
@@ -20,7 +20,7 @@ _TIMES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What the blocks of a resolution have: channels, and attention of some layers, or none."""
+    """A resolution's channels, and its layers of attention, if any."""
 
     width: int
     heads: int
@@ -29,7 +29,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unet:
-    """Levels down to the smallest resolution, and up again; ``blocks`` of each on the way down.
+    """Levels down to the smallest resolution and up again, ``blocks`` each.
 
     With ``added`` numbers of a text and a wave of ``added_waves`` for each of six sizes, these are
     embedded beside the step.

@@ -1,4 +1,4 @@
-"""The weights of a decoder by name, with the names of their dimensions; without JAX.
+"""The weights of a decoder, with named dimensions; without JAX.
 
 They are said once: steps are built from them, and parameters, FLOPs and memory counted.
 """

@@ -196,7 +196,7 @@ class _Job:
     def estimated(
         self, estimate: Estimate, elapsed_s: float, *, counts: Sequence[int], from_store: bool
     ) -> ModuleEstimate:
-        """Return the cost of the region; ``counts`` are those of all regions, if they repeat."""
+        """Return the region's cost; ``counts`` are those of all regions, if repeated."""
         return ModuleEstimate(
             module=self.module,
             region=self.region.id,

@@ -76,7 +76,7 @@ class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A log of measured requests beside their prediction, over those that nothing was fitted to."""
+    """A measured log beside its prediction, over requests not fitted to."""
 
     requests: int
     predicted: LogErrors
@@ -195,7 +195,7 @@ Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds of each request; of one with a single token ``tpot_s`` is not a number."""
+    """Seconds of each request; ``tpot_s`` is NaN for single tokens."""
 
     ttft_s: Seconds
     tpot_s: Seconds

@@ -1,4 +1,4 @@
-"""Measured requests of an engine: how far a prediction is off, and step times fitted to them.
+"""Measured requests: errors of their prediction, and step times fitted to them.
 
 Iterations that decode, and those of prompts, each get a factor: so that the mean time between
 tokens, and the mean time from the queue to the first token, are those of every other request. The

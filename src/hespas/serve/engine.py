@@ -1,4 +1,4 @@
-"""Engines: how each fills an iteration, and what it keeps of memory for keys and values.
+"""Engines: how each fills an iteration and divides its memory.
 
 Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
 vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and

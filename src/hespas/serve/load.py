@@ -1,4 +1,4 @@
-"""Requests: when they arrive and how many tokens each has, drawn with a seed or from a file."""
+"""Requests: arrivals and lengths, drawn with a seed or from a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Arrivals(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests in the order of their arrival: times in ps, prompt and output lengths in tokens.
+    """Requests in order of arrival: times in ps, lengths in tokens.
 
     Of a closed load ``concurrency`` are under way at a time: each starts when one before it ends,
     and its own ``arrivals_ps`` have passed then. So does the request that one ``follows`` with in

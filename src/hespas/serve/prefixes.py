@@ -22,7 +22,7 @@ Chain = Sequence[tuple[int, int]]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A segment behind others that a replica keeps, and how many requests use it now."""
+    """A segment that a replica keeps behind others, with its users."""
 
     parent: Node | None
     number: int

@@ -1,4 +1,4 @@
-"""One replica of an engine, iteration by iteration: its queue, its batch and its blocks.
+"""One replica of an engine, by iteration: queue, batch and blocks.
 
 Times are integer picoseconds. Iterations in which the same sequences decode are computed at once:
 their times are an arithmetic series, for attention is linear in the context.
@@ -25,7 +25,7 @@ _MOST_PREEMPTIONS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What one replica runs: an engine, its step times, and blocks for keys and values.
+    """What a replica runs: an engine, step times, and cache blocks.
 
     The batch of a replica is divided over ``parts`` that hold its weights in common. One that
     ``only_prefills`` makes the first token of each request.
@@ -41,7 +41,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Tokens that are guessed ahead, each accepted with a probability if all before it are.
+    """Tokens guessed ahead, accepted in order with a probability each.
 
     A guess takes ``draft_share`` of the iteration that checks it. Source of the mean: Leviathan et
     al., Fast Inference from Transformers via Speculative Decoding, ICML 2023, equation 1.

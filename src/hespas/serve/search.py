@@ -1,4 +1,4 @@
-"""Find how a cluster serves a model best: the layouts of its devices, ranked, with reasons."""
+"""Find the layout in which a cluster serves a model best."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve: replicas of ``tp`` devices; one that is refused has no ``report``.
+    """One way to serve: replicas of ``tp`` devices; refused ones have no ``report``.
 
     Of those beside them, ``prefill_replicas`` compute prompts alone. Weights are of
     ``weight_dtype``, empty for the model's own; a batch has at most ``max_sequences``, the engine's
@@ -67,7 +67,7 @@ def layout_name(layout: Layout) -> str:
 
 
 class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """Layouts of a cluster, the best first; one without a largest rate meets no objective."""
+    """Layouts of a cluster, best first; without a rate they miss objectives."""
 
     model: str
     cluster: str

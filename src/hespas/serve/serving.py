@@ -1,4 +1,4 @@
-"""Serve a load with replicas of a model: predict its steps, simulate the engine, gather figures."""
+"""Predict how replicas of a model serve a load."""
 
 from __future__ import annotations
 

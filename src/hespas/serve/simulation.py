@@ -1,4 +1,4 @@
-"""Replicas of an engine under a load: what each request waits for and when it ends.
+"""Replicas under a load: each request's waiting and end.
 
 Times are integer picoseconds. The same requests and seed give the same times.
 """
@@ -49,7 +49,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """Replicas of one setup, how requests are given to them, and those that compute prompts."""
+    """Replicas of one setup, their router, and replicas that compute prompts."""
 
     setup: Setup
     replicas: int = 1
@@ -69,7 +69,7 @@ class ServingPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Served:
-    """When each request started to be computed, made its first token and ended, in ps.
+    """When each request started, made its first token and ended, in ps.
 
     ``replicas`` are where each ran. ``samples`` of a replica are its state at ends of iterations.
     ``cached_tokens`` are those of prompts that were not computed, as a replica kept them.

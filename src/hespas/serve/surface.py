@@ -1,4 +1,4 @@
-"""Predict the time of an engine's iterations: steps of prefill and decode at designed sizes.
+"""Predict iterations of an engine: prefill and decode at chosen sizes.
 
 Between them `StepTimes` is linear along physical axes. What a sequence attends to is taken from two
 contexts of one batch, and what a prompt attends to from two ways to cut the same tokens.
@@ -71,7 +71,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A step: ``batch`` prompts of ``tokens``, or sequences that decode with a context of them."""
+    """A step: ``batch`` prompts of ``tokens``, or sequences decoding with such context."""
 
     batch: int
     tokens: int
@@ -97,7 +97,7 @@ def sizes(*, longest: int | None = None, routes: bool = False) -> tuple[Size, ..
 
 @dataclass(frozen=True, kw_only=True)
 class Surface:
-    """Step times of one replica, and what its devices hold, in bytes of one device.
+    """Step times of one replica, and its devices' memory in bytes.
 
     ``workspace_bytes`` are those of the largest step beside weights and cache. ``power_w`` is that
     of a device by new tokens; None where it is not known. ``reports`` are the predicted steps.
@@ -121,7 +121,7 @@ class Surface:
 
 
 class Surfaces:
-    """Surfaces that are predicted, or read, once: for answers about one model and its layouts."""
+    """Surfaces predicted or read once, for answers about one model."""
 
     def __init__(self) -> None:
         self._surfaces: dict[str, Surface] = {}

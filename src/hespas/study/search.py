@@ -57,7 +57,7 @@ def _listed(value: object) -> Sequence[object]:
 
 
 def _batch_of_all(study_keys: Mapping[str, object], devices: int) -> int:
-    """Return the sequences of a step, so that each device can compute the largest micro-batch."""
+    """Return the batch with which each device computes the largest micro-batch."""
     given = [1, *(size for key in _HOW_ACCUMULATED for size in _listed(study_keys.get(key)))]
     return devices * max(size for size in given if isinstance(size, int))
 

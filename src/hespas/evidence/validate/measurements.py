@@ -117,7 +117,7 @@ def table_lines(
     columns: Sequence[str],
     instead: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and the cells of each line of a CSV with a header.
+    """Yield the number and cells of each line of a CSV table.
 
     A column of ``instead`` serves in the place of a needed one. Raises `MeasurementError` for a
     header with a missing or an unknown column, and a line without a needed cell or with too many.

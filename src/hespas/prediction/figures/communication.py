@@ -180,7 +180,6 @@ def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch
 
 _SUBSETS = 5
 _PERMUTE = "collective_permute"
-Axes = Sequence[tuple[str, int]]
 Communication = CollectiveTask | SendTask | ReceiveTask
 
 

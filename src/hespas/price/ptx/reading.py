@@ -16,7 +16,6 @@ from hespas.price.ptx.walk import AccessCounts, Walk, walk, width_bytes
 from hespas.program.kernels import KernelLaunch
 
 _NEIGHBOURS = (1, 2, 4)
-_TENSOR_CORE = frozenset({"mma", "wgmma", "tcgen05"})
 _BARRIERS = frozenset({"bar", "barrier"})
 
 
@@ -77,7 +76,6 @@ def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
         shared_bytes=launch.shared_memory_bytes,
         barriers=sum(count for instruction, count in executed if instruction.name in _BARRIERS)
         / warps,
-        uses_tensor_cores=any(instruction.name in _TENSOR_CORE for instruction in instructions),
         accesses=tuple(_access(instruction, access) for instruction, access in accesses),
         unknown_loops=len(walked.unknown_loops),
         data_branches=len(walked.data_branches),

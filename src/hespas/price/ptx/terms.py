@@ -116,7 +116,6 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     shared_passes: float
     shared_bytes: int
     barriers: float
-    uses_tensor_cores: bool
     accesses: tuple[Access, ...]
     unknown_loops: int
     data_branches: int

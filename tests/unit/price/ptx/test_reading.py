@@ -48,13 +48,6 @@ def test_a_launch_of_nothing_is_refused(blocks: int, threads: int) -> None:
         analyse(STREAM, launch("stream", blocks=blocks, threads=threads))
 
 
-def test_tensor_cores_are_reported() -> None:
-    product = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r1}, {%r2}, {%r3}, {%r4}"
-    text = f".visible .entry k() {{\n {product};\n ret;\n}}"
-    assert analyse(text, launch("k", blocks=1, threads=32)).uses_tensor_cores
-    assert not analyse(STREAM, launch("stream", blocks=1, threads=128)).uses_tensor_cores
-
-
 def test_what_the_next_block_loads_again_stays_in_l1() -> None:
     """Each block reads the same 512 bytes of parameters, and 512 bytes of its own."""
     text = STREAM.replace(
