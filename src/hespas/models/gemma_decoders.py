@@ -25,16 +25,21 @@ def _gemma(fields: Fields, sizes: Sizes, **facts: Any) -> Style:
     )
 
 
-def _gemma2(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    style = _gemma(
+def _capped(fields: Fields, sizes: Sizes, *, norms_of_heads: bool) -> Style:
+    return _gemma(
         fields,
         sizes,
         activation="gelu",
+        norms_of_heads=norms_of_heads,
         score_cap=fields.number("attn_logit_softcapping", default=0.0),
         logit_cap=fields.number("final_logit_softcapping", default=0.0),
         query_scale=fields.number("query_pre_attn_scalar", default=sizes.head_size) ** -0.5,
     )
+
+
+def _gemma2(fields: Fields) -> Description:
+    sizes = sizes_of(fields)
+    style = _capped(fields, sizes, norms_of_heads=False)
     return Description(sizes=sizes, style=style, kinds=windowed(fields, sizes, every=2))
 
 
@@ -43,15 +48,7 @@ def _gemma3(fields: Fields) -> Description:
         fields = fields.with_values(rope_theta=1000000.0)
     fields.one_of("use_bidirectional_attention", (False,))
     sizes = sizes_of(fields)
-    style = _gemma(
-        fields,
-        sizes,
-        activation="gelu",
-        norms_of_heads=True,
-        score_cap=fields.number("attn_logit_softcapping", default=0.0),
-        logit_cap=fields.number("final_logit_softcapping", default=0.0),
-        query_scale=fields.number("query_pre_attn_scalar", default=sizes.head_size) ** -0.5,
-    )
+    style = _capped(fields, sizes, norms_of_heads=True)
     sizes = replace(sizes, rope_theta=rope_of(fields, "full_attention").theta)
     every = fields.size("sliding_window_pattern", default=6)
     near = 10000

@@ -167,17 +167,16 @@ class PipelineAnswer(PipelinePrediction):
 
 def answer_of(prediction: Prediction) -> Answer:
     """Return a prediction with its report."""
-    return Answer(
-        **{attribute.name: getattr(prediction, attribute.name) for attribute in fields(prediction)}
-    )
+    return Answer(**_values(prediction))
 
 
 def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
     """Return a prediction of a pipeline with its report."""
-    values = {
-        attribute.name: getattr(prediction, attribute.name) for attribute in fields(prediction)
-    }
-    return PipelineAnswer(**values)
+    return PipelineAnswer(**_values(prediction))
+
+
+def _values(prediction: Prediction | PipelinePrediction) -> dict[str, Any]:
+    return {field.name: getattr(prediction, field.name) for field in fields(prediction)}
 
 
 MOST_KERNELS = 300
