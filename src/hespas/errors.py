@@ -111,7 +111,7 @@ class AlgorithmError(HespasError):
 
 
 class SimulationError(HespasError):
-    """The simulation cannot proceed, or the job needs something that the model does not cover."""
+    """The simulation cannot proceed, or the job needs what no model covers."""
 
 
 class CacheError(HespasError):

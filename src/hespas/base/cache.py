@@ -1,4 +1,4 @@
-"""A directory of files under keys that are made of everything that decides their content."""
+"""A directory of files, under keys of everything that decides their content."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Peak rates of one accelerator, dense, as its vendor's datasheet gives them, in SI units.
+    """Dense peak rates of one accelerator, from its vendor's datasheet, in SI.
 
     ``per_datatype_flops`` has keys as MLIR spells types; products of f32 may have one for each
     precision, ``tf32``, ``f32_high`` and ``f32_highest``. ``peak_flops`` (FLOP/s) serves every
@@ -415,7 +415,7 @@ class RooflineHardware(
 
 
 class NodeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``hardware`` of methods that know a device by its name: a preset's, or one's own by path."""
+    """``hardware`` of methods that take a device's name or path."""
 
     node: Text
 
@@ -428,7 +428,7 @@ class EstimatorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _NodeFile(Struct, frozen=True, kw_only=True):
-    """A configuration of which only the estimator is read: the others are keys of a run."""
+    """A configuration of which only the estimator is read."""
 
     perf_estimator: EstimatorKeys | None = None
 

@@ -1,4 +1,4 @@
-"""A system whose links are faster or slower than its own, for asking what they cost."""
+"""A system whose links are faster or slower than its own."""
 
 from __future__ import annotations
 

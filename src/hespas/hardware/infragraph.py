@@ -1,4 +1,4 @@
-"""How the devices of a cluster are wired, from an infrastructure in infragraph's YAML or JSON.
+"""How a cluster's devices are wired, from infragraph's YAML or JSON.
 
 infragraph (MIT, infragraph.dev) describes devices with components, instances of devices, and edges
 between them by slices of their names. `read_infragraph` reads version 3.1.0 of its files without

@@ -153,7 +153,7 @@ class DragonflyRouting(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dragonfly:
-    """Groups of routers: all connected to each other in a group, one link between two groups.
+    """Groups of routers: all connected inside, one link between two groups.
 
     ``seed`` is that of the hash of `DragonflyRouting.VALIANT`.
     """

@@ -1,4 +1,4 @@
-"""How the devices of a real machine are wired, from what NCCL or hwloc wrote about it.
+"""How a machine's devices are wired, from files of NCCL or hwloc.
 
 `read_machine_links` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's
 (``lstopo machine.xml``). Devices that all have NVLinks are connected by these alone, others by PCIe
@@ -60,7 +60,7 @@ class Graph:
 
 
 class LinkFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link of infragraph in one direction; its latency is the file's where it is left out."""
+    """A link in one direction; without a latency the file's applies."""
 
     bandwidth_bytes_per_s: Positive
     latency_s: NotNegative | None = None
@@ -101,7 +101,7 @@ Source: PCI Express Base Specification, 6.0: 8b/10b and 128b/130b, and packets o
 
 @dataclass(slots=True, kw_only=True)
 class _Machine:
-    """What a file says: a tree of PCIe with devices at its leaves, and NVLinks by device."""
+    """What a file says: a PCIe tree of devices, and their NVLinks."""
 
     location: str
     order: dict[str, int] = field(default_factory=dict[str, int])

@@ -1,4 +1,4 @@
-"""The power that a GPU's board draws, by what it does and at which clock.
+"""The power of a GPU's board, by its work and clock.
 
     power = idle + (busy + energy per FLOP x FLOP/s) x v^2 + energy per byte x bytes/s
 
@@ -46,7 +46,7 @@ class HostPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BoardPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The power of a GPU's board: ``power.json`` of a node, which has the source of each figure.
+    """The power of a GPU's board: ``power.json`` of a node.
 
     ``idle_w`` is drawn between kernels, ``busy_w`` on top while any kernel runs at
     ``boost_clock_hz``. ``flop_j`` is the energy of a FLOP of matrix products by type (``bf16``,
@@ -101,7 +101,7 @@ class BoardEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """The clock of a computation, as a part of the boost clock, and what its board draws.
+    """A computation's share of the boost clock, and its board's power.
 
     ``power_w`` is the mean over the computation, ``at_boost_w`` that at the boost clock.
     """

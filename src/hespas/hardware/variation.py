@@ -1,4 +1,4 @@
-"""How much devices of one kind differ in speed, and how long the slowest of a group takes.
+"""How much equal devices differ in speed, and a group's slowest duration.
 
 The slowest of n independent draws from a distribution F is one draw of ``F^-1(u^(1/n))`` with u
 uniform: a group of 100,000 devices costs as much as one of two.
@@ -75,7 +75,7 @@ def read_variation(name: str | Path) -> Variation:
 
 
 class Slowest:
-    """The distribution of the factor on the duration of the slowest device of a group."""
+    """The distribution of the slowest device's duration factor in a group."""
 
     def __init__(self, *, sigma: float, slow: SlowDevices | None = None) -> None:
         import numpy as np  # noqa: PLC0415 - few clusters vary

@@ -1,4 +1,4 @@
-"""Give every value of a block a layout, with copies where an operation takes another one.
+"""Give every value of a block a layout, with copies where needed.
 
 What the users of each value would like is passed back to where it is made (`wanted_orders`); then
 each operation takes its operands as they lie, or copies of them.

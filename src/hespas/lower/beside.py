@@ -66,7 +66,7 @@ def with_experts_beside(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchange:
-    """An all-to-all: where it starts and ends in a schedule, and the module it belongs to."""
+    """An all-to-all: its start and end in a schedule, and its module."""
 
     start: int
     end: int

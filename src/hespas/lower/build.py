@@ -1,4 +1,4 @@
-"""Write groups of operations as fusions, copies of what is written over, equal kernels once."""
+"""Write groups of operations as fusions, with copies, equal kernels once."""
 
 from __future__ import annotations
 

@@ -412,7 +412,7 @@ _CUTTING = frozenset({"reshape", "return", "slice"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flight:
-    """A collective: where it starts, and where it is first needed, as places in a schedule."""
+    """A collective's start and first need, as places in a schedule."""
 
     op: Op
     start: int

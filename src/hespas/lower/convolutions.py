@@ -1,4 +1,4 @@
-"""Convolutions as XLA's GPU pipeline calls cuDNN: what it can't take, which kernel, what follows.
+"""Convolutions as XLA's GPU pipeline calls cuDNN for them.
 
 A convolution whose image has gaps (``lhs_dilation``) is the gradient of one with strides if its
 kernel is reversed, a constant, or one element large, and it has one group of features: the library

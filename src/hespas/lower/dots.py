@@ -43,7 +43,7 @@ _MOST_VISITED = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The shape of an operand of a product: which dimensions are batched, summed, and kept."""
+    """The shape of a product's operand: batched, summed and kept dimensions."""
 
     shape: tuple[int, ...]
     batching: tuple[int, ...]
@@ -402,7 +402,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Padded:
-    """A product as it is computed: its operands reshaped to ``given``, then padded to ``wide``."""
+    """A product as computed: operands reshaped to ``given``, padded to ``wide``."""
 
     attrs: DotAttrs
     given: tuple[Side, Side]

@@ -1,4 +1,4 @@
-"""Open operations that GPUs have no kernel for: products of groups of rows, random bits, windows.
+"""Open operations that GPUs have no kernel for.
 
 * ``ragged_dot``: how many rows each group has is known only when the program runs. The compiler
   makes a copy of the rows for each group, with zeros in the place of the others, and multiplies all

@@ -1,4 +1,4 @@
-"""Model what a GPU's compiler makes of a program, where none is there to do it.
+"""Model a GPU compiler's kernels of a program, without the compiler.
 
 The rules are listed in `RULES`, in the order in which they run; `docs/decisions/0017` says which
 program shows each. Kernels of libraries, as frameworks without a compiler call them, are another

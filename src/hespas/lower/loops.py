@@ -61,7 +61,7 @@ _BETWEEN = frozenset({"convert", "reshape", "copy"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moved:
-    """A copy that moves before a loop: of the argument ``at``, which then has the type ``whole``.
+    """A copy moved before a loop: of argument ``at``, then of type ``whole``.
 
     ``part`` are the operations that made what was copied of the argument, if it was a part: what
     cuts it, and what converts it or drops its first dimension.
@@ -290,7 +290,7 @@ def with_freed_first(operations: Sequence[Op], returned: Sequence[Value]) -> lis
 
 
 class _Mover:
-    """Operations in the order in which they will run: those that ran, and what they left."""
+    """Operations in running order: those that ran, and what they left."""
 
     def __init__(self, operations: Sequence[Op], returned: Sequence[Value]) -> None:
         self.operations = operations

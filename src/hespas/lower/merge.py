@@ -1,4 +1,4 @@
-"""Kernels with several results: those that read the same data, and those that read each other's.
+"""Kernels with several results: of the same data, or of each other.
 
 Two kernels that go over the same elements are one, with the results of both, if neither then waits
 for itself. Reading the same large value, or one reading what the other writes, they move fewer
@@ -103,7 +103,7 @@ def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Graph:
-    """The nodes of a block while they are merged, of one module each if ``by_module``.
+    """The nodes of a block while they merge, by module if ``by_module``.
 
     ``results`` are those of the block.
     """

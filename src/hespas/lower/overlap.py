@@ -1,4 +1,4 @@
-"""What the memory of a device allows XLA's scheduler for GPUs to run beside collectives.
+"""What a device's memory lets XLA's GPU scheduler run beside collectives.
 
 The scheduler has a limit (`hespas.program.overlap`). It does not give up all overlap at once:
 compiled for eight H100, nearly all collectives of llama3-8b with 3,584 tokens run beside other work

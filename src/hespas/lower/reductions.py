@@ -1,4 +1,4 @@
-"""Reductions as XLA's GPU pipeline has them: before reshapes, in pieces, and scans in pieces of 16.
+"""Reductions as XLA's GPU pipeline has them, in pieces; scans too.
 
 A kernel reduces dimensions that lie together in memory, or keeps such; of any other reduction the
 largest dimension is reduced first. One block of threads would take too long for a long reduction: a

@@ -1,4 +1,4 @@
-"""Routing as libraries have it: small kernels around a choice of experts are one or two.
+"""Routing as libraries have it: a choice of experts in few kernels.
 
 Frameworks that serve choose and weigh experts in one kernel, and sort the choices by expert in
 another, each with one block of threads whose data are in shared memory. Sources: vLLM,
@@ -57,7 +57,7 @@ def with_routing_together(
 
 
 class _Around:
-    """Operations of a block, with what makes each value and what reads it, by place."""
+    """Operations of a block, with each value's maker and readers, by place."""
 
     def __init__(self, operations: Sequence[Op]) -> None:
         self.operations = operations

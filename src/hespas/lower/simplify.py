@@ -1,4 +1,4 @@
-"""Simplify blocks as every compiler does, where that decides which bytes and kernels there are.
+"""Simplify blocks as every compiler does, where that decides bytes and kernels.
 
 Copies and operations that change nothing are dropped, numbers that are known are computed, equal
 operations are one, and what nothing reads is left out. A barrier keeps what passes through it apart

@@ -1,4 +1,4 @@
-"""A pipeline of several programs: how long its step takes, and everything that led to it."""
+"""A pipeline of several programs: its step's time, and what led to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hespas.tasks.pipelining.timing import Interval, Times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCost:
-    """A part of the model: its passes, the optimiser's step, and the predictions of its programs.
+    """A model's part: its passes, optimiser's step, and predictions of programs.
 
     ``update`` is what the optimiser's step takes, ``footprint`` what a device holds.
     """

@@ -1,4 +1,4 @@
-"""What is refused: without the program, before anything that takes time; and once it is read."""
+"""What is refused: before the program is read, and after."""
 
 from __future__ import annotations
 

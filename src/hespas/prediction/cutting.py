@@ -1,4 +1,4 @@
-"""A model cut for the stages of a pipeline, and all that is refused of it before it is exported."""
+"""Cut a model for a pipeline's stages, and refuse what can't be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a program is priced where the user leaves it open: compiled, fused, or as exported.
+"""Choose what is priced where the user leaves it open.
 
 `planned` decides before anything expensive is done, and says why a program is not compiled.
 """

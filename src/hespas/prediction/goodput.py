@@ -1,4 +1,4 @@
-"""Closed forms for a run that fails at random, saves checkpoints and starts again; its options.
+"""Closed forms of a failing run with checkpoints, and its options.
 
 A run trains for an interval, saves a checkpoint while it waits, and goes on. Failures come at
 random (a Poisson process, every ``failure_interval_s`` on average); one throws away what was done
@@ -179,7 +179,7 @@ class LongRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Shares of the time of a long run, which add to 1, and how often it fails.
+    """Shares of a long run's time, which add to 1, and failures.
 
     ``productive`` is training that is kept; ``lost`` training (and saving) that a failure threw
     away.

@@ -36,7 +36,7 @@ class Per(Enum):
 
 
 class CauseEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cause: ``interval_h`` between its events of one of what it strikes, or ``events`` counted.
+    """A cause of failures: ``interval_h`` between events, or ``events`` counted.
 
     ``nodes`` are away for a repair after an event, and are the size of a group. Devices wait for
     ``detection_s`` until the failure is noticed; a silent one is found by the next validation,
@@ -63,7 +63,7 @@ class Observed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Unequal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A share of the nodes that causes a larger share of all failures of nodes."""
+    """A share of nodes that causes a larger share of node failures."""
 
     nodes: Share
     failures: Share

@@ -1,4 +1,4 @@
-"""From what the workload is to its program: exported, compiled, fused, or as it is given."""
+"""Load a workload's program: exported, compiled, fused, or as given."""
 
 from __future__ import annotations
 

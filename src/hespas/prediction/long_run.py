@@ -1,4 +1,4 @@
-"""A long run played through for many seeds: what its time goes to, failure by failure.
+"""A long run played for many seeds, failure by failure.
 
 All seeds are played at once, event by event: a superposition of Poisson processes gives the next
 candidate, which is an interruption unless a thinning draw drops it (infant mortality that faded, a
@@ -155,7 +155,7 @@ def _lemons(hazards: Hazards) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Seeds that are played at once; arrays have an entry, or a row, for each.
+    """Seeds played at once; arrays have an entry or row for each.
 
     ``ran_s`` is how long each has run, ``since_s`` since its last restart began, of which starting
     and loading take ``start_s`` and ``load_s``. ``speed`` is the share of the nodes that train, and

@@ -1,4 +1,4 @@
-"""What a program runs on: its device, its system, and the model of the network between."""
+"""What a program runs on: its device, system and network model."""
 
 from __future__ import annotations
 

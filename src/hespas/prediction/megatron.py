@@ -1,4 +1,4 @@
-"""A run of Megatron-LM as options: mesh, batch, schedule, precision and overlap by its arguments.
+"""A run of Megatron-LM as options, by its arguments.
 
 What the user gives beside the file stands; all else is what the file says. Importing it takes
 little, so that all commands ask it.

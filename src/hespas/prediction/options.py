@@ -384,7 +384,7 @@ def parse_parameters(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What a step takes in, and what the model needs for it: of models of the zoo it is known."""
+    """What a step takes in, and its model needs; zoo models know both."""
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
@@ -551,7 +551,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyOptions:
-    """What belongs to the energy of a step beside the machines that it runs on."""
+    """What adds to a step's energy beside its machines."""
 
     GROUP: ClassVar[Group] = Group.OUTPUT
 

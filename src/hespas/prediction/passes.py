@@ -1,4 +1,4 @@
-"""What a pass of a micro-batch through a part of a model takes, from the prediction of its program.
+"""What a micro-batch's pass through a model's part takes.
 
 The program has both passes of one micro-batch. Its computation is told apart by the phases of its
 operations, and so is communication that no computation hides; so the two add up to the program.
@@ -326,7 +326,7 @@ def _is_forward(region: Region | None, names: OperationNames) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a device holds of a part of the model, or of all parts of a stage, in bytes.
+    """A device's bytes of a model's part, or of a stage's parts.
 
     ``gradient_bytes`` are those of sums over micro-batches. ``kept_bytes`` is what a micro-batch
     holds from its forward to its backward pass; of a stage, what the ``in_flight`` micro-batches

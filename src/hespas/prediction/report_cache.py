@@ -32,7 +32,7 @@ _MOST_BYTES = 2**26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCache:
-    """The place of one report; what can't be read or written there counts as missing."""
+    """The place of one report; unreadable or unwritable ones count as missing."""
 
     key: str
 

@@ -63,7 +63,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step takes in, on all devices; None is not known. Samples are ``what`` says."""
+    """What all devices' step takes in, None if unknown; ``what`` names samples."""
 
     kind: StepKind = StepKind.UNKNOWN
     tokens: int | None = None

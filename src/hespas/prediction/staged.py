@@ -257,7 +257,7 @@ def message_bytes(cut: Cut) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
-    """What a stage exchanges with the same stage of other data-parallel parts, by chunk, in ps.
+    """A stage's data-parallel exchanges, by chunk, in ps.
 
     A chunk's sums come in as many pieces as it has layers.
     """

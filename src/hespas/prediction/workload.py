@@ -1,4 +1,4 @@
-"""What runs: a file, a model of the zoo or a function, and what a step of it takes in."""
+"""What runs: a file, a model or a function, and a step's inputs."""
 
 from __future__ import annotations
 

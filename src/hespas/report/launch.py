@@ -1,4 +1,4 @@
-"""A predicted training step as the command that starts it in a trainer: text alone.
+"""A predicted training step as the command that starts a trainer.
 
 Sources of the flags: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/models`` and
 ``trainers/pre_train``; torchtitan 0.3.0, ``torchtitan/config/configs.py`` and
@@ -38,7 +38,7 @@ class Trainer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A command, for each node of the cluster, and what it leaves out or does otherwise."""
+    """A command per node of the cluster, and its differences."""
 
     trainer: str
     command: str

@@ -1,4 +1,4 @@
-"""The study that finds the best mesh of a model on a cluster, and where it is kept."""
+"""The study that finds a model's best mesh, and its directory."""
 
 from __future__ import annotations
 

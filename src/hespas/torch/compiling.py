@@ -1,4 +1,4 @@
-"""Let ``torch.compile`` compile for GPUs that are not there, and say what its kernels come from.
+"""Let ``torch.compile`` compile for absent GPUs, and name its kernels' origin.
 
 Dynamo and Inductor work as usual; their generated code runs on tensors without data. What Inductor
 decides by timing is decided without: library kernels for products, no padding of matrices.

@@ -1,4 +1,4 @@
-"""Process groups of the cluster's size, of which this process is one rank, and their collectives.
+"""Process groups of the cluster's size with one real rank, and collectives.
 
 torch's own fake process group communicates nothing. As in NCCL, an asynchronous collective runs on
 its group's own stream, which waits for the current stream; ``Work.wait`` makes the current stream

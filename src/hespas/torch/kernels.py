@@ -1,4 +1,4 @@
-"""Triton kernels: launches are recorded, and the kernels compiled to PTX when all is recorded."""
+"""Record launches of Triton kernels, then compile the kernels to PTX."""
 
 from __future__ import annotations
 

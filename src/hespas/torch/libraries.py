@@ -1,4 +1,4 @@
-"""What torch's dispatcher chooses on an NVIDIA GPU, where a build without CUDA chooses otherwise.
+"""What torch's dispatcher chooses on NVIDIA GPUs, unlike builds without CUDA.
 
 A CPU build knows neither fused attention nor cuDNN's convolutions, and decomposes operations whose
 CUDA kernels it lacks. The rules are those of ``ATen/native/transformers/cuda/sdp_utils.cpp`` and

@@ -23,7 +23,7 @@ _MOST_NODES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is made: the module's path, the phase, and file and line of the user."""
+    """Where a call is made: module path, phase, and user's file and line."""
 
     scope: str = ""
     phase: str = ""

@@ -1,4 +1,4 @@
-"""Record the operations that torch calls: a mode over all others, in the order of the program."""
+"""Record the operations that torch calls, in the program's order."""
 
 from __future__ import annotations
 

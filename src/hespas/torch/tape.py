@@ -1,4 +1,4 @@
-"""What is recorded of a step: calls in order, and storages from their first use to their last."""
+"""What is recorded of a step: calls in order, and storages' lifetimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record a step of a PyTorch program: a process of its own, ``python -m hespas.torch.worker``.
+"""Record a PyTorch step in a process: ``python -m hespas.torch.worker``.
 
 It answers a question (`hespas.base.question`, `hespas.torch.messages`). What it changes in torch
 stays changed, and user code runs in it: nothing else does.

@@ -1,4 +1,4 @@
-"""Fit the step times of an engine to a log of its requests, and keep them for other loads."""
+"""Fit an engine's step times to a log of its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hespas.serve.serving import serving
 
 
 class ServingCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors of an engine's steps, with how far they are off for requests left out."""
+    """Factors of an engine's steps, with errors for requests left out."""
 
     model: str
     node: str

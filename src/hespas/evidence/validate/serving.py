@@ -148,7 +148,7 @@ def _throughput(point: ServingPoint, ttft_s: float, tpot_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPoint:
-    """A point with what is predicted of it; None with the ``reason`` where nothing is."""
+    """A point with its prediction, or the ``reason`` for none."""
 
     point: ServingPoint
     ttft_s: float | None = None

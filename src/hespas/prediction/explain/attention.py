@@ -192,7 +192,7 @@ def _shape(kind: object) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Prices as another method does, and says under which part of attention an operation falls."""
+    """Prices as another method does, and labels each operation's part of attention."""
 
     method: OperationMethod
     scores: Scores
@@ -208,7 +208,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Prices attention as one kernel for each product that makes scores, its rest as nothing."""
+    """Prices attention as one kernel per product of scores, its rest as nothing."""
 
     method: OperationMethod
     scores: Scores
@@ -289,7 +289,7 @@ _MOST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowKernel:
-    """A kernel that takes longer than its limit: all launches of a step, and why."""
+    """A kernel slower than its limit: all its launches, and why."""
 
     name: str
     time_s: float
@@ -315,7 +315,7 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByKernel:
-    """Prices kernels under their names, their limits as what memory takes; all else as nothing."""
+    """Prices kernels by name, with limits as memory times; all else as nothing."""
 
     method: OperationMethod
     kernels: KernelPricer
@@ -351,7 +351,7 @@ class ByKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLimit:
-    """Prices the kernels of a name, or all, at their limit; all else as ``method`` does."""
+    """Prices kernels of a name, or all, at their limit; others as ``method``."""
 
     method: OperationMethod
     kernels: KernelPricer

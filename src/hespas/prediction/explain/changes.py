@@ -129,7 +129,7 @@ def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Pric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows of a prediction's computations, and the region of each computation by its task."""
+    """A prediction's rows of computations, and each computation's region by task."""
 
     chains: Chained
     regions: dict[int, int]
@@ -166,7 +166,7 @@ _MUCH = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A step with one thing changed; ``gain`` is a part of the step as predicted, 0 to 1."""
+    """A step with one thing changed; ``gain`` is a share, 0 to 1."""
 
     change: str
     step_time_s: float

@@ -1,4 +1,4 @@
-"""The assumptions of a result, those that are alike joined, with the share that they decide."""
+"""The assumptions of a result, joined where alike, with their shares."""
 
 from __future__ import annotations
 

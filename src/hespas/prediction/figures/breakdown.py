@@ -1,4 +1,4 @@
-"""Where the time of a step goes in the user's program: by phase, by module, by kind of kernel.
+"""A step's time by phase, module and kind of kernel.
 
 A compiled fusion is charged to its own name, which compilers take from its root; every operation
 that isn't fused to its own. A collective that compilers combined is charged, by their bytes, to
@@ -60,7 +60,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """What a step takes by name and by kind of kernel; each adds up to the computation."""
+    """A step's time by name and by kind; each adds up."""
 
     by_name: Mapping[Named, Amount]
     by_kind: Mapping[str, Amount]

@@ -1,4 +1,4 @@
-"""The communication of a step, by kind, groups of devices and dimensions of the network.
+"""A step's communication, by kind, groups of devices and network dimensions.
 
 Figures are those of the slowest device, every device as specified. A moment in which it doesn't
 compute is charged to one row, to what started first of the communication under way, so that exposed
@@ -99,7 +99,7 @@ _ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """A dimension as a group uses it: with how many positions, on how many links of a device."""
+    """A dimension as a group uses it: its positions, and a device's links."""
 
     members: int
     links: int

@@ -1,4 +1,4 @@
-"""The figures of a long run: closed forms, and quantiles over runs that are played through."""
+"""The figures of a long run: closed forms, and quantiles of plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a step: totals, shares, energy, utilisation, and the options that decide them.
+"""The figures of a step: totals, shares, energy, utilisation, options.
 
 A device draws what its kernels make it draw while it computes
 (`hespas.hardware.power.BoardPower`), and its idle power for the rest of the step. The machine

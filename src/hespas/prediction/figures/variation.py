@@ -1,4 +1,4 @@
-"""What a step takes on devices that are not equal: each device waits for the slowest of its group.
+"""A step on unequal devices: each waits for its group's slowest.
 
 All axes of a mesh synchronise several times a step, but for the copies of a pipeline (``data`` and
 ``fsdp`` there), which meet once, at its end. A stage takes the slowest device of its group, a copy
@@ -34,7 +34,7 @@ EXCLUDED = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """What the devices of each stage compute in a step, and by which axes they are divided.
+    """What each stage's devices compute in a step, and their axes.
 
     ``ramp`` is the share of a stage's time that another stage's passes wait for.
     """

@@ -1,4 +1,4 @@
-"""Collective algorithms as steps: how many bytes each message has, and how often it is sent.
+"""Collective algorithms as steps: bytes of each message, and repeats.
 
 The algorithms are those of `hespas.collectives`. A schedule's rounds become steps: in a step all
 messages go at once, and the next step begins when all have arrived. Sizes are of one member's input

@@ -1,4 +1,4 @@
-"""Links of a graph of nodes, listed, and routes through it: of fewest links, or a dragonfly's."""
+"""Links of a graph of nodes, and routes through it."""
 
 from __future__ import annotations
 

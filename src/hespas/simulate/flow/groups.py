@@ -1,4 +1,4 @@
-"""The groups of devices of a job: who takes part in a collective, or sends to whom.
+"""The groups of a job's devices: members of collectives, senders, receivers.
 
 A message goes between a group of two, from source to target. A group's members are arrays, in
 lines along the dimensions of the network where they fill a box.
@@ -127,7 +127,7 @@ def layout_numbers(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupLayout:
-    """Where the members of a group are, in the order of its list; it stands for groups like it.
+    """Where a group's members are, in order; it stands for equal groups.
 
     ``number`` distinguishes layouts. ``dimensions`` are those that devices are numbered along.
     """

@@ -1,4 +1,4 @@
-"""A job's devices, groups and links in symmetry classes, of which one member is simulated.
+"""A job's devices, groups and links in symmetry classes.
 
 First, groups that are alike but for where they are get one layout and one plan per collective.
 Then the links that their messages cross are counted, links that carry the same messages are
@@ -53,7 +53,7 @@ class GroupClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """All of a job's devices and groups in classes, in the order of their first ones.
+    """A job's devices and groups in classes, by their first members.
 
     ``capacities`` gives the bandwidth of links by class, in rate units.
     """
@@ -171,7 +171,7 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loads:
-    """Which links are crossed: in a group, ``messages`` of a pattern (by its number) cross a link.
+    """Which links a group's messages cross, by pattern number.
 
     Each is an array with one entry for each such fact.
     """

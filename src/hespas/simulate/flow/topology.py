@@ -1,4 +1,4 @@
-"""The links of a network by number, and the routes of many messages at once, as arrays.
+"""The links of a network by number, and messages' routes as arrays.
 
 A `Topology` says which links a message crosses, how wide a link is, and what its name is. It is of
 dimensions, of which links and routes are computed, or of a graph of nodes, of which links are

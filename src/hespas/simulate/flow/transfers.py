@@ -1,4 +1,4 @@
-"""Transfers: what a collective or a message does on the network, and those in flight.
+"""Transfers: what collectives and messages do on the network, in flight.
 
 A transfer is a row of phases, each some equal steps: first a delay in which no link is used
 (latencies, overheads, reductions), then bytes that flow at the fair rate. While no other transfer
@@ -35,7 +35,7 @@ Use = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a flow crosses, and the rate of one of its messages that it never exceeds."""
+    """What a flow crosses, and its messages' largest rate."""
 
     uses: tuple[Use, ...]
     limit: int
