@@ -18,7 +18,7 @@ import pages
 from hespas.cli.commands import command_named, commands
 from hespas.hardware.device import RooflineHardware
 from hespas.hardware.presets import load_device, load_system
-from hespas.prediction.options import configuration_form
+from hespas.prediction.configuration import configuration_form
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
