@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hespas.memory.buffers import THROUGHOUT, Buffer
 from hespas.memory.liveness import BlockLiveness, Inside
@@ -155,56 +158,53 @@ def _aligned(span: Span) -> Span:
 
 def _heap_bytes(
     spans: Sequence[Span],
-    together: Sequence[Iterable[int]],
+    together: NDArray[np.bool_],
     order: Iterable[int],
     *,
     enough_bytes: int | None = None,
 ) -> int:
     """Return the memory of spans placed in an order, or more than ``enough_bytes``."""
-    placements: list[tuple[int, int] | None] = [None] * len(spans)
+    starts, ends = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
+    is_placed = np.zeros(len(spans), np.bool_)
     top = 0
     for number in order:
         size_bytes = spans[number].size_bytes
-        busy = [interval for interval in map(placements.__getitem__, together[number]) if interval]
-        busy.sort()
-        start = _smallest_gap(busy, size_bytes)
-        placements[number] = start, start + size_bytes
+        busy = np.flatnonzero(together[number] & is_placed)
+        start = _smallest_gap(starts[busy], ends[busy], size_bytes)
+        starts[number], ends[number], is_placed[number] = start, start + size_bytes, True
         top = max(top, start + size_bytes)
         if enough_bytes is not None and top > enough_bytes:
             break
     return top
 
 
-def _live_together(spans: Sequence[Span]) -> list[Iterable[int]]:
-    """Return, for each span, the numbers of spans that live with it."""
-    together: list[list[int]] = [[] for _ in spans]
+def _live_together(spans: Sequence[Span]) -> NDArray[np.bool_]:
+    """Return, for each pair of spans, whether they live together."""
+    together = np.zeros((len(spans), len(spans)), np.bool_)
     intervals = sorted(
         (first, last, number) for number, span in enumerate(spans) for first, last in span.live
     )
-    live: list[tuple[int, int]] = []
-    for first, last, number in intervals:
-        live = [active for active in live if active[0] >= first]
-        others = [earlier for _, earlier in live]
-        together[number] += others
-        for earlier in others:
-            together[earlier].append(number)
-        live.append((last, number))
-    # Spans of several intervals meet others more than once; a span never meets itself.
-    is_whole = all(len(span.live) == 1 for span in spans)
-    return list(together) if is_whole else [set(numbers) for numbers in together]
+    firsts = [first for first, _, _ in intervals]
+    numbers = np.array([number for _, _, number in intervals], np.int64)
+    for position, (_, last, number) in enumerate(intervals, start=1):
+        together[number, numbers[position : bisect_right(firsts, last)]] = True
+    return together | together.T
 
 
-def _smallest_gap(busy: Sequence[tuple[int, int]], size_bytes: int) -> int:
-    """Return the start of the smallest sufficient gap, else the end."""
-    smallest: tuple[int, int] | None = None
-    free_from = 0
-    for start, end in busy:
-        gap = start - free_from
-        if gap >= size_bytes and (smallest is None or gap < smallest[0]):
-            smallest = (gap, free_from)
-        if end > free_from:  # noqa: PLR1730 - max() takes three times as long
-            free_from = end
-    return free_from if smallest is None else smallest[1]
+def _smallest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], size_bytes: int) -> int:
+    """Return the start of the smallest gap for ``size_bytes``, else the end."""
+    if not len(starts):
+        return 0
+    order = starts.argsort()
+    reached = np.maximum.accumulate(ends[order])
+    free_from = np.concatenate(([0], reached[:-1]))
+    gaps = starts[order] - free_from
+    gaps[gaps < size_bytes] = _NO_GAP
+    smallest = gaps.argmin()
+    return int(reached[-1] if gaps[smallest] == _NO_GAP else free_from[smallest])
+
+
+_NO_GAP = np.iinfo(np.int64).max
 
 
 def spans_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Iterator[Span]:
