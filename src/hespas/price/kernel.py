@@ -28,6 +28,7 @@ from hespas.program.attrs import (
 from hespas.program.operations.table import kinds_where, traits_of
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
+    MOST_REMEMBERED,
     Block,
     Op,
     Program,
@@ -157,7 +158,7 @@ class Kernel:
         return LOOP
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_REMEMBERED)
 def kernel_of(op: Op) -> Kernel:
     """Return the kernel of an operation, of a fusion, call or started operation too.
 
@@ -277,7 +278,7 @@ _IN_FUSIONS = {
 _DECISIVE = frozenset(_IN_FUSIONS) - {"transpose"}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_REMEMBERED)
 def kind_of(op: Op) -> str:
     """Return the name of a kernel in reports.
 

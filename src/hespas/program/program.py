@@ -146,10 +146,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     @property
     def traits(self) -> Traits:
         """The facts about operations of its kind."""
-        traits = TRAITS.get(self.kind)
-        if traits is None:
+        try:
+            return TRAITS[self.kind]
+        except KeyError:
             return LAUNCHED if isinstance(self.attrs, KernelAttrs) else UNKNOWN
-        return traits
 
     @property
     def name(self) -> str:
@@ -348,7 +348,14 @@ def values_read(op: Op) -> Sequence[Value]:
     return _with_outer(op) if op.regions and op.traits.reads_around else op.operands
 
 
-@lru_cache(maxsize=4096)
+MOST_REMEMBERED = 16384
+"""Operations of which a function remembers what it found: more than most programs have.
+
+A program with more would push out each before it is asked for again.
+"""
+
+
+@lru_cache(maxsize=MOST_REMEMBERED)
 def _with_outer(op: Op) -> Sequence[Value]:
     """Return the operands and the outer values that the regions read.
 

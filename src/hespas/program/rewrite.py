@@ -364,7 +364,7 @@ def with_calls_opened(program: Program) -> Function:
     kept as they are. Raises `ProgramError` for a function that calls itself.
     """
     main = program.main
-    if not any(_has_call(op) for op in main.body.operations):
+    if not _calls(main.body):
         return main
     opener = _Opener(program)
     operations: list[Op] = []
@@ -387,10 +387,12 @@ def _with_results(op: Op, results: tuple[Value, ...], renaming: Renaming) -> Op:
     return replace(op, results=results)
 
 
+def _calls(block: Block) -> bool:
+    return any(map(_has_call, block.operations))
+
+
 def _has_call(op: Op) -> bool:
-    if op.kind in _OPENED:
-        return True
-    return any(_has_call(inner) for region in op.regions for inner in region.operations)
+    return op.kind in _OPENED or (bool(op.regions) and any(map(_calls, op.regions)))
 
 
 class _Opener:

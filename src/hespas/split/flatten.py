@@ -40,6 +40,7 @@ from hespas.program.attrs import (
 from hespas.program.operations.table import kinds_where
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
+    MOST_REMEMBERED,
     Block,
     Op,
     Program,
@@ -109,7 +110,7 @@ def stands_alone(op: Op) -> bool:
     return is_communication_op(op) or bool(host_traffic(op))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_REMEMBERED)
 def needs_opening(op: Op) -> bool:
     """Return whether an operation is asynchronous or contains its own regions."""
     if op.kind in ASYNC:
