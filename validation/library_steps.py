@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 from hespas.base.files import json_bytes, write_file
+from hespas.models.catalogue import model_named
 
 ROOT = Path(__file__).resolve().parents[1]
 FAR = 0.15
@@ -31,6 +32,7 @@ _KEPT = (
 )
 _APART = 0.1
 """Two published steps that differ by less are in no order."""
+_FEATURES = "source, part | products | layers | micro-batch"
 Row = dict[str, Any]
 
 
@@ -47,7 +49,7 @@ def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> s
             groups.setdefault(group(row), []).append(row)
     lines = [
         f"| {title} | steps | mean error | mean, with sign | largest | peak memory |",
-        "|---|---|---|---|---|---|",
+        f"{'|---' * (title.count('|') + 6)}|",
     ]
     for name, members in sorted(groups.items()):
         errors: list[float] = [row["error"] for row in members]
@@ -64,6 +66,19 @@ def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> s
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def features(row: Row) -> str:
+    """Return what a step's kernels follow from: part, products, layers, sequences at a time."""
+    settings: Any = model_named(row["workload"]).settings
+    number = row["options"].get("micro_batch", "")
+    cells = (
+        f"{row['publisher']}, {row['part'].partition('_')[0]}",
+        row["options"].get("product_dtype", "bf16"),
+        "dense" if settings.routing is None else "experts",
+        number if number in {"", "1"} else "more",
+    )
+    return " | ".join(cells)
 
 
 def order(rows: Iterable[Row]) -> tuple[int, int]:
@@ -132,6 +147,7 @@ def page_text(text: str, rows: list[Row]) -> str:
             rows, lambda row: f"{row['publisher']}, {row['framework_year']}", "source, year"
         ),
         "families": errors_by(rows, lambda row: row["family"], "family"),
+        "features": errors_by(rows, features, _FEATURES),
         "order": f"{right} of {count} pairs are predicted in the published order.",
         "missing": "\n".join(f"* {reason}: {number}" for reason, number in missing.items()),
         "rows": lines_of(rows),
