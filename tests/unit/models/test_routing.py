@@ -133,6 +133,34 @@ def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> No
     assert products[-1] == [(16, 14336), (4, 14336, 64), (4,)]
 
 
+def test_whole_experts_stand_on_one_device_each() -> None:
+    """The experts of two devices are all of the model's: each has its own, of whole width."""
+    small = {
+        "embedding": "64",
+        "heads": "4",
+        "kv_heads": "4",
+        "head_size": "16",
+        "layers": "2",
+        "vocabulary": "256",
+        "batch": "16",
+        "context": "64",
+        "attention": "unfused",
+        "dropless": "true",
+    }
+
+    def held(**more: str) -> Counter[tuple[int, ...]]:
+        program = load_source(
+            partitioned(export_model("mixtral-8x7b-decode", small | more)).text, name="decode"
+        )
+        shapes = [shape_of(argument) for argument in program.main.body.arguments]
+        return Counter(shape for shape in shapes if 14336 in shape)
+
+    alone = held(mesh="tp=1")
+    own = held(mesh="tp=2", expert_axes="tp")
+    assert alone == {(8, 64, 14336): 4, (8, 14336, 64): 2}
+    assert own == {(4, 64, 14336): 4, (4, 14336, 64): 2}
+
+
 def test_half_of_what_is_exchanged_has_8_bits() -> None:
     whole, small = _exchanged(), _exchanged(exchange_dtype="f8")
     everyone = tuple(range(8))
