@@ -5,8 +5,8 @@
 
 writes src/hespas/configs/measured/<PART>.xz for every part (or those named). The sources:
 
-* aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0): timings of GEMMs, attention, quantisation and
-  NCCL collectives under vLLM, SGLang and TensorRT-LLM.
+* aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0): timings of GEMMs, attention, quantisation,
+  layers of experts and NCCL collectives under vLLM, SGLang and TensorRT-LLM.
 * openxla/xla, xla/service/gpu/model/matmul_interpolator_data.h (Apache-2.0), as a CSV with the
   columns arch,b,m,n,k,dtypes,flops_per_s in DIRECTORY/xla_matmul_perf_table.csv: GEMMs of f32,
   which run as tf32. Without DIRECTORY those tables are left out.
@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from distil_experts import SGLANG, TENSORRT, VLLM, experts_tables
 from hespas.errors import ExtraMissingError, MeasurementError
 from hespas.price.tables import (
     FORMAT,
@@ -47,7 +48,6 @@ STEP = 1 / 128
 WEIGHTS = {"m": 2.0, "n": 1.0, "k": 4.0}
 """Of the axes in filling a gap: tiles make steps in m and n but not in k; n is the coarsest."""
 
-VLLM, SGLANG, TENSORRT = "vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20"
 COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -196,7 +196,11 @@ def _made(name: str, source: str, axes: Sequence[Axis], times: Times) -> tuple[T
             for cell in product(*(axis.sizes for axis in axes))
         ),
     )
-    wires = tuple(AxisWire(name=a.name, sizes=a.sizes, weight=a.weight) for a in axes)
+    return _wired(name, source, grid)
+
+
+def _wired(name: str, source: str, grid: Grid) -> tuple[TableWire, Grid]:
+    wires = tuple(AxisWire(name=a.name, sizes=a.sizes, weight=a.weight) for a in grid.axes)
     return TableWire(name=name, axes=wires, step=STEP, source=source), grid
 
 
@@ -365,6 +369,9 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
         made.append(_xla_gemm(xla, recipe.xla))
     made.append(_attention(home, recipe))
     made.extend(_collectives(home, recipe))
+    moved_bytes_per_s = efficiency * recipe.memory_bandwidth
+    layers = experts_tables(home, bytes_per_s=moved_bytes_per_s, launch_s=latency)
+    made.extend(_wired(f"experts.{kind}", source, grid) for kind, source, grid in layers)
     pairs = [each for each in made if each is not None]
     alone_s, alone_source = _alone(pairs[0][1], xla, recipe)
     about = PartWire(

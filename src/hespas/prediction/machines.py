@@ -18,7 +18,7 @@ from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOp
 from hespas.price.cache import DiskStore, MemoryStore, Store
 from hespas.price.driver import Estimator
 from hespas.price.graph import no_power
-from hespas.price.kernel import runs_in_graphs
+from hespas.price.kernel import is_served, runs_in_graphs
 from hespas.price.methods import (
     DEFAULT,
     DeviceUse,
@@ -276,6 +276,7 @@ def spec_of(
         kernels=kernels,
         kernels_directory=None if kernels is None else compiled_directory(estimate),
         in_graphs=program is not None and runs_in_graphs(program),
+        is_served=program is not None and is_served(program),
     )
 
 

@@ -38,6 +38,7 @@ from hespas.program.program import (
     shape_of,
     size_of,
 )
+from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType
 from hespas.work.attention import Attention, attentions
 from hespas.work.convolution import Convolution, convolutions
@@ -315,7 +316,7 @@ FEWEST_IN_GRAPHS = 100
 
 
 def runs_in_graphs(program: Program) -> bool:
-    """Return whether XLA launches a program's kernels in CUDA graphs on a GPU.
+    """Return whether CUDA graphs launch a program's kernels on a GPU: those of XLA or an engine.
 
     By default XLA makes graphs of sequences of five kernels and more without loops, branches and
     collectives between them. The cost of the many graphs of a program for several devices was not
@@ -326,11 +327,27 @@ def runs_in_graphs(program: Program) -> bool:
     """
     if program.recorded is not None:
         return program.recorded.in_graphs
+    if is_served(program):
+        return True
     if not program.is_scheduled or program.is_of_libraries:
         return False
     if any(map(is_communication_op, all_ops(program))):
         return False
     return _launches(program.main.body) >= FEWEST_IN_GRAPHS
+
+
+def is_served(program: Program) -> bool:
+    """Return whether an engine's kernels run a program: those of libraries, with no gradient.
+
+    Engines capture steps that decode in CUDA graphs; launches of a prompt's kernels are hidden
+    behind kernels.
+    """
+    if not program.is_of_libraries:
+        return False
+    return not any(read_scope(op.scope).phase in _OF_GRADIENTS for op in all_ops(program))
+
+
+_OF_GRADIENTS = frozenset({Phase.FORWARD, Phase.RECOMPUTATION, Phase.BACKWARD})
 
 
 def _launches(block: Block) -> int:

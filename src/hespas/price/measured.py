@@ -12,6 +12,7 @@ from hespas.hardware.device import Device, table_of
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
+from hespas.price.experts import ExpertsModel
 from hespas.price.gemm import (
     GemmModel,
     Product,
@@ -129,7 +130,8 @@ class Measured:
     applies the device's calibration.
 
     ``clock`` is the device's clock, as a part of its boost clock; None where each table keeps the
-    clock at which it was measured.
+    clock at which it was measured. Products of experts go to ``experts`` in programs that engines
+    serve.
     """
 
     method: str = "measured"
@@ -138,6 +140,7 @@ class Measured:
     streaming: Streaming
     kernels: KernelPricer | None = None
     clock: float | None = None
+    experts: ExpertsModel | None = None
 
     def at_rates(self, rates: Rates) -> Measured:
         """Return the estimator of the device with scaled rates.
@@ -155,6 +158,7 @@ class Measured:
                 overhead_s=streaming.overhead_s * rates.launch,
             ),
             kernels=None if self.kernels is None else self.kernels.at_rates(rates),
+            experts=None if self.experts is None else self.experts.at_rates(rates),
         )
 
     @property
@@ -194,6 +198,7 @@ class Measured:
             "streaming": dict(self.streaming.parameters),
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),
             "clock": self.clock,
+            "is_served": self.experts is not None,
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
@@ -279,6 +284,9 @@ class Measured:
         Groups of rows are one product of all rows; where rows are summed over, they are a batch of
         equal groups.
         """
+        served = None if self.experts is None else self.experts.price(grouped)
+        if served is not None:
+            return served
         groups = max(1, grouped.groups)
         divided = grouped.is_divided
         product = Product(
@@ -354,4 +362,5 @@ def measured(spec: EstimatorSpec, *, kernels: KernelPricer | None) -> Measured:
         attention=attention_model(roofline.device),
         streaming=Streaming.of(gemm.part.about, roofline),
         kernels=kernels,
+        experts=ExpertsModel(device=roofline.device, part=gemm.part) if spec.is_served else None,
     )

@@ -46,7 +46,7 @@ class EstimatorSpec:
     ``device`` is None where only the configuration of a profiler or a simulator is given, and
     ``hardware`` where no configuration is. ``kernels`` are those that a compiler wrote for the
     program, where they are known; the analysis of their text is cached in ``kernels_directory``.
-    ``in_graphs`` says that CUDA graphs launch them.
+    ``in_graphs`` says that CUDA graphs launch them, ``is_served`` that an engine runs the program.
     """
 
     device: Device | None = None
@@ -56,6 +56,7 @@ class EstimatorSpec:
     kernels: CompiledKernels | None = None
     kernels_directory: Path | None = None
     in_graphs: bool = False
+    is_served: bool = False
 
     def needed_device(self, method: str) -> Device:
         """Return the device; raise `ConfigError` without one."""
