@@ -108,7 +108,8 @@ def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
 
     plain = answered()
     assert plain["prefix_hit_rate"] is None
-    turns = ("--turns", "4", "--think", "100ms", "--router", "prefix")
+    at_once = ("--request-time", "0s", "--prompt-token-time", "0s")
+    turns = ("--turns", "4", "--think", "100ms", "--router", "prefix", *at_once)
     kept, dropped = answered(*turns), answered(*turns, "--no-prefix-caching")
     assert kept["prefix_hit_rate"] > 0.5 > dropped["prefix_hit_rate"] == 0
     assert kept["ttft_s"]["mean"] <= dropped["ttft_s"]["mean"]

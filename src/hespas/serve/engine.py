@@ -51,10 +51,9 @@ class Engine:
     which go first, or decoding sequences. Prompts are cut into chunks where ``cuts_prompts``.
     CUDA graphs serve decoding batches of ``graph_sizes``, which others are padded up to. Keys and
     values stand in blocks of ``block_tokens``, and are kept for requests with the same prefix where
-    the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host:
-    0 where the engine schedules the next iteration while one runs. Requests of a closed load that
-    are equally long ``drift`` apart, by a share of their outputs, unless an engine brings them
-    together again: one that computes prompts first, or whole.
+    the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host: 0 where the
+    engine schedules the next iteration while one runs. One that ``plans_ahead`` does so as that
+    starts: what comes later waits for it to end, and for the next.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Engine:
     graph_sizes: tuple[int, ...]
     caches_prefixes: bool = True
     host_s: float = 0.0
-    drift: float = 0.0
+    plans_ahead: bool = True
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the launch command has beside, by what is served; a missing one is not known."""
@@ -101,8 +100,6 @@ def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
-_DRIFT = 0.05
-"""Chosen by published points of closed loads under vLLM: docs/evidence/serving.md."""
 _NIXL = """--kv-transfer-config '{{"kv_connector": "NixlConnector", "kv_role": "kv_both"}}'"""
 """Both sides of a transfer of keys and values (vLLM, docs/features/nixl_connector_usage.md)."""
 
@@ -122,7 +119,6 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         memory_rule=MemoryRule.OF_ALL,
         memory_share=0.92,
         graph_sizes=_capture_sizes(sequences, budget),
-        drift=_DRIFT,
         launch="vllm serve {model} --tensor-parallel-size {tensor} "
         "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
         flags={
@@ -131,6 +127,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
             "whole experts": "--enable-expert-parallel",
             "memory share": "--gpu-memory-utilization {share:g}",
             "no prefixes": "--no-enable-prefix-caching",
+            "no plan ahead": "--no-async-scheduling",
             "guesses": """--speculative-config '{{"model": "DRAFT_MODEL", """
             """"num_speculative_tokens": {guesses}}}'""",
             "prefill": _NIXL,
@@ -163,6 +160,7 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
             "whole experts": "--ep-size {tensor}",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",
+            "no plan ahead": "--disable-overlap-schedule",
             "guesses": "--speculative-algorithm EAGLE --speculative-draft-model-path DRAFT_MODEL "
             "--speculative-num-steps {guesses} --speculative-eagle-topk 1",
             "prefill": "--disaggregation-mode prefill",

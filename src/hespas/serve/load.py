@@ -156,22 +156,6 @@ def drawn_requests(
     )
 
 
-def drifting(requests: Requests, share: float, *, seed: int = 0) -> Requests:
-    """Return requests with outputs longer or shorter by a share, with equal sum.
-
-    >>> drawn = drawn_requests(4, prompts=Lengths(mean=8), outputs=Lengths(mean=50), concurrency=2)
-    >>> sum(drifting(drawn, 0.1).outputs)
-    200
-    """
-    generator = np.random.Generator(np.random.PCG64((seed, 1)))
-    pairs = len(requests) // 2
-    most = np.asarray(requests.outputs[:pairs], dtype=np.int64) * share
-    changes = np.rint(generator.uniform(-1, 1, pairs) * most).astype(np.int64)
-    changes = np.concatenate([changes, -changes, np.zeros(len(requests) % 2, dtype=np.int64)])
-    outputs = np.asarray(requests.outputs) + generator.permutation(changes)
-    return replace(requests, outputs=tuple(np.maximum(outputs, 1).tolist()))
-
-
 def in_conversations(
     requests: Requests, *, turns: int = 1, shared: int = 0, think_s: float = 0.0, seed: int = 0
 ) -> Requests:

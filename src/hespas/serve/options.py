@@ -28,12 +28,11 @@ from hespas.serve.load import (
     Lengths,
     Requests,
     drawn_requests,
-    drifting,
     in_conversations,
     read_requests,
 )
 from hespas.serve.replica import Speculation
-from hespas.serve.simulation import Router
+from hespas.serve.simulation import Entry, Router
 from hespas.serve.step_times import StepFactors
 from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions
 from hespas.study.executor import ExecutorOptions, Phase
@@ -41,6 +40,7 @@ from hespas.study.executor import ExecutorOptions, Phase
 OPEN = Use(f" without {option('rate')}", "add it")
 CLOSED = Use(f" without {option('concurrency')}", "add it")
 WHOLE = Use(f" with {option('log')}", "drop it: all of the file is read")
+SENT = Use(f" with {option('log')}", "drop it: its requests came to the engine itself")
 DRAWN = Use(" on a load from a file", "drop it: the file has what it says")
 _PARTS = ("decode", "prompts")
 _OBJECTIVES = ("ttft", "tpot", "latency")
@@ -118,13 +118,13 @@ class LoadOptions:
         default=1024,
     )
     osl: int = declare(help="Tokens of an output.", least=1, applies_to=(DRAWN,), default=256)
-    length_spread: float | None = declare(
+    length_spread: float = declare(
         help="How far lengths spread evenly around both, as a share of them.",
         unit="",
         least=0,
         applies_to=(DRAWN,),
         metavar="SHARE",
-        default_text="0; of outputs of a closed load, how far the engine's requests drift apart",
+        default=0.0,
     )
     requests: int | None = declare(
         help="How many requests.",
@@ -194,16 +194,8 @@ class LoadOptions:
                 hint=f"add {option('arrivals')} gamma",
             )
 
-    @property
-    def drifts(self) -> bool:
-        """Whether requests of equal lengths are under way together, and may drift apart."""
-        return self.concurrency is not None and self.length_spread is None
-
-    def made(self, drift: float = 0.0) -> Requests:
-        """Return the requests; `ConfigError` where nothing says how they come.
-
-        Outputs of a closed load that `drifts` are up to ``drift`` of them shorter or longer.
-        """
+    def made(self) -> Requests:
+        """Return the requests; `ConfigError` where nothing says how they come."""
         if self.load is not None:
             return read_requests(self.load, most=self.requests)
         if self.log is not None:
@@ -214,11 +206,10 @@ class LoadOptions:
                 hint=f"give {option('rate')}, {option('concurrency')} or {option('load')}",
             )
         count = self.requests or max(1000, 10 * (self.concurrency or 0))
-        spread = self.length_spread or 0.0
         requests = drawn_requests(
             count,
-            prompts=Lengths(mean=self.isl, spread=spread),
-            outputs=Lengths(mean=self.osl, spread=spread),
+            prompts=Lengths(mean=self.isl, spread=self.length_spread),
+            outputs=Lengths(mean=self.osl, spread=self.length_spread),
             rate=self.rate,
             concurrency=self.concurrency,
             arrivals=self.arrivals,
@@ -226,8 +217,6 @@ class LoadOptions:
             turnaround_s=self.turnaround_s,
             seed=self.seed,
         )
-        if self.drifts and drift:
-            requests = drifting(requests, drift, seed=self.seed)
         if self.turns == 1 and not self.shared_prefix:
             return requests
         return in_conversations(
@@ -271,6 +260,29 @@ class EngineOptions:
         default=0.0,
     )
 
+    request_time_s: float = declare(
+        help="What the server takes for each request before its engine has it, as in 2ms.",
+        name="request_time",
+        unit="s",
+        least=0,
+        applies_to=(SENT,),
+        default_text="2 ms",
+        default=2e-3,
+    )
+    prompt_token_time_s: float = declare(
+        help="What it takes beside for each token of a prompt, as in 4us: to read its text.",
+        name="prompt_token_time",
+        unit="s",
+        least=0,
+        applies_to=(SENT,),
+        default_text="4 us",
+        default=4e-6,
+    )
+    plan_ahead: bool = declare(
+        help="Plan each iteration while the one before it runs.",
+        negatable=True,
+        default=True,
+    )
     prefix_caching: bool = declare(
         help="Keep prefixes for requests that begin with the same tokens.",
         negatable=True,
@@ -328,6 +340,11 @@ class EngineOptions:
             draft_share=(1 / layers if layers else 0.0) if share is None else share,
         )
 
+    @property
+    def entry(self) -> Entry:
+        """What a server does to a request before its engine has it."""
+        return Entry(request_s=self.request_time_s, token_s=self.prompt_token_time_s)
+
     def changed(self, engine: Engine) -> Engine:
         """Return the engine with what these options change."""
         return replace(
@@ -336,6 +353,7 @@ class EngineOptions:
             token_budget=self.max_batched_tokens or engine.token_budget,
             memory_share=self.memory_share or engine.memory_share,
             host_s=self.host_time_s,
+            plans_ahead=self.plan_ahead,
             caches_prefixes=engine.caches_prefixes and self.prefix_caching,
         )
 
@@ -400,6 +418,7 @@ class ServeOptions:
     def __post_init__(self) -> None:
         check_options(self)
         check_needs(self)
+        refuse_unused(self.engine, {SENT: self.load.log is not None})
         if not self.cluster:
             raise ConfigError(
                 "no cluster is given", hint=f"give {option('cluster')}, as in 8xH100_80GB"

@@ -65,8 +65,9 @@ class Speculation:
 class Work:
     """All requests, and what is known of each so far: ``made`` counts its tokens.
 
-    ``chains`` are the segments of prompts, ``output_segments`` those that outputs add to them. Of
-    ``transferred`` requests another replica computed the prompt.
+    A request comes at ``arrivals_ps``, and is at an engine at ``offered_ps``. ``chains`` are the
+    segments of prompts, ``output_segments`` those that outputs add to them. Of ``transferred``
+    requests another replica computed the prompt.
     """
 
     arrivals_ps: list[int]
@@ -76,6 +77,7 @@ class Work:
     started_ps: list[int]
     first_ps: list[int]
     ended_ps: list[int]
+    offered_ps: list[int]
     preempted: dict[int, int] = field(default_factory=dict[int, int])
     chains: Sequence[Chain] | None = None
     output_segments: Sequence[int] | None = None
@@ -113,6 +115,7 @@ class Replica:
         "number",
         "order",
         "phases",
+        "planned_ps",
         "preemptions",
         "prompts",
         "setup",
@@ -127,6 +130,8 @@ class Replica:
         # Where blocks for the output are not reserved, a sequence takes them as it grows.
         self.grows = setup.engine.reserve is Reserve.PROMPT
         self.now = 0
+        # The batch of an iteration has what was here when it was planned.
+        self.planned_ps = 0
         self.waiting: deque[int] = deque()
         self.prompts: list[_Prompt] = []
         self.decoding = 0
@@ -159,6 +164,7 @@ class Replica:
         """Put a request at the end of the queue."""
         if self.is_idle:
             self.now = max(self.now, arrived_ps)
+        self.work.offered_ps[request] = arrived_ps
         self.waiting.append(request)
 
     def run(self, horizon_ps: int) -> list[int]:
@@ -181,7 +187,7 @@ class Replica:
         engine, work = self.setup.engine, self.work
         room = engine.token_budget - (self.decoding if engine.mixes else 0)
         room -= sum(prompt.left for prompt in self.prompts)
-        while self.waiting and room > 0:
+        while self.waiting and room > 0 and self._is_planned(self.waiting[0]):
             if self.decoding + len(self.prompts) >= engine.most_sequences * self.setup.parts:
                 return
             request = self.waiting[0]
@@ -211,6 +217,12 @@ class Replica:
                 work.cached.setdefault(request, cached)
             self.prompts.append(_Prompt(request=request, length=length, left=left))
             room -= left
+
+    def _is_planned(self, request: int) -> bool:
+        """Return whether a request was here when the next iteration was planned."""
+        if not self.setup.engine.plans_ahead or not (self.prompts or self.decoding):
+            self.planned_ps = self.now
+        return self.work.offered_ps[request] <= self.planned_ps
 
     def _shared(self, request: int, length: int) -> tuple[list[Node], int]:
         """Return a prompt's kept segments and their tokens: never the whole prompt."""
@@ -267,6 +279,7 @@ class Replica:
         elapsed += round(times.of_pair * pairs / parts)
         if decoding:
             elapsed += times.of_context(-(-decoding // parts)) * self.context // parts
+        self.planned_ps = self.now
         self._pass(elapsed + self.host_ps, self._made() if decodes else 1, decodes=decodes)
         ended = self._ended() if decodes else []
         complete = [prompt for prompt in self.prompts if not prompt.left]
@@ -327,10 +340,13 @@ class Replica:
         if self.grows:
             block = engine.block_tokens
             count = min(count, max(1, self.free // self.decoding * block))
+        if self.waiting and not self._is_planned(self.waiting[0]):
+            count = 1
         until = horizon_ps - self.now
         if until < first * count + step * (count * (count - 1) // 2):
             count = min(count, _first_at(first, step, until))
         self._pass(first * count + step * (count * (count - 1) // 2), count, decodes=True)
+        self.planned_ps = self.now - first - step * (count - 1)
         return self._ended()
 
     def _made(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from hespas.base.units import format_time
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import SIZED, find_system
@@ -33,7 +34,7 @@ from hespas.serve.expected import published_errors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
-from hespas.serve.simulation import Prefill, ServingPlan
+from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
 from hespas.serve.step_times import StepFactors, interpolated
 from hespas.serve.surface import DECODED, ServedModel, Surface, Surfaces
 from hespas.study.keys import Scalar
@@ -119,10 +120,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     if configuration is not None and isinstance(configuration.model, LanguageModel):
         options = _without_capacity(options, configuration.model)
         layers = configuration.model.layers
-    if longest is not None:
-        room = (longest - options.load.isl) / options.load.osl - 1
-        engine = replace(engine, drift=min(engine.drift, max(0.0, room)))
-    requests = options.load.made(engine.drift)
+    requests = options.load.made()
     check_lengths(requests, longest)
 
     def surface_on(mesh: MeshAxes) -> Surface:
@@ -155,6 +153,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
             replicas=fleet.replicas,
             router=options.router,
             prefill=prefill,
+            entry=options.engine.entry if options.load.log is None else NO_ENTRY,
         )
 
     log = None if options.load.log is None else compared(read_log(options.load.log), plan_of)
@@ -344,6 +343,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
         "memory share": own.memory_share is not None,
         "no prefixes": not own.prefix_caching,
         "guesses": own.speculative_tokens > 0,
+        "no plan ahead": not own.plan_ahead,
     }
     roles = {"": fleet.mesh}
     if fleet.prefills:
@@ -383,11 +383,6 @@ def _assumptions(
             f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
             f"of prompts {factors.prompts:.3g} times, as {given}"
         )
-    if options.load.drifts and engine.drift:
-        yield (
-            f"requests drift apart: outputs are up to {engine.drift:.0%} shorter or longer than "
-            f"{options.load.osl} tokens ({option('length_spread')} 0 has all equally long, in step)"
-        )
     if engine.host_s == 0:
         yield "no iteration waits for the host: the engine schedules one while another runs"
     shared = "no prompts share a prefix" if requests.chains is None else "whole blocks are shared"
@@ -406,4 +401,17 @@ def _assumptions(
         )
     if engine.mixes and engine.cuts_prompts:
         yield "blocks of a whole prompt are taken when its first chunk is"
-    yield "no time passes between a user, a router and a replica"
+    if engine.plans_ahead:
+        yield (
+            f"{engine.name} plans an iteration as the one before it starts: what comes while one "
+            "runs waits for the next to end"
+        )
+    if plan.entry == NO_ENTRY:
+        yield "requests come to the engine itself"
+    else:
+        yield (
+            f"a server takes {format_time(plan.entry.request_s)} for a request and "
+            f"{format_time(plan.entry.token_s)} for each token of its prompt, one request after "
+            f"another ({option('request_time')}, {option('prompt_token_time')})"
+        )
+    yield "no time passes between a user, a router and a server"

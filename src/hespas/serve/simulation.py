@@ -48,6 +48,24 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a replica's server does to a request before its engine has it, one after another.
+
+    It takes ``request_s`` for each, and ``token_s`` for each token of a prompt.
+    """
+
+    request_s: float = 0.0
+    token_s: float = 0.0
+
+    def time_ps(self, tokens: int) -> int:
+        """Return how long a request with a prompt of so many tokens takes."""
+        return round((self.request_s + self.token_s * tokens) * PICOSECONDS)
+
+
+NO_ENTRY = Entry()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
     """Replicas of one setup, their router, and replicas that compute prompts."""
 
@@ -55,6 +73,7 @@ class ServingPlan:
     replicas: int = 1
     router: Router = Router.ROUND_ROBIN
     prefill: Prefill | None = None
+    entry: Entry = NO_ENTRY
 
     def serve(self, requests: Requests) -> Served:
         """Run requests until the last one ends."""
@@ -64,6 +83,7 @@ class ServingPlan:
             replicas=self.replicas,
             router=self.router,
             prefill=self.prefill,
+            entry=self.entry,
         )
 
 
@@ -105,6 +125,7 @@ def serve(
     replicas: int = 1,
     router: Router = Router.ROUND_ROBIN,
     prefill: Prefill | None = None,
+    entry: Entry = NO_ENTRY,
     most_samples: int = 1000,
 ) -> Served:
     """Run requests on replicas until the last one ends; ``prefill`` computes prompts elsewhere.
@@ -122,6 +143,7 @@ def serve(
         started_ps=[NEVER] * count,
         first_ps=[NEVER] * count,
         ended_ps=[NEVER] * count,
+        offered_ps=[0] * count,
         chains=requests.chains,
         output_segments=requests.output_segments,
     )
@@ -132,6 +154,7 @@ def serve(
         decoders=[Replica(setup, work, number) for number in range(replicas)],
         prefill=prefill,
         router=router,
+        entry=entry,
         sample=_sampler(samples, most_samples),
     )
     fleet.run()
@@ -164,7 +187,7 @@ def _check(requests: Requests, setup: Setup) -> None:
         )
 
 
-def _router(router: Router, engines: Sequence[Replica]) -> Callable[[int], Replica]:
+def _router(router: Router, engines: Sequence[Replica]) -> _Chooser:
     match router:
         case Router.ROUND_ROBIN:
             return lambda request: engines[request % len(engines)]
@@ -206,11 +229,21 @@ def _sampler(samples: list[Sample], most: int) -> Callable[[Replica], None]:
     return sample
 
 
+_Chooser = Callable[[int], Replica]
+
+
+def _first(times: Sequence[tuple[int, int]]) -> int:
+    """Return the time of a heap's first entry."""
+    return times[0][0] if times else NEVER
+
+
 @dataclass(slots=True, kw_only=True)
 class _Fleet:
     """All replicas, and the requests that come to them.
 
-    ``arriving`` are times and requests, ascending, of those that are not yet at a replica.
+    ``arriving`` are times and requests, ascending, of those that are not yet at a replica, and
+    ``entering`` of those that are at its server and not at its engine; ``entered_ps`` is when the
+    server of a replica has done with the last one.
     """
 
     requests: Requests
@@ -218,9 +251,12 @@ class _Fleet:
     decoders: list[Replica]
     prefill: Prefill | None
     router: Router
+    entry: Entry
     sample: Callable[[Replica], None]
     prefills: list[Replica] = field(default_factory=list[Replica])
     arriving: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    entering: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    entered_ps: dict[int, int] = field(default_factory=dict[int, int])
     placed: list[int] = field(default_factory=list[int])
     sent_ps: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -251,15 +287,12 @@ class _Fleet:
         waits = requests.follows is not None or bool(self.prefills)
         while True:
             busy = [replica for replica in engines if not replica.is_idle]
-            next_ps = self.arriving[0][0] if self.arriving else NEVER
+            next_ps = min(_first(self.arriving), _first(self.entering))
             behind = min(busy, key=lambda replica: (replica.now, replica.number), default=None)
             if behind is None or behind.now >= next_ps:
                 if next_ps == NEVER:
                     return
-                arrived_ps, request = heappop(self.arriving)
-                replica = (second if request in self.work.transferred else first)(request)
-                self.placed[request] = replica.number
-                replica.offer(request, arrived_ps)
+                self._come(first, second)
                 continue
             horizon = next_ps
             if waits or following < len(starts):
@@ -277,6 +310,28 @@ class _Fleet:
                 if after is not None:
                     arrivals[after] += behind.now
                     heappush(self.arriving, (arrivals[after], after))
+
+    def _come(self, first: _Chooser, second: _Chooser) -> None:
+        """Let the next request come to an engine, or to the server before it."""
+        if _first(self.entering) < _first(self.arriving):
+            offered_ps, request = heappop(self.entering)
+            self.engines[self.placed[request]].offer(request, offered_ps)
+            return
+        arrived_ps, request = heappop(self.arriving)
+        is_transferred = request in self.work.transferred
+        replica = (second if is_transferred else first)(request)
+        self.placed[request] = replica.number
+        if is_transferred or self.entry == NO_ENTRY:
+            replica.offer(request, arrived_ps)
+        else:
+            self._enter(request, arrived_ps)
+
+    def _enter(self, request: int, arrived_ps: int) -> None:
+        """Let the server of its replica take a request, behind those before it."""
+        number = self.placed[request]
+        start_ps = max(arrived_ps, self.entered_ps.get(number, 0))
+        self.entered_ps[number] = start_ps + self.entry.time_ps(self.requests.prompts[request])
+        heappush(self.entering, (self.entered_ps[number], request))
 
     def _after(self, request: int) -> int | None:
         """Return the next request of a conversation; None behind its last one."""

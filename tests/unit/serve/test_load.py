@@ -14,7 +14,6 @@ from hespas.serve.load import (
     Arrivals,
     Lengths,
     drawn_requests,
-    drifting,
     read_requests,
 )
 
@@ -114,13 +113,3 @@ def test_a_file_that_does_not_fit_is_refused(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.csv"):
         read_requests(tmp_path / "none.csv")
-
-
-@pytest.mark.parametrize("count", [1, 8, 9])
-def test_requests_drift_apart_and_make_as_much_in_all(count: int) -> None:
-    drawn = drawn_requests(count, prompts=Lengths(mean=8), outputs=Lengths(mean=200), concurrency=2)
-    drifted = drifting(drawn, 0.05)
-    assert sum(drifted.outputs) == sum(drawn.outputs)
-    assert all(190 <= output <= 210 for output in drifted.outputs)
-    assert count < 8 or len(set(drifted.outputs)) > 3
-    assert drifting(drawn, 0.05) == drifted

@@ -10,7 +10,7 @@ from hespas.serve.answer import figures_of
 from hespas.serve.engine import ENGINES, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
 from hespas.serve.replica import Setup, Speculation
-from hespas.serve.simulation import Prefill, serve
+from hespas.serve.simulation import Entry, Prefill, serve
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
@@ -85,3 +85,30 @@ def test_guessed_tokens_are_made_beside_prompts_too() -> None:
     plain, faster = (serve(requests, replace(SETUP, speculation=each)) for each in (None, guessed))
     assert max(faster.ended_ps) < max(plain.ended_ps)
     assert all(sample.blocks >= 0 for sample in faster.samples)
+
+
+def test_a_request_waits_for_the_iteration_that_is_planned() -> None:
+    # The second comes while the first decodes: its prompt is in the iteration after the next.
+    step_ps = TIMES.of_tokens(1) + TIMES.of_context(1) * 100
+    second_ps = TIMES.of_tokens(100) + step_ps // 2
+    requests = Requests(arrivals_ps=(0, second_ps), prompts=(100, 100), outputs=(50, 2))
+    ahead = serve(requests, SETUP)
+    behind = replace(SETUP, engine=replace(ENGINE, plans_ahead=False))
+    waited_ps = ahead.started_ps[1] - serve(requests, behind).started_ps[1]
+    assert waited_ps == pytest.approx(step_ps, rel=1e-3)
+
+
+def test_a_server_takes_requests_one_after_another() -> None:
+    entry = Entry(request_s=1e-3, token_s=1e-5)
+    requests = Requests(arrivals_ps=(0, 0, 0), prompts=(100, 300, 100), outputs=(1, 1, 1))
+    slow = StepTimes(tokens_s=((1, 1e-6), (8192, 1e-6)), context_s=((1, 0.0),))
+    served = serve(requests, replace(SETUP, times=slow), entry=entry)
+    assert [started * 1000 // PICOSECONDS for started in served.started_ps] == [2, 6, 8]
+    assert served.arrivals_ps == [0, 0, 0]
+
+
+def test_each_replica_has_a_server() -> None:
+    entry = Entry(request_s=1e-3)
+    requests = Requests(arrivals_ps=(0, 0), prompts=(10, 10), outputs=(1, 1))
+    served = serve(requests, SETUP, replicas=2, entry=entry)
+    assert served.started_ps == [PICOSECONDS // 1000] * 2

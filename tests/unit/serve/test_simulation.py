@@ -51,6 +51,7 @@ class _Reference:
     engine: Engine
     blocks: int
     now: int = 0
+    planned: int = 0
     waiting: list[_Sequence] = field(default_factory=list)
     running: list[_Sequence] = field(default_factory=list)
     first: dict[int, int] = field(default_factory=dict)
@@ -68,11 +69,15 @@ class _Reference:
         return self.blocks - sum(map(self.held, self.running))
 
     def admit(self) -> None:
+        if not self.engine.plans_ahead or not self.running:
+            self.planned = self.now
         decoding = sum(sequence.decodes for sequence in self.running)
         room = self.engine.token_budget - (decoding if self.engine.mixes else 0)
         room -= sum(each.needed - each.computed for each in self.running if not each.decodes)
         while self.waiting and room > 0 and len(self.running) < self.engine.most_sequences:
             sequence = self.waiting[0]
+            if self.arrived[sequence.number] > self.planned:
+                return
             is_alone = all(each.decodes for each in self.running)
             if not self.engine.cuts_prompts and sequence.needed > room and not is_alone:
                 return
@@ -105,6 +110,7 @@ class _Reference:
         chunks = self.chunks(prompts, len(decoding) if self.engine.mixes else 0)
         if not chunks and not decoding:
             return []
+        self.planned = self.now
         self.now += self.elapsed(chunks, decoding)
         for sequence in decoding:
             sequence.computed += 1
@@ -196,12 +202,13 @@ def _loads() -> st.SearchStrategy[Requests]:
     blocks=st.integers(0, 40),
     budget=st.integers(64, 600),
     most=st.integers(1, 12),
+    plans_ahead=st.booleans(),
 )
 def test_iterations_taken_together_are_those_taken_one_by_one(
-    requests: Requests, name: str, blocks: int, budget: int, most: int
+    *, requests: Requests, name: str, blocks: int, budget: int, most: int, plans_ahead: bool
 ) -> None:
     engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
-    engine = replace(engine, token_budget=budget, most_sequences=most)
+    engine = replace(engine, token_budget=budget, most_sequences=most, plans_ahead=plans_ahead)
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
     blocks += -(-longest // engine.block_tokens)
     served = serve(requests, Setup(engine=engine, times=TIMES, blocks=blocks))
