@@ -1,10 +1,7 @@
 """Published points of engines under load, and what is predicted of them.
 
-Experts are divided over the devices of ``tp`` by their width, whatever a point says of them.
-
 A point is a closed load: ``concurrency`` requests are under way, as its `Client` keeps them.
-Nothing is fitted to a point. How many requests were measured is not published: the prediction takes
-ten for each that is under way.
+Nothing is fitted to a point.
 """
 
 from __future__ import annotations
@@ -53,11 +50,13 @@ class Client(Enum):
     """What kept requests under way."""
 
     AICONFIGURATOR = "aiconfigurator"
-    """Lengths are equal. vLLM takes the concurrency, a prompt and 1,500 tokens at a time:
-    aiconfigurator 0.12.0, generator/rule_plugin/benchmark/vllm.rule and bench_run.sh.j2."""
+    """Lengths are equal, and 20 requests follow each other for each that is under way. vLLM and
+    TensorRT-LLM take the concurrency, a prompt and 1,500 tokens at a time, the latter in blocks of
+    32: aiconfigurator 0.12.0, generator/rule_plugin/benchmark (vllm.rule, trtllm.rule) and
+    bench_run.sh.j2."""
     INFERENCEX = "inferencex"
-    """Lengths are even from 80 to 100 % of their names: of serving_deepseek_r1.csv, the time of the
-    median request gives 0.90 of the output's name."""
+    """Lengths are even from 80 to 100 % of their names, for ten requests: of
+    serving_deepseek_r1.csv, the time of the median request gives 0.90 of the output's name."""
 
 
 _STATISTICS: Mapping[str, Callable[[Latency], float]] = {
@@ -67,7 +66,11 @@ _STATISTICS: Mapping[str, Callable[[Latency], float]] = {
 _CLIENTS = tuple(client.value for client in Client)
 _SHORTEST = 0.8
 """The share of its name that an InferenceX length has at least."""
-_VLLM_MORE_TOKENS = 1500
+_MORE_TOKENS = 1500
+_BLOCKS = {"vllm": 1, "trtllm": 32}
+"""Of how many tokens a budget of aiconfigurator's rules is a multiple."""
+_ROUNDS = {Client.AICONFIGURATOR: 20, Client.INFERENCEX: 10}
+"""Requests for each that is under way."""
 _FAR_APART = 0.1
 """How much more tokens a second and device one of two layouts gives where their order counts."""
 
@@ -116,8 +119,9 @@ class ServingPoint:
             case Client.INFERENCEX:
                 mean = (1 + _SHORTEST) / 2
                 isl, osl, spread = round(mean * isl), round(mean * osl), 1 / mean - 1
-            case Client.AICONFIGURATOR if self.engine == "vllm":
-                budget = self.concurrency + self.isl + _VLLM_MORE_TOKENS
+            case Client.AICONFIGURATOR if self.engine in _BLOCKS:
+                tokens, block = self.concurrency + self.isl + _MORE_TOKENS, _BLOCKS[self.engine]
+                budget = -(-tokens // block) * block
             case Client.AICONFIGURATOR:
                 pass
         settings = dict(_SETTINGS[self.precision])
@@ -133,7 +137,7 @@ class ServingPoint:
                 isl=isl,
                 osl=osl,
                 length_spread=spread,
-                requests=10 * self.concurrency,
+                requests=_ROUNDS[self.client] * self.concurrency,
             ),
             engine=EngineOptions(engine=self.engine, max_batched_tokens=budget),
             model=ModelOptions(mesh=parse_mesh(f"tp={self.tensor}"), settings=settings),

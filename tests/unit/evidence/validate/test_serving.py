@@ -49,6 +49,7 @@ def test_a_client_decides_lengths_and_the_budget() -> None:
     own = POINT.options()
     assert own.load.length_spread == 0
     assert own.engine.max_batched_tokens == 8 + 1000 + 1500
+    assert replace(POINT, engine="trtllm").options().engine.max_batched_tokens == 2528
     assert replace(POINT, engine="sglang").options().engine.max_batched_tokens is None
     other = replace(POINT, client=Client.INFERENCEX).options()
     assert other.engine.max_batched_tokens is None
