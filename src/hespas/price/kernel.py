@@ -316,7 +316,7 @@ FEWEST_IN_GRAPHS = 100
 
 
 def runs_in_graphs(program: Program) -> bool:
-    """Return whether CUDA graphs launch a program's kernels on a GPU: those of XLA or an engine.
+    """Return whether XLA launches a program's kernels in CUDA graphs on a GPU.
 
     By default XLA makes graphs of sequences of five kernels and more without loops, branches and
     collectives between them. The cost of the many graphs of a program for several devices was not
@@ -327,8 +327,6 @@ def runs_in_graphs(program: Program) -> bool:
     """
     if program.recorded is not None:
         return program.recorded.in_graphs
-    if is_served(program):
-        return True
     if not program.is_scheduled or program.is_of_libraries:
         return False
     if any(map(is_communication_op, all_ops(program))):

@@ -249,7 +249,8 @@ class Measured:
         """Return the time of one operation, with its assumptions."""
         kernel = kernel_of(leaf.op)
         if kernel.multiplies:
-            return self._library_time(leaf, self._products_of(leaf, kernel), is_kernel=is_kernel)
+            is_alone = is_kernel and not (kernel.grouped and self.experts)
+            return self._library_time(leaf, self._products_of(leaf, kernel), is_alone=is_alone)
         if is_kernel and self.kernels is not None:
             moving, assumed = self.kernels.price(leaf), self.kernels.assumptions
         else:
@@ -300,17 +301,17 @@ class Measured:
         timing *= grouped.flops_per_product / 2
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
-    def _library_time(self, leaf: Leaf, products: Timing, *, is_kernel: bool) -> Timing:
+    def _library_time(self, leaf: Leaf, products: Timing, *, is_alone: bool) -> Timing:
         """Return the time of a kernel with products, at least its bytes' time.
 
-        Tables were measured kernel behind kernel in one graph; a kernel that a program launches on
-        its own takes somewhat longer.
+        Tables were measured kernel behind kernel in one graph, with the same operands; one that
+        stands alone between others takes somewhat longer. Experts were measured in whole layers.
         """
         about = self.gemm.part.about
         uncached = max(0, leaf.work.bytes_moved - about.cache_bytes)
         moving_s = self.streaming.moving_s(uncached)
         bound = products.bound if products.time_s >= moving_s else Bound(memory_s=moving_s)
-        alone_s = about.alone_s if is_kernel else 0.0
+        alone_s = about.alone_s if is_alone else 0.0
         return Timing(
             time_s=max(products.time_s, moving_s) + alone_s,
             notes=(*products.notes, self._products_assumption),
@@ -349,7 +350,8 @@ def make(spec: EstimatorSpec) -> Measured:
     """
     device = spec.needed_device("measured")
     cache = AnalysisCache(directory=spec.kernels_directory)
-    pricer = kernel_pricer(device, spec.kernels, cache=cache, in_graphs=spec.in_graphs)
+    in_graphs = spec.in_graphs or spec.is_served
+    pricer = kernel_pricer(device, spec.kernels, cache=cache, in_graphs=in_graphs)
     return measured(spec, kernels=pricer)
 
 
