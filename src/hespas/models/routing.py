@@ -397,10 +397,7 @@ def _expert_bias(divided: Divided, weights: Weights, name: str) -> jax.Array | N
 
 
 class Among(Enum):
-    """Which devices of the experts' axis exchange.
-
-    ``GROUPS``: those at the same place of each group. ``MEMBERS``: those of one group.
-    """
+    """Which devices of the experts' axis exchange: all, one of each group, a group."""
 
     ALL = "all"
     GROUPS = "groups"

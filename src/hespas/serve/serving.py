@@ -161,8 +161,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
         fitted = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
         options = replace(options, step_factors=fitted)
     plan = plan_of(options.step_factors)
-    report = _report(options, fleet, requests, plan, surface)
-    return msgspec.structs.replace(report, log=log)
+    return msgspec.structs.replace(_report(options, fleet, requests, plan, surface), log=log)
 
 
 def _capacity_bytes(part: str) -> int:
