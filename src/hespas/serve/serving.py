@@ -371,6 +371,11 @@ def _assumptions(
         f"steps are predicted ({options.fidelity.value}) at {len(surface.reports)} sizes and are "
         f"linear between: a size left out is off by {surface.times.left_out_error:.1%} at most"
     )
+    if (depths := surface.depths) is not None:
+        yield (
+            f"steps of {depths.layers} layers are those of {depths.shallow} and {depths.deep}, and "
+            "grow by the same with each more"
+        )
     yield (
         "attention is linear in the context that a batch attends to; prompts attend to all tokens "
         "before"

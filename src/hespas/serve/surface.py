@@ -6,18 +6,22 @@ contexts of one batch, and what a prompt attends to from two ways to cut the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
 from hespas.base.home import cache_home
 from hespas.errors import CacheError, ConfigError
+from hespas.models.language import LanguageModel
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.workload import source_of
+from hespas.serve.depth import Depths, deepened, depths_of
 from hespas.serve.load import PICOSECONDS
 from hespas.serve.step_times import StepTimes
 from hespas.sources.source import ModelSource
@@ -53,10 +57,12 @@ class ServedModel:
     values: Mapping[str, Scalar]
     routes: bool = False
 
-    def candidate(self, size: Size) -> Candidate:
-        """Return the prediction of one size."""
+    def candidate(self, size: Size, *, layers: int | None = None) -> Candidate:
+        """Return the prediction of one size, of as many ``layers`` or all."""
         shape: dict[str, Scalar] = {"batch": size.batch}
         settings = dict(self.settings)
+        if layers is not None:
+            settings["layers"] = layers
         if size.is_prompt:
             shape |= {"prefill": True, "sequence": size.tokens}
         else:
@@ -100,7 +106,8 @@ class Surface:
     """Step times of one replica, and its devices' memory in bytes.
 
     ``workspace_bytes`` are those of the largest step beside weights and cache. ``power_w`` is that
-    of a device by new tokens; None where it is not known. ``reports`` are the predicted steps.
+    of a device by new tokens; None where it is not known. ``reports`` are the predicted steps, of
+    the ``depths``' layers where not all are predicted.
     """
 
     times: StepTimes
@@ -111,6 +118,7 @@ class Surface:
     parts: int
     power_w: tuple[tuple[int, float], ...] | None
     reports: Mapping[Size, RunReport]
+    depths: Depths | None
 
     def report_near(self, size: int, *, is_prompt: bool) -> RunReport:
         """Return the predicted step whose batch, or prompt, is nearest to a size."""
@@ -151,12 +159,15 @@ def surface_of(
     Raises `ConfigError` with the reason where one of them can't be predicted.
     """
     designed = sizes(longest=longest, routes=model.routes)
-    parts = _parts(model, designed[0])
-    reports = dict(zip(designed, _reports(model, designed, fidelity, executor), strict=True))
-    return surface(reports, parts=parts)
+    settings = _settings(model, designed[0])
+    depths = depths_of(settings.kinds) if isinstance(settings, LanguageModel) else None
+    reports = _reports(model, designed, depths, partial(_predicted, fidelity, executor))
+    return surface(reports, parts=settings.parts, depths=depths)
 
 
-def surface(reports: Mapping[Size, RunReport], *, parts: int) -> Surface:
+def surface(
+    reports: Mapping[Size, RunReport], *, parts: int, depths: Depths | None = None
+) -> Surface:
     """Return the surface through predicted steps of the sizes that `sizes` returns."""
     decoded = [size for size in reports if not size.is_prompt]
     prompts = [size for size in reports if size.is_prompt]
@@ -201,6 +212,7 @@ def surface(reports: Mapping[Size, RunReport], *, parts: int) -> Surface:
         parts=parts,
         power_w=tuple(sorted(dict(power_w).items())) or None,
         reports=reports,
+        depths=depths,
     )
 
 
@@ -221,25 +233,44 @@ def _memory(reports: Mapping[Size, RunReport]) -> tuple[float, int, int]:
     return kv_bytes, weights, workspace
 
 
-def _parts(model: ServedModel, size: Size) -> int:
-    """Return over how many data-parallel parts of its mesh a replica divides a batch."""
+def _settings(model: ServedModel, size: Size) -> Any:
+    """Return the settings of a served model."""
     candidate = model.candidate(size)
     source = source_of(candidate.options(), candidate.system)
     if not isinstance(source, ModelSource):
         raise ConfigError(
             "only models can be served", location=model.name, hint="hespas models lists them"
         )
-    return source.settings.parts
+    return source.settings
 
 
 def _reports(
-    model: ServedModel, designed: Sequence[Size], phase: Phase, executor: ExecutorOptions
+    model: ServedModel,
+    designed: Sequence[Size],
+    depths: Depths | None,
+    predicted: Callable[[Sequence[Candidate]], list[RunReport]],
+) -> dict[Size, RunReport]:
+    """Return the reports of steps, of all layers or from those of two depths."""
+    if depths is None:
+        found = predicted([model.candidate(size) for size in designed])
+        return dict(zip(designed, found, strict=True))
+    both = (depths.shallow, depths.deep)
+    found = predicted(
+        [model.candidate(size, layers=layers) for layers in both for size in designed]
+    )
+    pairs = zip(found[: len(designed)], found[len(designed) :], strict=True)
+    grown = [deepened(shallow, deep, depths) for shallow, deep in pairs]
+    return dict(zip(designed, grown, strict=True))
+
+
+def _predicted(
+    phase: Phase, executor: ExecutorOptions, candidates: Sequence[Candidate]
 ) -> list[RunReport]:
-    """Return the reports of steps in their order: read from the cache, or predicted."""
+    """Return the reports of candidates in their order: read from the cache, or predicted."""
     cache = ContentCache(
         directory=cache_home() / "serving", suffix=".step", mark=_MARK, what="serving steps"
     )
-    tasks = [_task(model.candidate(size), phase, number) for number, size in enumerate(designed)]
+    tasks = [_task(candidate, phase, number) for number, candidate in enumerate(candidates)]
     reports: dict[str, RunReport] = {}
     for task in tasks:
         with suppress(CacheError, msgspec.DecodeError):
@@ -248,7 +279,7 @@ def _reports(
                 reports[task.key] = msgspec.json.decode(content, type=RunReport)
     missing = [task for task in tasks if task.key not in reports]
     if missing:
-        for key, content in _predicted(missing, executor):
+        for key, content in _run(missing, executor):
             reports[key] = msgspec.json.decode(content, type=RunReport)
             with suppress(CacheError):
                 cache.write(key, content)
@@ -268,7 +299,7 @@ def _task(candidate: Candidate, phase: Phase, number: int) -> Task:
     )
 
 
-def _predicted(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str, bytes]]:
+def _run(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str, bytes]]:
     with executor_of(options) as executor:
         for task, outcome in executor.outcomes(tasks):
             if outcome.ending is not Ending.DONE:

@@ -1,0 +1,83 @@
+"""Steps of deep models from those of two shallower ones: equal layers take equal time.
+
+A model's layers repeat, but for some at its front. What a step takes then grows by the same with
+each round of them, so that two depths give any other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from msgspec.structs import asdict, replace
+
+from hespas.prediction.figures.schema import BoundShares, RunReport
+
+_LEAST = 4
+"""The fewest layers that are predicted, and between the two depths: fewer end otherwise."""
+_GAIN = 2
+"""How many times as many layers as both depths a model has, for which two steps are less work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depths:
+    """The depths of a model that are predicted, and its own, in layers."""
+
+    shallow: int
+    deep: int
+    layers: int
+
+    def grown(self, shallow: float, deep: float) -> float:
+        """Return what grows by the same for each layer, at the model's depth."""
+        rounds = Fraction(self.layers - self.shallow, self.deep - self.shallow)
+        return shallow + float(rounds) * (deep - shallow)
+
+
+def depths_of(kinds: Sequence[Hashable]) -> Depths | None:
+    """Return two depths for the kinds of a model's layers; None where all are predicted as well.
+
+    Both have the front of the model, and end in its round of kinds where the model does.
+
+    >>> depths_of(["dense"] * 3 + ["routed"] * 58)
+    Depths(shallow=7, deep=11, layers=61)
+    >>> depths_of(["window", "full"] * 18)
+    Depths(shallow=4, deep=8, layers=36)
+    >>> depths_of(["dense"] * 16) is None
+    True
+    """
+    layers, found = len(kinds), list[Depths]()
+    for period in range(1, layers // 2):
+        differing = [at for at in range(layers - period) if kinds[at] != kinds[at + period]]
+        front = differing[-1] + 1 if differing else 0
+        least = front + max(_LEAST, period)
+        shallow = least + (layers - least) % period
+        step = period * -(-_LEAST // period)
+        found.append(Depths(shallow=shallow, deep=shallow + step, layers=layers))
+    best = min(found, key=lambda each: each.deep, default=None)
+    if best is None or _GAIN * (best.shallow + best.deep) > layers:
+        return None
+    return best
+
+
+def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
+    """Return the report of the deeper step with its time, memory, energy and bounds grown."""
+    step_s = depths.grown(shallow.step_time_s, deep.step_time_s)
+    peak = depths.grown(shallow.peak_memory_bytes, deep.peak_memory_bytes)
+    bounds = {
+        name: depths.grown(
+            getattr(shallow.bound, name) * shallow.step_time_s, share * deep.step_time_s
+        )
+        / step_s
+        for name, share in asdict(deep.bound).items()
+    }
+    energy_j = deep.energy_j
+    if shallow.energy_j is not None and deep.energy_j is not None:
+        energy_j = depths.grown(shallow.energy_j, deep.energy_j)
+    return replace(
+        deep,
+        step_time_s=step_s,
+        peak_memory_bytes=round(peak),
+        energy_j=energy_j,
+        bound=BoundShares(**bounds),
+    )
