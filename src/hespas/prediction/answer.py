@@ -70,8 +70,6 @@ class PipelinePrediction:
 
     straggler_s: ClassVar[float] = 0.0
     """Devices of a pipeline are as specified."""
-    launch_wait_s: ClassVar[float] = 0.0
-    """Their programs are modelled, and launched ahead of time."""
 
     @property
     def name(self) -> str:
@@ -149,12 +147,18 @@ class PipelinePrediction:
     @property
     def exposed_communication_s(self) -> float:
         """The time in which it neither computes nor waits for its host; waiting included."""
-        return self.step_time_s - self.compute_s - self.exposed_host_transfer_s
+        others_s = self.exposed_host_transfer_s + self.launch_wait_s
+        return self.step_time_s - self.compute_s - others_s
 
     @property
     def exposed_host_transfer_s(self) -> float:
         """The time in which its passes wait for host-memory transfers."""
         return self.spent(self.busiest).host_ps / PS_PER_S
+
+    @property
+    def launch_wait_s(self) -> float:
+        """The time in which its passes wait for the host to launch kernels."""
+        return self.spent(self.busiest).launch_ps / PS_PER_S
 
     @property
     def bubble(self) -> float:

@@ -18,6 +18,7 @@ from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.part import PIPE
 from hespas.prediction.goodput import failure_interval
+from hespas.prediction.launches import launches_each
 from hespas.prediction.machines import (
     check_caches,
     device_of,
@@ -220,7 +221,7 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
         LOOPS: "" in given.trip_counts and "" not in used.trip_counts,
         BRANCHES: "" in given.branch_weights and "" not in used.branch_weights,
         SCHEDULE: not program.is_scheduled,
-        RECORDED: not program.is_recorded,
+        RECORDED: not program.is_recorded and not _is_launched_part(options),
         COMPILED: not program.is_scheduled,
     }
     refuse_unused(options, absent, location=program.source)
@@ -232,6 +233,10 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
             location=program.source,
             hint=suggestion(target, called) if called else "drop it",
         )
+
+
+def _is_launched_part(options: PredictOptions) -> bool:
+    return options.program.model.part is not None and launches_each(options)
 
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:

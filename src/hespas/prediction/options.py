@@ -62,7 +62,9 @@ PRICED_WHOLE = Use(
     ": the program is taken as it is given",
     "drop it, or compile the program first: hespas compile",
 )
-RECORDED = Use(": the program is no recorded step of PyTorch")
+RECORDED = Use(
+    ": the program is no recorded step of PyTorch, and no pipeline of eager kernels of libraries"
+)
 HOST_LINK = Use(": there is nothing that moves to or from the host")
 ONE_PROGRAM = Use(" on a pipeline of several programs")
 OPEN_STEP = Use(" on a model of the zoo in stages, where it is known")
@@ -299,7 +301,7 @@ class EstimateOptions:
         applies_to=(LAUNCHES, SCHEDULE),
     )
     host_launch_s: float | None = declare(
-        help="What the host takes to launch a kernel of a recorded step, as in 10us.",
+        help="What PyTorch's host takes to launch a kernel, as in 10us.",
         name="host_launch",
         unit="s",
         least=0,
@@ -308,7 +310,7 @@ class EstimateOptions:
         applies_to=(RECORDED,),
     )
     cuda_graphs: bool = declare(
-        help="Launch the kernels of a recorded step by CUDA graphs.",
+        help="Launch PyTorch's kernels by CUDA graphs.",
         one_of="host_launch",
         default=False,
         applies_to=(RECORDED,),

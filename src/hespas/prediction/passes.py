@@ -15,6 +15,7 @@ from hespas.hardware.system import System
 from hespas.memory.usage import held_between
 from hespas.models.model import MeshAxes
 from hespas.models.part import EXPERT, PIPE, SHARED, Part, PartProgram
+from hespas.prediction.launches import Launch, launch_of, launch_waits_ps
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind
 from hespas.program.devices import device_group_table
@@ -108,8 +109,8 @@ class Spent:
     """What a pass takes, in ps: computation, and what nothing hides beside it.
 
     ``tp_ps`` is tensor-parallel communication, ``exchange_ps`` are all-to-alls between experts,
-    ``exposed_ps`` is all other, idle time included, and ``host_ps`` are moves to the host's memory
-    or from it.
+    ``exposed_ps`` is all other, idle time included, ``host_ps`` are moves to the host's memory or
+    from it, and ``launch_ps`` is waiting for the host to launch kernels.
     """
 
     compute_ps: int = 0
@@ -117,11 +118,12 @@ class Spent:
     exchange_ps: int = 0
     exposed_ps: int = 0
     host_ps: int = 0
+    launch_ps: int = 0
 
     @property
     def total_ps(self) -> int:
         """All of it."""
-        return self.compute_ps + self.communication_ps + self.host_ps
+        return self.compute_ps + self.communication_ps + self.host_ps + self.launch_ps
 
     @property
     def communication_ps(self) -> int:
@@ -146,6 +148,7 @@ class Spent:
             exchange_ps=joined(self.exchange_ps, other.exchange_ps),
             exposed_ps=joined(self.exposed_ps, other.exposed_ps),
             host_ps=joined(self.host_ps, other.host_ps),
+            launch_ps=joined(self.launch_ps, other.launch_ps),
         )
 
 
@@ -234,18 +237,25 @@ def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
 
 
 def spent_by_phase(
-    prediction: Prediction, *, pieces: int, expert_axes: Sequence[str] = ()
+    prediction: Prediction,
+    *,
+    pieces: int,
+    expert_axes: Sequence[str] = (),
+    host_launch_ps: int = 0,
 ) -> tuple[Spent, Spent]:
     """Return the forward pass of a program of both passes, and the rest.
 
     All-to-alls along ``expert_axes`` are those between experts. With ``pieces`` above 1,
     tensor-parallel communication runs in as many pieces under the computation beside it: one piece
     stays exposed, and what that computation is too short for. What a pass moves to the host or from
-    it runs beside all of it: what the pass is too short for is exposed.
+    it runs beside all of it: what the pass is too short for is exposed. The host launches each
+    kernel by itself in ``host_launch_ps``, 0 where it takes no part.
     """
     names = operation_names(prediction.graph)
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
     forward, backward = NOTHING, NOTHING
+    launches: list[Launch] = []
+    are_forward: list[bool] = []
     open_as = _open_as(prediction, expert_axes)
     timeline = prediction.timeline
     exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
@@ -255,14 +265,23 @@ def spent_by_phase(
             amount = Spent(compute_ps=task.duration_ps)
         elif exposed.get(task.id, 0):
             amount = open_as(task, exposed[task.id])
-        if _is_forward(regions.get(task.id), names):
+        region = regions.get(task.id)
+        is_forward = _is_forward(region, names)
+        if is_forward:
             forward += amount
         else:
             backward += amount
+        launches.append(_launch(region, names, amount.total_ps))
+        are_forward.append(is_forward)
     if timeline is not None:
         whole = timeline.slowest.finish_ps - timeline.slowest.exposed_host_transfer_ps
         idle = whole - forward.total_ps - backward.total_ps
         backward += Spent(exposed_ps=max(0, idle))
+    if host_launch_ps:
+        waits = launch_waits_ps(launches, host_launch_ps)
+        first = sum(wait for wait, is_forward in zip(waits, are_forward, strict=True) if is_forward)
+        forward += Spent(launch_ps=first)
+        backward += Spent(launch_ps=sum(waits) - first)
     return (
         _beside_host(_overlapped(forward, pieces), _host_ps(prediction.tasks, is_store=True)),
         _beside_host(_overlapped(backward, pieces), _host_ps(prediction.tasks, is_store=False)),
@@ -311,6 +330,17 @@ def _overlapped(spent: Spent, pieces: int) -> Spent:
     first = spent.tp_ps // pieces
     rest = max(0, spent.tp_ps - first - spent.compute_ps)
     return replace(spent, tp_ps=first + rest)
+
+
+def _launch(region: Region | None, names: OperationNames, duration_ps: int) -> Launch:
+    match region:
+        case Compute():
+            first = operations_of(region)[0]
+        case Collective(operation=first):
+            pass
+        case _:
+            return Launch(duration_ps=duration_ps, count=0)
+    return launch_of(first, names.of(first), duration_ps)
 
 
 def _is_forward(region: Region | None, names: OperationNames) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import hypot
 from typing import Any
 
 from hespas.base.question import kept_processes
 from hespas.base.units import PS_PER_S, format_time
+from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part, PartProgram
@@ -27,6 +29,7 @@ from hespas.prediction.cutting import (
     summed_bytes,
     weight_size_bytes,
 )
+from hespas.prediction.launches import launches_each
 from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of, store_of
 from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction.passes import (
@@ -82,12 +85,17 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
     both = _prediction(cut, part, PartProgram.BOTH, store)
     update = _prediction(cut, part, PartProgram.UPDATE, store)
-    axes = expert_axes(cut.source.settings)
-    forward, backward = spent_by_phase(both, pieces=pieces, expert_axes=axes)
+    passes = partial(
+        spent_by_phase,
+        pieces=pieces,
+        expert_axes=expert_axes(cut.source.settings),
+        host_launch_ps=_host_launch_ps(cut.options),
+    )
+    forward, backward = passes(both)
     weights = NOTHING
     if cut.schedule.splits_backward:
         inputs = _prediction(cut, part, PartProgram.INPUTS, store)
-        _, of_inputs = spent_by_phase(inputs, pieces=pieces, expert_axes=axes)
+        _, of_inputs = passes(inputs)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     memory, waiting_bytes = footprint_of_passes(both, part), 0
     summed = summed_bytes(cut, memory.weight_bytes)
@@ -120,6 +128,14 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         prediction=both,
         update_prediction=update,
     )
+
+
+def _host_launch_ps(options: PredictOptions) -> int:
+    """Return what the host takes to launch a kernel; 0 where it takes no part."""
+    if options.estimate.cuda_graphs or not launches_each(options):
+        return 0
+    given_s = options.estimate.host_launch_s
+    return round((HOST_LAUNCH_S if given_s is None else given_s) * PS_PER_S)
 
 
 def _beside(moved_ps: int, backward: Spent) -> int:
@@ -361,6 +377,8 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
         notes.append(f"overlap: {100 * beside:.0f} % of the passes run {_BESIDE}")
     if cut.offloads:
         notes.append(_OFFLOADED)
+    if launches_each(cut.options):
+        notes.append(_launch_note(cut.options))
     if cut.schedule.splits_backward:
         notes.append(
             "pipeline: gradients of weights take what a backward pass takes longer with them than "
@@ -369,6 +387,19 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     return notes
 
 
+def _launch_note(options: PredictOptions) -> str:
+    if options.estimate.cuda_graphs:
+        return "host launches: CUDA graphs launch all kernels, and the host takes no part"
+    launch = format_time(_host_launch_ps(options) / PS_PER_S)
+    is_given = options.estimate.host_launch_s is not None
+    source = "as given" if is_given else "as measured beside an H100 with torch 2.11"
+    return f"host launches: one takes {launch}, {source}, {_LAUNCHED}"
+
+
+_LAUNCHED = (
+    "a kernel of each expert inside of a call too; the host waits for the counts of tokens before "
+    "the all-to-all of a forward pass, and CUDA graphs hold no part of a layer"
+)
 _ALONE = (
     "pipeline: passes are simulated one by one: messages between stages, gathered weights and sums "
     "of gradients share no links with each other, nor with what is inside of passes"

@@ -70,6 +70,7 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
         compute_s=spent.compute_ps / PS_PER_S,
         exposed_communication_s=spent.communication_ps / PS_PER_S,
         exposed_host_transfer_s=spent.host_ps / PS_PER_S,
+        launch_wait_s=spent.launch_ps / PS_PER_S,
         waiting_s=prediction.waiting_ps(stage) / PS_PER_S,
         sums_s=(update_from - prediction.ends_ps(stage)) / PS_PER_S,
         end_s=(prediction.finish_ps - update_to) / PS_PER_S,

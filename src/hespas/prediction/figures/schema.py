@@ -295,6 +295,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: Annotated[Seconds, _of("all passes and the optimiser's step")]
     exposed_communication_s: Annotated[Seconds, _of("inside of passes and of the optimiser's step")]
     exposed_host_transfer_s: Annotated[Seconds, _of("passes wait for moves to and from the host")]
+    launch_wait_s: Annotated[Seconds, _of("passes wait until the host launches kernels")]
     waiting_s: Annotated[Seconds, _of("for weights and other stages, before its last pass ends")]
     sums_s: Annotated[Seconds, _of("for sums of gradients, its own and those of other stages")]
     end_s: Annotated[Seconds, _of("waiting for the last stage to end")]

@@ -321,6 +321,7 @@ _TIMES = {
     "computes": PALETTE[0],
     "exposed communication": PALETTE[1],
     "exposed host transfers": PALETTE[4],
+    "waiting for launches": PALETTE[5],
     "waits for other stages": PALETTE[3],
     "waits for all gradients": PALETTE[2],
     "waits for the last stage": PALETTE[7],
@@ -348,7 +349,7 @@ def stage_times(row: StageRow) -> dict[str, float]:
     """
     times = (
         *(row.compute_s, row.exposed_communication_s, row.exposed_host_transfer_s),
-        *(row.waiting_s, row.sums_s, row.end_s),
+        *(row.launch_wait_s, row.waiting_s, row.sums_s, row.end_s),
     )
     return dict(zip(_TIMES, times, strict=True))
 
