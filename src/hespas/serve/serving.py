@@ -416,6 +416,6 @@ def _assumptions(
         yield (
             f"a server takes {format_time(plan.entry.request_s)} for a request and "
             f"{format_time(plan.entry.token_s)} for each token of its prompt, one request after "
-            f"another ({option('request_time')}, {option('prompt_token_time')})"
+            "another"
         )
     yield "no time passes between a user, a router and a server"
