@@ -80,7 +80,7 @@ def launch_waits_ps(launches: Sequence[Launch], host_launch_ps: int) -> list[int
     >>> launch_waits_ps([Launch(duration_ps=20), short, short], 5)
     [0, 0, 0]
     >>> launch_waits_ps([Launch(duration_ps=20), Launch(duration_ps=1, waits=True), short], 5)
-    [0, 5, 4]
+    [4, 5, 4]
     """
     host_ps = device_ps = 0
     waited: list[int] = []
