@@ -339,7 +339,10 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
         return [(True, "is for new tokens over a cache of latent vectors")]
     return [
         (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
-        (run.cache_dtype != run.dtype, f"has no price for a cache in {run.cache_dtype} here"),
+        (
+            run.cache_dtype not in {run.dtype, "f8"},
+            f"has no price for a cache in {run.cache_dtype} here",
+        ),
         (bool(run.page_size), "has no price over pages here"),
     ]
 

@@ -172,6 +172,8 @@ _BY_KERNEL = {
     ("flash_attention_triton", "H200_SXM"): _TRITON_ON_HOPPER,
 }
 """Rates of implementations other than those of the tables, by kernel and part."""
+_LATENT_BYTES = 2
+"""Of a number of the caches of latent vectors that were measured."""
 _SMALLER_HEADS = {"A100_SXM": "L40S"}
 """Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
@@ -292,6 +294,8 @@ class AttentionModel:
         reached = f"{100 * share:.0f} % of the memory bandwidth"
         if attention.shares_values:
             reached = f"{reached} or {100 * of_peak:.0f} % of the peak"
+        if attention.shares_values and attention.element_bytes < _LATENT_BYTES:
+            reached = f"{reached}, here of a cache in 8 bits"
         note = (
             f"{subject} takes {format_time(latency_s)} and {reached}, as kernels for decoding were "
             f"measured to take on {fitted_part(self.part.about.part)}"
