@@ -216,7 +216,16 @@ def _served_model(options: ServeOptions, fleet: Fleet, mesh: MeshAxes) -> Served
         settings=dict(model.settings),
         values=values,
         routes=_routes(options),
+        selected=_selected(options),
     )
+
+
+def _selected(options: ServeOptions) -> int:
+    """Return how many tokens attention selects of a long cache; 0 where it reads all."""
+    configuration = configuration_of(options.model_name)
+    model = None if configuration is None else configuration.model
+    latent = model.latent if isinstance(model, LanguageModel) else None
+    return 0 if latent is None else latent.indexed_tokens
 
 
 def _routes(options: ServeOptions) -> bool:

@@ -47,7 +47,8 @@ _MARK = b"hespas serving steps 1\n"
 class ServedModel:
     """What is served on one replica, as a study's candidate says it.
 
-    ``cluster`` is of the devices of one replica. A model ``routes`` that has experts.
+    ``cluster`` is of the devices of one replica. A model ``routes`` that has experts;
+    attention over a longer cache reads ``selected`` tokens, where it is not all.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ServedModel:
     settings: Mapping[str, Scalar]
     values: Mapping[str, Scalar]
     routes: bool = False
+    selected: int = 0
 
     def candidate(self, size: Size, *, layers: int | None = None) -> Candidate:
         """Return the prediction of one size, of as many ``layers`` or all."""
@@ -89,9 +91,16 @@ class Size:
         return self.batch * self.tokens * (self.tokens + 1) // 2
 
 
-def sizes(*, longest: int | None = None, routes: bool = False) -> tuple[Size, ...]:
-    """Return the steps that are predicted; contexts stay below the model's ``longest``."""
-    short, long = (min(tokens, longest or tokens) for tokens in (SHORT, LONG))
+def sizes(
+    *, longest: int | None = None, routes: bool = False, selected: int = 0
+) -> tuple[Size, ...]:
+    """Return the steps that are predicted; contexts stay below the model's ``longest``.
+
+    Where attention reads ``selected`` tokens, both contexts are longer than them: what it takes
+    grows by the index alone from there.
+    """
+    contexts = (2 * selected, 4 * selected) if selected else (SHORT, LONG)
+    short, long = (min(tokens, longest or tokens) for tokens in contexts)
     prompts = sorted({min(tokens, longest or tokens) for tokens in PROMPTS})
     batches = sorted((*DECODED, *ROUTED)) if routes else DECODED
     decoded = [Size(batch=batch, tokens=short) for batch in batches]
@@ -158,7 +167,7 @@ def surface_of(
 
     Raises `ConfigError` with the reason where one of them can't be predicted.
     """
-    designed = sizes(longest=longest, routes=model.routes)
+    designed = sizes(longest=longest, routes=model.routes, selected=model.selected)
     settings = _settings(model, designed[0])
     depths = depths_of(settings.kinds) if isinstance(settings, LanguageModel) else None
     reports = _reports(model, designed, depths, partial(_predicted, fidelity, executor))

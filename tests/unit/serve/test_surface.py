@@ -99,3 +99,12 @@ def test_a_size_is_a_candidate_of_a_study() -> None:
     }
     prefill = model.candidate(Size(batch=1, tokens=1024, is_prompt=True)).to_dict()
     assert (prefill["sequence"], prefill["prefill"]) == (1024, True)
+
+
+def test_contexts_of_selected_tokens_are_longer_than_those() -> None:
+    decoded = {size.tokens for size in sizes(selected=2048) if not size.is_prompt}
+    assert decoded == {4096, 8192}
+    assert {size.tokens for size in sizes(selected=2048, longest=6000) if not size.is_prompt} == {
+        4096,
+        6000,
+    }

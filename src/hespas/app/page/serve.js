@@ -45,7 +45,7 @@ export function setUp(home) {
     post("/api/cancel", { tab: `${TAB}-serve` });
     const clock = h("span");
     found.classList.add("stale");
-    const line = h("div.status", { "aria-live": "polite" }, h("progress", { "aria-label": "predicting steps" }), "steps are predicted, then the engine is simulated; a new model takes a minute or two ", clock, h("button.small", { type: "button", onclick: () => post("/api/cancel", { tab: `${TAB}-serve` }) }, "Cancel"));
+    const line = h("div.status", { "aria-live": "polite" }, h("progress", { "aria-label": "predicting steps" }), "steps are predicted, then the engine is simulated; a new model takes up to half a minute ", clock, h("button.small", { type: "button", onclick: () => post("/api/cancel", { tab: `${TAB}-serve` }) }, "Cancel"));
     if (answer) found.prepend(line); else found.replaceChildren(line);
     const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
     const next = await ask("serve", about);
@@ -74,7 +74,7 @@ export function setUp(home) {
       if (Object.keys(given).length) state = { ...FIRST, ...given };
       history.replaceState(null, "", addressOf("serve", state));
       drawForm();
-      if (!answer) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take a minute or two; after that, sliders answer in seconds.")));
+      if (!answer) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take up to half a minute; after that, sliders answer in seconds.")));
     },
   };
 }
