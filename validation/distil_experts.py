@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 from hespas.errors import MeasurementError
+from hespas.price.experts import ROWS_OF
 from hespas.price.tables import Axis, Grid, completed, monotone, read
 
 VLLM, SGLANG, TENSORRT = "vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20"
@@ -42,8 +43,6 @@ Join = Callable[[Iterable[float]], float]
 _JOINS: Mapping[str, tuple[Join, str]] = {"bf16": (median, "median")}
 """As of single products: of other kinds each engine has kernels of its own."""
 LOAD = "power_law_1.01"
-ROWS_OF = 64
-"""The rows of so many experts are the first axis: one may have less than one."""
 _WIDENS = {"rows": 1.9, "experts": 1.9, "narrow": 1.3, "wide": 1.3}
 """How far neighbours of an axis are apart at least."""
 _MOST_PARTS = 8
@@ -222,7 +221,7 @@ def predicted_s(grid: Grid, layer: Layer, rows: float) -> float:
 
 def main() -> None:
     """Print errors by kind of weights and model."""
-    from distil_tables import RECIPES, data_root  # noqa: PLC0415
+    from distil_tables import RECIPES, data_root  # noqa: PLC0415 - it imports this file
 
     for part in sys.argv[1:]:
         recipe = RECIPES[part]

@@ -18,7 +18,6 @@ from typing import Any
 from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, run_program
 from hespas.errors import ConfigError, HespasError
 from hespas.study.goal import FIGURES, figure_text
-from hespas.study.keys import MESH
 from hespas.study.rows import (
     Row,
     Status,
@@ -136,13 +135,6 @@ class Searches:
         return directory
 
 
-def _without_ones(candidate: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a candidate without axes of one device, unless all are."""
-    mesh: Mapping[str, int] = candidate.get(MESH) or {}
-    axes = {name: size for name, size in mesh.items() if size > 1}
-    return {**candidate, MESH: axes} if axes else candidate
-
-
 _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "peak_memory_bytes")
 
 
@@ -151,7 +143,7 @@ def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
     return {
         "number": number,
         "candidate": row.candidate,
-        "text": candidate_text(_without_ones(row.candidate), varying),
+        "text": candidate_text(row.candidate, varying),
         "status": row.status.value,
         "reason": row.reason,
         "fits": row.fits,

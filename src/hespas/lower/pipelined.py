@@ -27,7 +27,15 @@ from msgspec.structs import replace
 from hespas.lower.build import Names
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Op, Value, is_communication_op, nested_ops, values_read
+from hespas.program.program import (
+    Block,
+    Op,
+    Value,
+    is_communication_op,
+    needed_for,
+    nested_ops,
+    values_read,
+)
 from hespas.program.rewrite import Renaming, copied_block, copied_op, fresh, renamed_op
 from hespas.program.types import TensorType
 from hespas.program.uses import Uses
@@ -460,13 +468,7 @@ class _Writer:
 
 def _needed(derived: Sequence[Op], users: Iterable[Op]) -> list[Op]:
     """Return what of some operations others need, in order."""
-    wanted = {value for op in users for value in values_read(op)}
-    chosen: list[Op] = []
-    for op in reversed(derived):
-        if not wanted.isdisjoint(op.results):
-            wanted.update(values_read(op))
-            chosen.append(op)
-    return chosen[::-1]
+    return needed_for(derived, [value for op in users for value in values_read(op)])
 
 
 def _like(given: _Carried, values: Sequence[Value]) -> _Carried:

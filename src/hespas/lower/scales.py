@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from hespas.lower.build import Names, fusion_around
 from hespas.program.attrs import FusionAttrs
-from hespas.program.program import Block, Op, Value, tensor_of, values_read
+from hespas.program.program import Block, Op, Value, needed_for, tensor_of
 from hespas.program.rewrite import Builder, plain_op
 from hespas.program.types import TensorType, element_type
 
@@ -33,7 +33,7 @@ _FEWEST = 1 << 16
 
 
 def with_scales(operations: Sequence[Op], names: Names, *, writer: str) -> Iterator[Op]:
-    """Yield kernels, of which none rounds what it makes by a scale of the whole."""
+    """Yield kernels; none makes a tensor and rounds it by the tensor's scale."""
     for op in operations:
         yield from _scaled(op, names, writer) if _may_round(op) else (op,)
 
@@ -125,28 +125,15 @@ def _apart(
     last = replace(end, operands=operands)
     body = Block(
         arguments=block.arguments,
-        operations=(*_needed((*inner, *narrow), operands), last),
+        operations=(*needed_for((*inner, *narrow), operands), last),
     )
     results = (*[op.results[at] for at in kept], *wide.values())
     yield replace(op, results=results, regions=(body,))
     for source, own in places.items():
         values = [end.operands[at] for at in own]
-        rounding = _needed(inner, values, given=source)
+        rounding = needed_for(inner, values, given=source)
         again = plain_op(op, "convert", (wide[source],), source)
         made = fusion_around(
             [again, *rounding], values, op, names.next("rounding_fusion"), writer=writer
         )
         yield replace(made, results=tuple([op.results[at] for at in own]))
-
-
-def _needed(
-    operations: Sequence[Op], results: Sequence[Value], *, given: Value | None = None
-) -> list[Op]:
-    """Return the operations that make some results, from what is ``given`` on."""
-    needed, found = set(results) - {given}, list[Op]()
-    for op in reversed(operations):
-        if needed.isdisjoint(op.results):
-            continue
-        found.append(op)
-        needed.update(value for value in values_read(op) if value is not given)
-    return found[::-1]

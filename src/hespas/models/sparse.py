@@ -1,4 +1,4 @@
-"""Training steps with tables, of which a step changes looked-up rows.
+"""Training steps with tables; a step changes the rows that it looks up.
 
 Products are trained by AdamW, rows by Adagrad, whose state is as large as the tables. Each device
 has some columns of all tables; what it looks up for all samples goes to the devices that have them

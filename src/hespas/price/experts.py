@@ -17,7 +17,7 @@ from hespas.price.tables import Part, read
 from hespas.work.gemm import GroupedGemm
 
 ROWS_OF = 64
-"""The rows of so many experts are an axis: a single one may have less than one."""
+"""A table counts the rows of this many experts: one expert may have less than a row."""
 _PRODUCTS = 3
 _MXFP4_BITS = 4.3
 """Four bits and a scale of 8 for each 32 are 4.25; with scales of 16 they are 4.5."""

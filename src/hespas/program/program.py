@@ -348,6 +348,19 @@ def values_read(op: Op) -> Sequence[Value]:
     return _with_outer(op) if op.regions and op.traits.reads_around else op.operands
 
 
+def needed_for(
+    operations: Sequence[Op], results: Iterable[Value], *, given: Value | None = None
+) -> list[Op]:
+    """Return the operations that make some results, in order, from what is ``given`` on."""
+    needed, found = set(results) - {given}, list[Op]()
+    for op in reversed(operations):
+        if needed.isdisjoint(op.results):
+            continue
+        found.append(op)
+        needed.update(value for value in values_read(op) if value is not given)
+    return found[::-1]
+
+
 MOST_REMEMBERED = 16384
 """Operations of which a function remembers what it found: more than most programs have.
 

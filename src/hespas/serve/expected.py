@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
+from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.serve.answer import PublishedErrors
 
-_FILE = Path(__file__).resolve().parents[1] / "configs" / "published" / "serving_errors.json"
+_FILE = PRESETS_DIRECTORY / "published" / "serving_errors.json"
 
 
 @cache

@@ -11,6 +11,7 @@ from hespas.base.units import format_time
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import SIZED, find_system
+from hespas.models.configuration import Configuration
 from hespas.models.configured import configuration_of
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
@@ -116,16 +117,17 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     engine = options.engine.changed(engine)
     surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
-    layers, longest = None, None if configuration is None else configuration.longest
-    if configuration is not None and isinstance(configuration.model, LanguageModel):
-        options = _without_capacity(options, configuration.model)
-        layers = configuration.model.layers
+    longest = None if configuration is None else configuration.longest
+    model = _language_model(configuration)
+    if model is not None:
+        options = _without_capacity(options, model)
+    layers = None if model is None else model.layers
     requests = options.load.made()
     check_lengths(requests, longest)
 
     def surface_on(mesh: MeshAxes) -> Surface:
         return surfaces.of(
-            _served_model(options, fleet, mesh),
+            _served_model(options, fleet, mesh, model),
             fidelity=options.fidelity,
             executor=options.executor,
             longest=longest,
@@ -202,37 +204,30 @@ def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptio
     return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
 
 
-def _served_model(options: ServeOptions, fleet: Fleet, mesh: MeshAxes) -> ServedModel:
-    model = options.model
+def _language_model(configuration: Configuration | None) -> LanguageModel | None:
+    model = None if configuration is None else configuration.model
+    return model if isinstance(model, LanguageModel) else None
+
+
+def _served_model(
+    options: ServeOptions, fleet: Fleet, mesh: MeshAxes, model: LanguageModel | None
+) -> ServedModel:
+    given = options.model
     values: dict[str, Scalar] = {}
-    if model.dtype is not None:
-        values["dtype"] = model.dtype
-    if model.attention is not None:
-        values["attention"] = model.attention
+    if given.dtype is not None:
+        values["dtype"] = given.dtype
+    if given.attention is not None:
+        values["attention"] = given.attention
+    latent = None if model is None else model.latent
     return ServedModel(
         name=options.model_name,
         cluster=f"{mesh.device_count}x{fleet.part}",
         mesh=mesh.axes,
-        settings=dict(model.settings),
+        settings=dict(given.settings),
         values=values,
-        routes=_routes(options),
-        selected=_selected(options),
+        routes=model is not None and model.routing is not None,
+        selected=0 if latent is None else latent.indexed_tokens,
     )
-
-
-def _selected(options: ServeOptions) -> int:
-    """Return how many tokens attention selects of a long cache; 0 where it reads all."""
-    configuration = configuration_of(options.model_name)
-    model = None if configuration is None else configuration.model
-    latent = model.latent if isinstance(model, LanguageModel) else None
-    return 0 if latent is None else latent.indexed_tokens
-
-
-def _routes(options: ServeOptions) -> bool:
-    """Return whether a model has experts."""
-    configuration = configuration_of(options.model_name)
-    model = None if configuration is None else configuration.model
-    return isinstance(model, LanguageModel) and model.routing is not None
 
 
 def _blocks(

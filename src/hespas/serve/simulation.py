@@ -58,7 +58,7 @@ class Entry:
     token_s: float = 0.0
 
     def time_ps(self, tokens: int) -> int:
-        """Return how long a request with a prompt of so many tokens takes."""
+        """Return how long the server takes for a request, by its prompt's tokens."""
         return round((self.request_s + self.token_s * tokens) * PICOSECONDS)
 
 

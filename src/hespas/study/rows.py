@@ -17,7 +17,7 @@ from hespas.base.suggest import suggestion
 from hespas.compile.options import SLOP_FLAG
 from hespas.errors import ConfigError, ExtraMissingError
 from hespas.study.goal import FIGURES, Goal, figure_text, ordered
-from hespas.study.keys import Scalar, scalar_text
+from hespas.study.keys import MESH, Scalar, scalar_text
 
 
 class Status(Enum):
@@ -240,6 +240,11 @@ _MOST_ROWS = 30
 _SHOWN = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
 
 
+def divided(axes: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the axes of a mesh that divide something: those of more than one device."""
+    return {name: size for name, size in axes.items() if size != 1}
+
+
 def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) -> str:
     """Return a candidate in a line: the values of ``keys``, or all.
 
@@ -252,6 +257,8 @@ def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) ->
             continue
         if isinstance(value, Mapping):
             entries = cast("Mapping[str, Scalar]", value)
+            if key == MESH:
+                entries = divided(entries) or entries
             parts.append(",".join(f"{name}={size}" for name, size in entries.items()))
         elif key in {"model", "cluster"}:
             parts.append(str(value))
@@ -313,7 +320,7 @@ def _remark(row: Row) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         axes = cast("Mapping[str, Scalar]", value)
-        return ",".join(f"{name}={size}" for name, size in axes.items() if size != 1) or "1"
+        return ",".join(f"{name}={size}" for name, size in divided(axes).items()) or "1"
     return "" if value is None else scalar_text(cast("Scalar", value))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import yaml
 
@@ -20,7 +19,7 @@ from hespas.models.part import PIPE
 from hespas.sources.source import platform_of, unknown_workload
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD
 from hespas.study.space import candidates_of, system_named
-from hespas.study.study import AUTO, Study, study_of
+from hespas.study.study import AUTO, Study, listed, study_of
 
 SEARCHES = "searches"
 STUDY_FILE = "study.yaml"
@@ -52,13 +51,9 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
     return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
 
 
-def _listed(value: object) -> Sequence[object]:
-    return cast("list[object]", value) if isinstance(value, list) else [value]
-
-
 def _batch_of_all(study_keys: Mapping[str, object], devices: int) -> int:
     """Return the batch with which each device computes the largest micro-batch."""
-    given = [1, *(size for key in _HOW_ACCUMULATED for size in _listed(study_keys.get(key)))]
+    given = [1, *(size for key in _HOW_ACCUMULATED for size in listed(study_keys.get(key)))]
     return devices * max(size for size in given if isinstance(size, int))
 
 
@@ -86,7 +81,7 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
     has = known_model.options()
     if "remat" in has:
         study_keys.setdefault("remat", ["minimal_with_context", "full"])
-    systems = [system_named(str(cluster)) for cluster in _listed(study_keys[CLUSTER])]
+    systems = [system_named(str(cluster)) for cluster in listed(study_keys[CLUSTER])]
     if "accumulation" in has:
         if not _HOW_ACCUMULATED & set(study_keys):
             study_keys["micro_batch"] = list(_MICRO_BATCHES)

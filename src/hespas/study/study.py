@@ -304,8 +304,13 @@ def _where(given: object, location: str) -> str:
     return decode(given, str, location=location, at="$.where")
 
 
+def listed(given: object) -> list[object]:
+    """Return the values of a key, which has a list of them or one."""
+    return cast("list[object]", given) if isinstance(given, list) else [given]
+
+
 def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
-    items = cast("list[object]", given) if isinstance(given, list) else [given]
+    items = listed(given)
     for value in items:
         if not isinstance(value, str | int | float):
             raise ConfigError(

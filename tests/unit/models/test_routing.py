@@ -16,7 +16,7 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.program.devices import communication_ops, device_group_table
-from hespas.program.program import all_ops, shape_of
+from hespas.program.program import Program, all_ops, shape_of
 from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, Type, size_bytes
 from hespas.sources.exported import partitioned
@@ -101,10 +101,9 @@ def test_experts_over_tp_are_whole_and_take_the_tokens_as_tp_divides_them() -> N
     assert whole.total() == divided.total() // 2
 
 
-def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> None:
-    """Half of the experts take half of the choices each; what moves is as with halves of all."""
+def _decoding(**more: str) -> Program:
+    """Return a decode step of a small model with experts, as a device runs it."""
     small = {
-        "mesh": "tp=2",
         "embedding": "64",
         "heads": "4",
         "kv_heads": "4",
@@ -116,10 +115,15 @@ def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> No
         "attention": "unfused",
         "dropless": "true",
     }
+    exported = export_model("mixtral-8x7b-decode", small | more)
+    return load_source(partitioned(exported).text, name="decode")
+
+
+def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> None:
+    """Half of the experts take half of the choices each; what moves is as with halves of all."""
     found: list[tuple[Counter[tuple[str, Type]], list[list[tuple[int, ...]]]]] = []
     for more in ({}, {"expert_axes": "tp"}):
-        exported = export_model("mixtral-8x7b-decode", small | more)
-        program = load_source(partitioned(exported).text, name="decode")
+        program = _decoding(mesh="tp=2", **more)
         moved = Counter((op.kind, op.results[0].type) for op in communication_ops(program))
         products = [
             [shape_of(value) for value in op.operands]
@@ -135,24 +139,9 @@ def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> No
 
 def test_whole_experts_stand_on_one_device_each() -> None:
     """The experts of two devices are all of the model's: each has its own, of whole width."""
-    small = {
-        "embedding": "64",
-        "heads": "4",
-        "kv_heads": "4",
-        "head_size": "16",
-        "layers": "2",
-        "vocabulary": "256",
-        "batch": "16",
-        "context": "64",
-        "attention": "unfused",
-        "dropless": "true",
-    }
 
     def held(**more: str) -> Counter[tuple[int, ...]]:
-        program = load_source(
-            partitioned(export_model("mixtral-8x7b-decode", small | more)).text, name="decode"
-        )
-        shapes = [shape_of(argument) for argument in program.main.body.arguments]
+        shapes = [shape_of(argument) for argument in _decoding(**more).main.body.arguments]
         return Counter(shape for shape in shapes if 14336 in shape)
 
     alone = held(mesh="tp=1")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hespas.hardware.presets import device_names
+from hespas.hardware.presets import PRESETS_DIRECTORY, device_names
 from hespas.prediction.figures.schema import ExpectedError
 from hespas.prediction.result import Prediction, StepKind
 from hespas.sources.source import platform_of
@@ -16,7 +15,7 @@ from hespas.sources.source import platform_of
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
 
-_FILE = Path(__file__).resolve().parents[2] / "configs" / "published" / "errors.json"
+_FILE = PRESETS_DIRECTORY / "published" / "errors.json"
 _WITH_EXPERTS = "library_experts"
 _STEPS = {
     "xla_gpu": "steps of XLA on {} GPUs",
