@@ -39,6 +39,10 @@ def test_models_are_listed_with_their_options(call: Call) -> None:
     shown = call("hespas", "export", "--list").stdout
     assert "llama3-100m: Llama-3-like training step" in shown
     assert "embedding=576 heads=9" in shown
+    one = call("hespas", "export", "--list", "openai/gpt-oss-20b").stdout.splitlines()
+    assert one[0].startswith("openai/gpt-oss-20b: ")
+    assert len(one) == 2
+    assert "did you mean" in call("hespas", "export", "--list", "llama3-8c").stderr
 
 
 @pytest.mark.parametrize(

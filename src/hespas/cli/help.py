@@ -15,6 +15,7 @@ import click
 
 from hespas.base.fields import Group
 from hespas.base.suggest import nearest
+from hespas.cli.elsewhere import here
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -236,13 +237,15 @@ def usage_message(error: click.UsageError) -> str:
     context = error.ctx
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context is not None:
-        option_names = [
-            parameter.first_long[:1]
+        known = [
+            name
             for parameter in context.command.params
             if isinstance(parameter, Flag)
+            for name in parameter.first_long[:1]
         ]
-        near_name = nearest(error.option_name.replace("_", "-"), [name for (name,) in option_names])
-        text = f"there is no option {error.option_name!r}{_suggestion(near_name)}"
+        own = here(error.option_name, known)
+        near = [own] if own else nearest(error.option_name.replace("_", "-"), known)
+        text = f"there is no option {error.option_name!r}{_suggestion(near)}"
     if text.startswith("Got unexpected extra argument") and context is not None:
         text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"

@@ -49,7 +49,12 @@ _MAXTEXT = "maxtext"
 @answering("export", example="hespas export llama3-1b --mesh fsdp=8 -o step.mlir", has_json=False)
 @click.argument("source", required=False)
 @click.argument("settings", nargs=-1, metavar="[[CONFIG.yml] KEY=VALUE ...]")
-@flags.plain("--list", "list_models", is_flag=True, help="List the models and their options.")
+@flags.plain(
+    "--list",
+    "list_models",
+    is_flag=True,
+    help="List the models and their options, or SOURCE alone.",
+)
 @flags.both("output", "-o", type=flags.FILE, metavar="FILE", help="The file to write.")
 @flags.derived(ModelOptions)
 @flags.plain(
@@ -78,7 +83,7 @@ def export(
     torch:FILE.py:function, is written as it is recorded for such a cluster.
     """
     if list_models:
-        return Answer(text=_models_text)
+        return Answer(text=lambda: _models_text(source))
     if source is None:
         raise ConfigError("no source is given", hint="name a model; --list lists them")
     target = _checked_output(output)
@@ -200,9 +205,12 @@ def _target_machine(
     return options.target, devices, None
 
 
-def _models_text() -> str:
+def _models_text(name: str | None) -> str:
+    """Return one model with its options, or without a name all of the zoo."""
+    catalogue = import_module("hespas.models.catalogue")
+    shown = catalogue.models().values() if name is None else (catalogue.model_named(name),)
     lines: list[str] = []
-    for model in import_module("hespas.models.catalogue").models().values():
+    for model in shown:
         settings = (f"{name}={value}" for name, value in model.options().items())
         lines += [f"{model.name}: {model.summary}", f"  {' '.join(settings)}"]
     return "\n".join(lines)

@@ -123,6 +123,8 @@ def test_colour_goes_to_terminals_and_where_it_is_forced(
         (["step.mlir"], "to predict a program: hespas run step.mlir"),
         (["run", "--nod", "x"], "there is no option '--nod'; did you mean --node?; see hespas run"),
         (["run", "--mlir_fil", "x"], "did you mean --mlir-file?"),
+        (["run", "--tp", "8"], "there is no option '--tp'; did you mean --mesh tp=N?; see hespas"),
+        (["serve", "--qps", "8"], "no option '--qps'; did you mean --rate R?; see hespas serve"),
         (["run", "--zzz", "x"], "there is no option '--zzz'; see hespas run --help"),
         (["simulate", "x"], "no system is given; give --cluster or --system"),
     ],

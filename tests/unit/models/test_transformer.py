@@ -74,11 +74,19 @@ def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) 
         ({"layers": "0"}, "layers is '0'; give a whole number"),
         ({"scan": "maybe"}, "scan is 'maybe'; give true or false"),
         ({"layer": "2"}, "has no option 'layer'; did you mean 'layers'"),
+        ({"precision": "fp8"}, "has no option 'precision'; that is product_dtype here"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         export_model("llama3-100m", options)
+
+
+def test_types_are_known_by_all_their_names() -> None:
+    model = model_named("llama3-100m")
+    own = model.with_options({"dtype": "bf16", "product_dtype": "f8", "state_dtype": "f32"})
+    others = {"dtype": "bfloat16", "product_dtype": "FP8", "state_dtype": "float32"}
+    assert model.with_options(others) == own
 
 
 @pytest.mark.parametrize("remat", ["full", "none"])
