@@ -158,10 +158,10 @@ class Replica:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.load
+        return not (self.decoding or self.waiting or self.prompts)
 
     def offer(self, request: int, arrived_ps: int) -> None:
-        """Put a request at the end of the queue."""
+        """Put a request at the end of the queue; one without work waits for it."""
         if self.is_idle:
             self.now = max(self.now, arrived_ps)
         self.work.offered_ps[request] = arrived_ps

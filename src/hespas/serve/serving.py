@@ -11,7 +11,7 @@ from hespas.base.units import format_time
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import load_device
 from hespas.hardware.sized import SIZED, find_system
-from hespas.models.configuration import Configuration
+from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
@@ -118,7 +118,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
     longest = None if configuration is None else configuration.longest
-    model = _language_model(configuration)
+    model = _language_model(options.model_name)
     if model is not None:
         options = _without_capacity(options, model)
     layers = None if model is None else model.layers
@@ -204,9 +204,10 @@ def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptio
     return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
 
 
-def _language_model(configuration: Configuration | None) -> LanguageModel | None:
-    model = None if configuration is None else configuration.model
-    return model if isinstance(model, LanguageModel) else None
+def _language_model(name: str) -> LanguageModel | None:
+    """Return a model that writes tokens, of the zoo or by its configuration; None for others."""
+    model = find_model(f"{name}:decode")
+    return model.settings if model and isinstance(model.settings, LanguageModel) else None
 
 
 def _served_model(

@@ -243,7 +243,8 @@ class _Fleet:
 
     ``arriving`` are times and requests, ascending, of those that are not yet at a replica, and
     ``entering`` of those that are at its server and not at its engine; ``entered_ps`` is when the
-    server of a replica has done with the last one.
+    server of a replica has done with the last one. ``busy`` is a heap of the times and numbers of
+    replicas with work.
     """
 
     requests: Requests
@@ -253,17 +254,13 @@ class _Fleet:
     router: Router
     entry: Entry
     sample: Callable[[Replica], None]
-    prefills: list[Replica] = field(default_factory=list[Replica])
+    engines: list[Replica] = field(default_factory=list[Replica])
     arriving: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     entering: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     entered_ps: dict[int, int] = field(default_factory=dict[int, int])
+    busy: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     placed: list[int] = field(default_factory=list[int])
     sent_ps: dict[int, int] = field(default_factory=dict[int, int])
-
-    @property
-    def engines(self) -> list[Replica]:
-        """All replicas, those that decode first."""
-        return [*self.decoders, *self.prefills]
 
     def run(self) -> None:
         """Run all replicas, the one that is furthest behind first.
@@ -273,32 +270,29 @@ class _Fleet:
         """
         requests, arrivals = self.requests, self.work.arrivals_ps
         self.placed = [0] * len(requests)
-        if self.prefill is not None:
-            setup = replace(self.prefill.setup, only_prefills=True)
-            numbers = range(len(self.decoders), len(self.decoders) + self.prefill.replicas)
-            self.prefills = [Replica(setup, self.work, number) for number in numbers]
-        engines = self.engines
-        first = _router(self.router, self.prefills or self.decoders)
+        prefills = self._prefills()
+        self.engines = engines = [*self.decoders, *prefills]
+        first = _router(self.router, prefills or self.decoders)
         second = _router(self.router, self.decoders)
         starts = requests.starts
         following = min(requests.concurrency or len(starts), len(starts))
         self.arriving = [(arrivals[request], request) for request in starts[:following]]
         heapify(self.arriving)
-        waits = requests.follows is not None or bool(self.prefills)
+        waits, busy = requests.follows is not None or bool(prefills), self.busy
         while True:
-            busy = [replica for replica in engines if not replica.is_idle]
             next_ps = min(_first(self.arriving), _first(self.entering))
-            behind = min(busy, key=lambda replica: (replica.now, replica.number), default=None)
-            if behind is None or behind.now >= next_ps:
+            if _first(busy) >= next_ps:
                 if next_ps == NEVER:
                     return
                 self._come(first, second)
                 continue
+            behind = engines[heappop(busy)[1]]
             horizon = next_ps
             if waits or following < len(starts):
-                others = (replica.now for replica in busy if replica is not behind)
-                horizon = min(next_ps, min(others, default=NEVER))
+                horizon = min(next_ps, _first(busy))
             ended = behind.run(max(horizon, behind.now + 1))
+            if not behind.is_idle:
+                heappush(busy, (behind.now, behind.number))
             self.sample(behind)
             for request in ended:
                 if behind.setup.only_prefills and requests.outputs[request] > 1:
@@ -311,18 +305,33 @@ class _Fleet:
                     arrivals[after] += behind.now
                     heappush(self.arriving, (arrivals[after], after))
 
+    def _prefills(self) -> list[Replica]:
+        """Return the replicas that compute prompts alone, numbered behind those that decode."""
+        if self.prefill is None:
+            return []
+        setup = replace(self.prefill.setup, only_prefills=True)
+        numbers = range(len(self.decoders), len(self.decoders) + self.prefill.replicas)
+        return [Replica(setup, self.work, number) for number in numbers]
+
+    def _offer(self, request: int, replica: Replica, offered_ps: int) -> None:
+        """Put a request into the queue of a replica."""
+        was_idle = replica.is_idle
+        replica.offer(request, offered_ps)
+        if was_idle:
+            heappush(self.busy, (replica.now, replica.number))
+
     def _come(self, first: _Chooser, second: _Chooser) -> None:
         """Let the next request come to an engine, or to the server before it."""
         if _first(self.entering) < _first(self.arriving):
             offered_ps, request = heappop(self.entering)
-            self.engines[self.placed[request]].offer(request, offered_ps)
+            self._offer(request, self.engines[self.placed[request]], offered_ps)
             return
         arrived_ps, request = heappop(self.arriving)
         is_transferred = request in self.work.transferred
         replica = (second if is_transferred else first)(request)
         self.placed[request] = replica.number
         if is_transferred or self.entry == NO_ENTRY:
-            replica.offer(request, arrived_ps)
+            self._offer(request, replica, arrived_ps)
         else:
             self._enter(request, arrived_ps)
 

@@ -45,11 +45,27 @@ class StepTimes:
 
     def of_tokens(self, tokens: int) -> int:
         """Return the ps of an iteration of so many tokens, without attention."""
-        return round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
+        known = self._tokens_ps.get(tokens)
+        if known is None:
+            known = round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
+            self._tokens_ps[tokens] = known
+        return known
 
     def of_context(self, sequences: int) -> int:
         """Return the ps per token of context, at a batch of ``sequences``."""
-        return round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
+        known = self._context_ps.get(sequences)
+        if known is None:
+            known = round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
+            self._context_ps[sequences] = known
+        return known
+
+    @cached_property
+    def _tokens_ps(self) -> dict[int, int]:
+        return {}
+
+    @cached_property
+    def _context_ps(self) -> dict[int, int]:
+        return {}
 
     @cached_property
     def of_pair(self) -> float:
