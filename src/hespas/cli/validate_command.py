@@ -72,8 +72,8 @@ _METHOD = "measured"
     "--time-limit",
     default=None,
     metavar="TIME",
-    help="With --all or --set: CPU time after which a program is not compiled but predicted with "
-    "modelled fusion (default: 600s).",
+    help="With --all: CPU time after which a program is not compiled but predicted with modelled "
+    "fusion (default: 600s). With --set: after which a step is given up (default: 120s).",
 )
 @flags.derived(NetworkOptions, only=("model",))
 @flags.plain(
@@ -119,7 +119,7 @@ def validate(
         _refuse(
             given_too, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
         )
-        how = _how_to_predict(given, time_limit)
+        how = _how_to_predict(given, time_limit, compiles=every)
         if every:
             rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         else:
@@ -173,7 +173,15 @@ def _refuse(given: Mapping[str, object], text: str, hint: str) -> None:
             raise ConfigError(f"{flag} {text}", hint=hint)
 
 
-def _how_to_predict(given: Mapping[str, Any], time_limit: str | None) -> HowToPredict:
+_TABLE_LIMIT_S = 120.0
+"""Steps of libraries' kernels take 2 to 16 s of CPU time."""
+_TABLE_AT_ONCE = 2
+"""Each takes up to 0.4 GB, so that a small machine has room for two."""
+
+
+def _how_to_predict(
+    given: Mapping[str, Any], time_limit: str | None, *, compiles: bool
+) -> HowToPredict:
     if given["method"] is not None:
         method_named(given["method"])
     how = HowToPredict(
@@ -181,6 +189,8 @@ def _how_to_predict(given: Mapping[str, Any], time_limit: str | None) -> HowToPr
         model=flags.built(NetworkOptions, {"model": given["model"]}).model,
         cache_dir=given["cache_dir"],
     )
+    if not compiles:
+        how = replace(how, cpu_limit_s=_TABLE_LIMIT_S, at_once=_TABLE_AT_ONCE)
     if time_limit is None:
         return how
     limit_s = parse_quantity(time_limit, "s", location="--time-limit")

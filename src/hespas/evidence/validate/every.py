@@ -7,24 +7,29 @@ its cache.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
 from hespas.base.cache import ContentCache
-from hespas.base.process import Limits, scratch_directory
+from hespas.base.process import Limits, end_programs_on, scratch_directory
 from hespas.base.question import ask
 from hespas.errors import ToolError
 from hespas.evidence.validate.measurements import Row
 from hespas.prediction.options import Fidelity
 from hespas.simulate.options import Model
 from hespas.sources.maxtext import PYTHON_VARIABLE
+
+LOG = logging.getLogger("hespas.evidence.validate")
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +73,8 @@ _PACKAGES = ("jax", "jaxlib", "jax-cuda12-pjrt", "libtpu")
 _HOME = Path(__file__).resolve().parents[2]
 _TOO_LONG = ("SIGXCPU", "SIGKILL", "took longer than")
 _TOO_LARGE = ("ran out of memory", "MemoryError", "bad_alloc", "Cannot allocate memory")
+_TAKES = ("predicting takes more than ", "compiling takes more than ")
+"""How reasons of limits begin, without and with a compiler."""
 _WALL_OF_CPU = 12.0
 """The wall time allowed per CPU time: shared machines run processes slower."""
 
@@ -77,7 +84,8 @@ class HowToPredict:
     """The method, network model, cache directory, and limits of a row.
 
     None for the method is the best for the row's device, and for the model the system's own.
-    ``cpu_limit_s`` is of each process: the one that compiles, in practice.
+    ``cpu_limit_s`` is of each process: the one that compiles, in practice. ``at_once`` rows are
+    predicted beside each other.
     """
 
     method: str | None = None
@@ -85,6 +93,7 @@ class HowToPredict:
     cache_dir: Path | None = None
     cpu_limit_s: float = 600.0
     memory_limit_bytes: int = 16 * 10**9
+    at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +153,47 @@ def predict_rows(
 ) -> tuple[PredictedRow, ...]:
     """Predict rows, the cheapest first if known, and return them in their order.
 
-    A failure is a row's ``reason``. ``advance`` is called after each.
+    Rows with the same inputs are predicted once. A failure is a row's ``reason``. ``advance`` is
+    called with the number of rows that are done.
     """
     asked = tuple(rows)
-    costs = {number: _cost(cached, row) for number, row in enumerate(asked)}
+    numbers_of: dict[str, list[int]] = {}
+    for number, row in enumerate(asked):
+        numbers_of.setdefault(row.missing or _cost_key(row), []).append(number)
+    costs = {numbers[0]: _cost(cached, asked[numbers[0]]) for numbers in numbers_of.values()}
+    order = sorted(numbers_of.values(), key=lambda them: costs[them[0]].cpu_s or float("inf"))
+    ones = [(asked[numbers[0]], costs[numbers[0]]) for numbers in order]
     done: dict[int, PredictedRow] = {}
-    for number in sorted(costs, key=lambda number: costs[number].cpu_s or float("inf")):
-        done[number] = _predict_row(asked[number], how, cached, costs[number])
-        advance(1)
+    for number, one in _predict_each(ones, how, cached):
+        done.update({each: replace(one, row=asked[each]) for each in order[number]})
+        advance(len(order[number]))
+        result = "" if one.answer is None else f"{one.answer.predicted_s:.4g} s"
+        LOG.info(
+            "%s on %s, %d of %d rows: %s after %.1f s of CPU time",
+            *(one.row.name, one.row.system, len(done), len(asked), result or one.reason, one.cpu_s),
+        )
     return tuple(done[number] for number in range(len(asked)))
+
+
+def _predict_each(
+    ones: Iterable[tuple[Row, _Cost]], how: HowToPredict, cached: ContentCache
+) -> Iterator[tuple[int, PredictedRow]]:
+    """Yield rows with their numbers as they are done; an error ends those that run."""
+    interrupted = Event()
+    with ThreadPoolExecutor(
+        how.at_once, initializer=end_programs_on, initargs=(interrupted,)
+    ) as pool:
+        asked = {
+            pool.submit(_predict_row, row, how, cached, cost): number
+            for number, (row, cost) in enumerate(ones)
+        }
+        try:
+            for done in as_completed(asked):
+                yield asked[done], done.result()
+        except BaseException:
+            interrupted.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _predict_row(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
@@ -215,11 +256,12 @@ def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer
     )
     with scratch_directory("row") as home:
         answer = _ask_worker(request, home, how)
+    takes = _TAKES[fidelity is Fidelity.COMPILED]
     if any(sign in answer.refused for sign in _TOO_LONG):
-        reason = f"compiling takes more than {how.cpu_limit_s:g} s of CPU time"
+        reason = f"{takes}{how.cpu_limit_s:g} s of CPU time"
         return msgspec.structs.replace(answer, refused=reason)
     if any(sign in answer.refused for sign in _TOO_LARGE):
-        reason = f"compiling takes more than {how.memory_limit_bytes / 1e9:g} GB"
+        reason = f"{takes}{how.memory_limit_bytes / 1e9:g} GB"
         return msgspec.structs.replace(answer, refused=reason)
     return answer
 
@@ -246,7 +288,7 @@ def _ask_worker(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer
 
 
 def _is_limit(reason: str) -> bool:
-    return reason.startswith("compiling takes more than ")
+    return reason.startswith(_TAKES)
 
 
 def _cost(cached: ContentCache, row: Row) -> _Cost:

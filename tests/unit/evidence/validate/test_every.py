@@ -129,3 +129,33 @@ def test_the_cheapest_is_first(play: Play, tmp_path: Path) -> None:
     assert [each.cpu_s for each in predicted(rows, cached)] == [5.0, 1.0]
     predicted(rows, cached, replace(HOW, method="roofline"))
     assert (tmp_path / "order").read_text().split() == ["a.mlir", "b.mlir", "b.mlir", "a.mlir"]
+
+
+def test_rows_with_the_same_inputs_are_predicted_once(play: Play, tmp_path: Path) -> None:
+    play(f"echo '{ANSWER}' > answer.json")
+    rows = [ROW, replace(ROW, published_s=3.0, source="another page"), replace(ROW, missing="no")]
+    done: list[int] = []
+    found = predict_rows(rows, HOW, cached=row_cache(tmp_path / "cache"), advance=done.append)
+    assert [row.row for row in found] == rows
+    assert [row.error for row in found] == [pytest.approx(0.5), 0.0, None]
+    assert sorted(done) == [1, 2]
+    assert calls(tmp_path) == 1
+
+
+def test_two_rows_run_beside_each_other(play: Play, tmp_path: Path) -> None:
+    # Each waits until the other has begun.
+    play(
+        f"name=$(grep -o '[ab].mlir' request.json)\ntouch {tmp_path}/$name.begun\n"
+        f"until [ -e {tmp_path}/a.mlir.begun ] && [ -e {tmp_path}/b.mlir.begun ]; do sleep .01; "
+        f"done\necho '{ANSWER}' > answer.json"
+    )
+    rows = [ROW, replace(ROW, workload="b.mlir")]
+    how = replace(HOW, cpu_limit_s=5, at_once=2)
+    assert all(row.answer for row in predicted(rows, row_cache(tmp_path / "cache"), how))
+
+
+def test_a_row_without_a_compiler_that_takes_too_long_says_so(play: Play, tmp_path: Path) -> None:
+    play("exec sleep 30")
+    row = replace(ROW, fidelity="library")
+    (found,) = predicted([row], row_cache(tmp_path / "cache"), replace(HOW, cpu_limit_s=0.02))
+    assert found.reason == "predicting takes more than 0.02 s of CPU time"
