@@ -127,6 +127,24 @@ def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
     assert "First token against rate" in page.read_text()
 
 
+def test_several_models_are_served_on_one_cluster(call: Call, small: str, tmp_path: Path) -> None:
+    file, result, page = (tmp_path / name for name in ("models.yaml", "serve.json", "serve.html"))
+    file.write_text(f"a: {{model: {small}, mesh: tp=2, rate: 50}}\nb: {{model: {small}, rate: 9}}")
+    given = ("--cluster", "4xH100_80GB", "--requests", "50", "--osl", "32")
+    done = call("hespas", "serve", str(file), *given, "--json", str(result))
+    assert done.returncode == 0, done.stderr
+    assert "2 models on 4xH100_80GB, 4 devices, 1 of them idle" in done.stdout
+    answer = json.loads(result.read_text())
+    assert [each["name"] for each in answer["models"]] == ["a", "b"]
+    rates = [each["report"]["output_tokens_per_s"] for each in answer["models"]]
+    assert answer["output_tokens_per_s"] == pytest.approx(sum(rates))
+    done = call("hespas", "report", str(result), "-o", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "2 models on 4xH100_80GB" in page.read_text()
+    done = call("hespas", "serve", str(tmp_path / "none.yaml"), *given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -8,6 +8,7 @@ from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
 from hespas.serve.answer import Latency, LogReport, ServingReport
 from hespas.serve.search import Layout, ServingSearch, layout_name
+from hespas.serve.together import ServedTogether, TogetherReport
 
 _WIDTHS = {"mean": 10, "p50": 10, "p90": 10, "p99": 10}
 
@@ -114,6 +115,62 @@ def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
 def _cells(values: Latency) -> Iterator[str]:
     for value in (values.mean, values.p50, values.p90, values.p99):
         yield format_time(value)
+
+
+_OF_MODELS = {
+    "devices": 9,
+    "requests/s": 11,
+    "tokens/s": 10,
+    "first token": 12,
+    "between": 11,
+    "load": 12,
+}
+
+
+def together_text(report: TogetherReport) -> str:
+    """Return models that share a cluster as a table, with sums and launch commands."""
+    idle = f", {report.idle_devices} of them idle" if report.idle_devices else ""
+    total, of_device = report.output_tokens_per_s, report.output_tokens_per_s_per_device
+    output = f"{format_amount(total)}tokens/s, {format_amount(of_device)}tokens/s/device"
+    lines = [
+        f"{len(report.models)} models on {report.cluster}, {report.devices} devices{idle}",
+        "",
+        f"{'Output':<22}{output}, {report.requests_per_s:.3g} requests/s",
+    ]
+    if report.goodput is not None:
+        share = report.goodput / report.requests_per_s
+        lines.append(f"{'Goodput':<22}{report.goodput:.3g} requests/s, {share:.1%} meet objectives")
+    if report.power_w is not None:
+        lines.append(f"{'Power':<22}{format_amount(report.power_w)}W, devices that serve")
+    if report.usd_per_million_output_tokens is not None:
+        cost = f"{report.usd_per_million_output_tokens:.3g} USD for 1 M output tokens"
+        lines.append(f"{'Cost':<22}{cost}, idle devices too")
+    rows = [_cells_of_model(each) for each in report.models]
+    lines += ["", *table_lines("Model", _OF_MODELS, rows, least=20), "", "Launch them"]
+    for each in report.models:
+        lines += [f"  {command}  # {each.name}" for command in each.report.launch.split("\n")]
+    shared = set[str].intersection(*(set(each.report.assumptions) for each in report.models))
+    own = [
+        f"{each.name}: {text}"
+        for each in report.models
+        for text in each.report.assumptions
+        if text not in shared
+    ]
+    common = [text for text in report.models[0].report.assumptions if text in shared]
+    return "\n".join([*lines, "", *assumption_lines([*report.assumptions, *common, *own], ())])
+
+
+def _cells_of_model(served: ServedTogether) -> tuple[str, ...]:
+    report = served.report
+    return (
+        served.name,
+        str(report.devices),
+        f"{report.requests_per_s:.3g}",
+        f"{report.output_tokens_per_s:.1f}",
+        format_time(report.ttft_s.mean),
+        "" if report.tpot_s is None else format_time(report.tpot_s.mean),
+        report.load,
+    )
 
 
 _OF_LAYOUTS = {

@@ -42,6 +42,13 @@ CLOSED = Use(f" without {option('concurrency')}", "add it")
 WHOLE = Use(f" with {option('log')}", "drop it: all of the file is read")
 SENT = Use(f" with {option('log')}", "drop it: its requests came to the engine itself")
 DRAWN = Use(" on a load from a file", "drop it: the file has what it says")
+NOT_SERVED = frozenset(
+    {
+        *("executor", "scheduler", "batch", "global_batch", "micro_batch", "micro_batches"),
+        *("sequence", "remat", "scan", "prefill", "decode", "place"),
+    }
+)
+"""Options of models and executors that mean nothing here."""
 _PARTS = ("decode", "prompts")
 _OBJECTIVES = ("ttft", "tpot", "latency")
 

@@ -1,4 +1,4 @@
-"""The page of a served load or a search: latencies, trade-offs, and the engine."""
+"""The page of served loads or a search: latencies, trade-offs, and the engine."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from hespas.report.page.document import (
 )
 from hespas.serve.answer import Latency, ServingReport
 from hespas.serve.search import Layout, ServingSearch, layout_name
+from hespas.serve.together import TogetherReport
 
 _HEIGHT = 260
 _MOST_STATES = 2000
@@ -43,12 +44,16 @@ _LATENCIES = {
 }
 
 
-def serving_result(data: Mapping[str, object], location: Path) -> ServingReport | ServingSearch:
+_Result = ServingReport | ServingSearch | TogetherReport
+
+
+def serving_result(data: Mapping[str, object], location: Path) -> _Result:
     """Decode the result of ``hespas serve --json`` or ``hespas search --serve --json``.
 
     Raises `ConfigError` for a file of another version.
     """
-    kind = ServingSearch if "layouts" in data else ServingReport
+    kind: type[_Result] = ServingSearch if "layouts" in data else ServingReport
+    kind = TogetherReport if "models" in data else kind
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -60,16 +65,52 @@ def serving_result(data: Mapping[str, object], location: Path) -> ServingReport 
 
 
 def is_served(data: object) -> bool:
-    """Return whether a result is a served load or a search."""
+    """Return whether a result is a served load, several, or a search."""
     if not isinstance(data, dict):
         return False
     keys = cast("dict[str, object]", data).keys()
-    return {"kv_blocks", "launch"} <= keys or {"layouts", "cluster"} <= keys
+    shapes = ({"kv_blocks", "launch"}, {"layouts", "cluster"}, {"models", "idle_devices"})
+    return any(shape <= keys for shape in shapes)
 
 
-def serving_page(result: ServingReport | ServingSearch) -> Page:
-    """Return the page of a served load, or of a search."""
-    return _load_page(result) if isinstance(result, ServingReport) else _search_page(result)
+def serving_page(result: _Result) -> Page:
+    """Return the page of a served load, of several models, or of a search."""
+    match result:
+        case ServingReport():
+            return _load_page(result)
+        case TogetherReport():
+            return _together_page(result)
+        case ServingSearch():
+            return _search_page(result)
+
+
+def _together_page(result: TogetherReport) -> Page:
+    of_device = f"{format_amount(result.output_tokens_per_s_per_device)}tokens/s a device"
+    figures = [
+        ("Output", f"{format_amount(result.output_tokens_per_s)}tokens/s", of_device),
+        ("Requests", f"{result.requests_per_s:.3g} a second", ""),
+        ("Idle devices", str(result.idle_devices), f"of {result.devices}"),
+    ]
+    sections = [Section(title="All models", parts=(Cards(figures=tuple(figures)),))]
+    for each in result.models:
+        parts = (Cards(figures=tuple(_figures(each.report))), _times(each.report))
+        sections.append(Section(title=each.name, parts=(*parts, *_rates(each.report))))
+    launches = [
+        f"{command}  # {each.name}"
+        for each in result.models
+        for command in each.report.launch.split("\n")
+    ]
+    assumed = [f"{each.name}: {text}" for each in result.models for text in each.report.assumptions]
+    sections += [
+        Section(title="Launch them", parts=(Notes(texts=tuple(launches)),)),
+        Section(title="What was assumed", parts=(Notes(texts=(*result.assumptions, *assumed)),)),
+    ]
+    names = ", ".join(each.report.model for each in result.models)
+    return Page(
+        title=f"{len(result.models)} models on {result.cluster}",
+        subtitle=names,
+        sections=tuple(sections),
+    )
 
 
 def _load_page(report: ServingReport) -> Page:
